@@ -1,0 +1,103 @@
+"""Training as a user gets it by default, against `model.fit` by default.
+
+Both in a process of their own pinned to one core, epochs after the first one (which compiles).
+Ours reads RecordIO files through the user's `input_fn`; the peer has its arrays in memory.
+Then steps alone: our trainer against Keras' own `train_function`, one step a call and 32.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.record import ratio
+
+HERE = Path(__file__).parent
+RUNS = 3
+CASES = {
+    # model: (records, minibatch size, epochs, bar)
+    "cnn": (2048, 64, 4, 1.2),
+    "mlp": (65536, 32, 4, 2.0),
+}
+
+
+def run():
+    result = {}
+    with tempfile.TemporaryDirectory() as work:
+        for model, (num_records, minibatch_size, num_epochs, bar) in CASES.items():
+            data = _write_data(Path(work), model, num_records)
+            ours, peer = [], []
+            for i in range(RUNS):
+                ours.append(
+                    _ours(model, data, Path(work, f"{model}{i}"), minibatch_size, num_epochs)
+                )
+                peer.append(_fit(model, num_records, minibatch_size, num_epochs))
+            result[f"{model}_records_per_s"] = ratio(ours, peer, bar)
+    for line in _pinned([sys.executable, "-m", "benchmarks.steps"]).splitlines():
+        if line.startswith("{"):
+            result.update(json.loads(line))
+    return result
+
+
+def _write_data(work, model, num_records):
+    import numpy as np
+
+    from elasticdl.data import recordio
+    from elasticdl.data.example import encode
+
+    shape = {"cnn": (28, 28), "mlp": (64,)}[model]
+    rng = np.random.default_rng(0)
+    path = work / f"{model}.recordio"
+    with recordio.Writer(str(path)) as writer:
+        for _ in range(num_records):
+            image = rng.normal(size=shape).astype("float32")
+            writer.write(encode({"image": image, "label": np.int64([rng.integers(10)])}))
+    return path
+
+
+def _ours(model, data, output, minibatch_size, num_epochs):
+    _pinned(
+        [
+            sys.executable,
+            "-m",
+            "elasticdl.cli.main",
+            "train",
+            f"--model_zoo={HERE / 'zoo'}",
+            f"--model_def={model}",
+            f"--data={data}",
+            f"--output={output}",
+            f"--minibatch_size={minibatch_size}",
+            f"--num_epochs={num_epochs}",
+        ]
+    )
+    events = [json.loads(line) for line in Path(output, "events.jsonl").open()]
+    ends = [event["time"] for event in events if event["event"] == "epoch_finished"]
+    num_records = next(e["num_records"] for e in events if e["event"] == "job_started")
+    return num_records / statistics.median(b - a for a, b in zip(ends, ends[1:], strict=False))
+
+
+def _fit(model, num_records, minibatch_size, num_epochs):
+    script = HERE / "peers" / "keras_fit.py"
+    printed = _pinned(
+        [sys.executable, str(script), model, str(num_records), str(minibatch_size), str(num_epochs)]
+    )
+    line = next(line for line in printed.splitlines() if line.startswith("epochs"))
+    return num_records / statistics.median(map(float, line.split()[2:]))
+
+
+def _pinned(command):
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        ["taskset", "-c", "0", *command],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=HERE.parent,
+    )
+    if done.returncode:
+        sys.exit(f"{command} failed:\n{done.stderr[-3000:]}")
+    return done.stdout

@@ -1,0 +1,292 @@
+"""The whole story on one page: `train`, `evaluate` and `predict`.
+
+The command line and Python come through here with the same strings and so build the same
+`Job`; a job is then given to an engine. Values may be strings everywhere, because command
+lines and SQL have nothing else.
+
+    import elasticdl
+
+    elasticdl.train(
+        model_zoo="~/work",
+        model_def="fintech.MyKerasModel",
+        params="hidden_units=[10, 100], learning_rate=0.01",
+        data="data/train/*.recordio",
+        output="my_model",
+    )
+    elasticdl.predict(trained_model="my_model", data="data/test/*.recordio", output="predicted/")
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from elasticdl.engines.engine import Outcome, Reporter
+from elasticdl.errors import UsageError
+from elasticdl.job import Job, ModelReference, PredictionFormat, TrainingOptions
+
+_OVERRIDES = ("input_fn", "loss", "optimizer", "eval_metrics_fn")
+
+
+def train(
+    *,
+    model_def: str,
+    data: str,
+    output: str,
+    model_zoo: str | None = None,
+    params: str | Mapping[str, Any] = "",
+    reporter: Reporter | None = None,
+    **options: Any,
+) -> Outcome:
+    """Train a model and leave a TrainedModel in a folder.
+
+    The same call with the same output goes on where an earlier one ended, and does nothing if
+    that one was finished.
+
+    Args:
+        model_def: Dotted name of the model: file, then class or function.
+        data: URI or glob of the training records.
+        output: Folder for the TrainedModel, its checkpoints and events.
+        model_zoo: Folder or git URL of the user's code; None is the prebuilt zoo.
+        params: `"name=literal, ..."` or a mapping, for the model's constructor and the
+            functions of its file.
+        reporter: Who tells people; None decides by the terminal.
+        **options: `training_job` has them all.
+
+    Raises:
+        ElasticDLError: Anything that keeps the job from being done; see `elasticdl.errors`.
+    """
+    job = training_job(
+        model_def=model_def, data=data, output=output, model_zoo=model_zoo, params=params, **options
+    )
+    return run(job, reporter)
+
+
+def evaluate(
+    *,
+    trained_model: str,
+    data: str,
+    output: str | None = None,
+    reporter: Reporter | None = None,
+    **options: Any,
+) -> Outcome:
+    """Measure a trained model on records; the metrics are in the outcome and in a file.
+
+    Args:
+        trained_model: Folder that `train` wrote.
+        data: URI or glob of the records.
+        output: JSON file for the metrics; None is `evaluation.json` in the trained model.
+        reporter: Who tells people; None decides by the terminal.
+        **options: See `evaluation_job`.
+
+    Raises:
+        ElasticDLError: See `elasticdl.errors`.
+    """
+    job = evaluation_job(trained_model=trained_model, data=data, output=output, **options)
+    return run(job, reporter)
+
+
+def predict(
+    *,
+    trained_model: str,
+    data: str,
+    output: str,
+    reporter: Reporter | None = None,
+    **options: Any,
+) -> Outcome:
+    """Write what a trained model says of records, in their order and with their keys.
+
+    Args:
+        trained_model: Folder that `train` wrote; nothing else is needed.
+        data: URI or glob of the records.
+        output: A file if it ends in `.recordio`, else a folder of part files.
+        reporter: Who tells people; None decides by the terminal.
+        **options: See `prediction_job`.
+
+    Raises:
+        ElasticDLError: See `elasticdl.errors`.
+    """
+    job = prediction_job(trained_model=trained_model, data=data, output=output, **options)
+    return run(job, reporter)
+
+
+def run(job: Job, reporter: Reporter | None = None) -> Outcome:
+    """Give a job to the engine it asks for.
+
+    Args:
+        job: What to do.
+        reporter: Who tells people; None decides by the terminal.
+
+    Raises:
+        ElasticDLError: See `elasticdl.errors`.
+    """
+    from elasticdl.engines import in_process, progress  # noqa: PLC0415 - only now are they needed
+
+    reporter = progress.for_stream() if reporter is None else reporter
+    engine = {
+        "train": in_process.train,
+        "evaluate": in_process.evaluate,
+        "predict": in_process.predict,
+    }[job.command]
+    return engine(job, reporter)
+
+
+def training_job(
+    *,
+    model_def: str,
+    data: str,
+    output: str,
+    model_zoo: str | None = None,
+    params: str | Mapping[str, Any] = "",
+    dialect: str | None = None,
+    input_fn: str | None = None,
+    loss: str | None = None,
+    optimizer: str | None = None,
+    eval_metrics_fn: str | None = None,
+    validation_data: str | None = None,
+    **options: Any,
+) -> Job:
+    """Return the job of a `train` call.
+
+    Args:
+        model_def: See `train`, as `data`, `output`, `model_zoo` and `params`.
+        data: See `train`.
+        output: See `train`.
+        model_zoo: See `train`.
+        params: See `train`.
+        dialect: How the model file is to be read; None lets the file decide.
+        input_fn: Dotted name of what replaces the model's own; also `loss`, `optimizer` and
+            `eval_metrics_fn`.
+        loss: See `input_fn`.
+        optimizer: See `input_fn`.
+        eval_metrics_fn: See `input_fn`.
+        validation_data: Records to evaluate on while training.
+        **options: The fields of `TrainingOptions`, as values or as strings.
+
+    Raises:
+        UsageError: A name or a value is wrong.
+    """
+    from elasticdl.zoo.params import parse_params  # noqa: PLC0415 - not for `--help`
+
+    replaced = {
+        "input_fn": input_fn,
+        "loss": loss,
+        "optimizer": optimizer,
+        "eval_metrics_fn": eval_metrics_fn,
+    }
+    return Job(
+        command="train",
+        data=_location(data),
+        output=_location(output),
+        model=ModelReference(
+            zoo=None if model_zoo is None else _location(model_zoo),
+            model_def=model_def,
+            dialect=dialect,
+            params=parse_params(params) if isinstance(params, str) else dict(params),
+            overrides={name: value for name, value in replaced.items() if value},
+        ),
+        validation_data=None if validation_data is None else _location(validation_data),
+        training=_training_options(options),
+    )
+
+
+def evaluation_job(
+    *, trained_model: str, data: str, output: str | None = None, minibatch_size: int | str = 256
+) -> Job:
+    """Return the job of an `evaluate` call.
+
+    Raises:
+        UsageError: A value is wrong.
+    """
+    return Job(
+        command="evaluate",
+        data=_location(data),
+        output=None if output is None else _location(output),
+        trained_model=_location(trained_model),
+        training=_training_options({"minibatch_size": minibatch_size}),
+    )
+
+
+def prediction_job(
+    *,
+    trained_model: str,
+    data: str,
+    output: str,
+    minibatch_size: int | str = 256,
+    format: str = "recordio",  # noqa: A002 - the name users type
+) -> Job:
+    """Return the job of a `predict` call.
+
+    Raises:
+        UsageError: A value is wrong.
+    """
+    if format not in get_args(PredictionFormat):
+        raise UsageError(
+            f"There is no prediction format {format!r}; have: "
+            f"{', '.join(get_args(PredictionFormat))}."
+        )
+    return Job(
+        command="predict",
+        data=_location(data),
+        output=_location(output),
+        trained_model=_location(trained_model),
+        training=_training_options({"minibatch_size": minibatch_size}),
+        prediction_format=format,  # type: ignore[arg-type] - checked above
+    )
+
+
+_LEAST = {"num_epochs": 1, "minibatch_size": 1, "keep_checkpoint_max": 2}
+
+
+def _training_options(options: Mapping[str, Any]) -> TrainingOptions:
+    fields = {f.name: f for f in dataclasses.fields(TrainingOptions)}
+    values = {}
+    for name, value in options.items():
+        if name not in fields:
+            raise UsageError(
+                f"There is no option {name!r}{did_you_mean(name, fields)}. "
+                f"Have: {', '.join(fields)}."
+            )
+        default = fields[name].default
+        values[name] = _as_bool(name, value) if isinstance(default, bool) else _as_int(name, value)
+    return TrainingOptions(**values)
+
+
+def _as_int(name: str, value: Any) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        raise UsageError(f"--{name}={value!r}: expected a whole number.") from None
+    if number < _LEAST.get(name, 0):
+        raise UsageError(f"--{name}={number}: expected at least {_LEAST.get(name, 0)}.")
+    return number
+
+
+def _as_bool(name: str, value: Any) -> bool:
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if str(value).lower() not in words:
+        raise UsageError(f"--{name}={value!r}: expected true or false.")
+    return words[str(value).lower()]
+
+
+def _location(text: str) -> str:
+    """Return a URI as it is and a path made absolute, so that a job means the same anywhere."""
+    parts = [os.path.expandvars(part.strip()) for part in str(text).split(",")]
+    return ",".join(
+        part
+        if "://" in part or part.startswith("git@")
+        else os.path.abspath(os.path.expanduser(part))
+        for part in parts
+        if part
+    )
+
+
+def did_you_mean(name: str, known: Any) -> str:
+    """Return `; did you mean 'x'?` if a known name is near, else nothing."""
+    import difflib  # noqa: PLC0415
+
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+

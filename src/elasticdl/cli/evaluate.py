@@ -1,0 +1,37 @@
+"""`elasticdl evaluate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from elasticdl import api
+from elasticdl.cli.options import print_metrics, reporter_for
+
+
+@click.command(short_help="Measure a trained model on records.")
+@click.option("--trained_model", required=True, metavar="DIR", help="What `elasticdl train` wrote.")
+@click.option("--data", required=True, metavar="GLOB", help="Records with labels.")
+@click.option(
+    "--output",
+    metavar="FILE",
+    help="JSON file for the metrics; default evaluation.json in the trained model.",
+)
+@click.option("--minibatch_size", default=256, show_default=True)
+@click.option("--dry_run", is_flag=True, help="Print the job and do nothing.")
+@click.option("--quiet", is_flag=True, help="Print the result only.")
+def evaluate(*, dry_run: bool, quiet: bool, **options: Any) -> None:
+    """Measure a trained model on records, print the metrics and save them.
+
+    \b
+    Example:
+      elasticdl evaluate --trained_model=my_model --data="data/test/*.recordio"
+    """
+    job = api.evaluation_job(**options)
+    if dry_run:
+        click.echo(job.to_json())
+        return
+    outcome = api.run(job, reporter_for(quiet))
+    print_metrics(outcome.metrics)
+    click.echo(f"Saved in {outcome.output}")

@@ -1,0 +1,146 @@
+"""`elasticdl`: the command group, its help and its exit codes.
+
+Commands are imported when they are called, so that `--help` is quick. An `ElasticDLError` is
+printed as one message and becomes its exit code; a traceback only comes with `--debug`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import signal
+import sys
+import traceback
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from elasticdl import __version__
+from elasticdl.errors import ElasticDLError
+
+# command -> (module, attribute, one line for the overview)
+_COMMANDS = {
+    "train": ("elasticdl.cli.train", "train", "Train a model; the same command resumes."),
+    "evaluate": ("elasticdl.cli.evaluate", "evaluate", "Measure a trained model on records."),
+    "predict": ("elasticdl.cli.predict", "predict", "Write a trained model's outputs."),
+    "data": ("elasticdl.cli.data", "data", "Make, prepare and look at record files."),
+    "zoo": ("elasticdl.cli.zoo", "zoo", "Models that come along, and a start for your own."),
+}
+_INTERRUPTED = 130
+_TERMINATED = 143
+
+
+class _Commands(click.Group):
+    """A group whose commands are imported when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else f" Have: {', '.join(_COMMANDS)}."
+            raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in _COMMANDS.items()])
+
+
+@click.group(cls=_Commands, invoke_without_command=True)
+@click.version_option(__version__, prog_name="elasticdl")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:  # noqa: ARG001 - `main` looks at it
+    """Train a model, unchanged, wherever data and machines are.
+
+    \b
+    A first training, in an empty folder:
+      elasticdl data sample digits --output data
+      elasticdl train --model_def=mnist --data="data/train/*.recordio" \\
+          --validation_data="data/test/*.recordio" --num_epochs=3 --output=my_model
+      elasticdl predict --trained_model=my_model --data="data/test/*.recordio" --output=predicted/
+
+    \b
+    Your own model:
+      elasticdl zoo init my_zoo        writes a model file to start from
+      elasticdl train --model_zoo=my_zoo --model_def=my_model ...
+
+    Every command has a --help of its own.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its code."""
+    args = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in args
+    args = [argument for argument in args if argument != "--debug"]
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(_run(args, debug=debug))
+
+
+def _run(args: list[str], *, debug: bool) -> int:
+    try:
+        result: Any = cli.main(args=args, prog_name="elasticdl", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "")
+        return 2
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("\nInterrupted. What was reached is kept; the same command goes on.", err=True)
+        return _INTERRUPTED
+    except _TerminatedError:
+        click.echo("Terminated. What was reached is kept; the same command goes on.", err=True)
+        return _TERMINATED
+    except ElasticDLError as error:
+        if debug:
+            traceback.print_exc()
+        click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        click.echo(str(error), err=True)
+        return error.exit_code
+    except BrokenPipeError:
+        # `elasticdl data show ... | head`: the reader has seen enough.
+        sys.stdout = None  # type: ignore[assignment]
+        return 0
+    except Exception as error:  # noqa: BLE001 - the last place to say something useful
+        if debug:
+            traceback.print_exc()
+        click.secho("internal error: ", fg="red", bold=True, nl=False, err=True)
+        click.echo(
+            f"{type(error).__name__}: {error}\n"
+            "  This is a mistake in ElasticDL, not yours. --debug shows where.",
+            err=True,
+        )
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM: ends a run as Ctrl-C does, after a last checkpoint."""
+
+
+def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
+    del signum, frame
+    raise _TerminatedError
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""`elasticdl predict`."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import click
+
+from elasticdl import api
+from elasticdl.cli.options import reporter_for
+from elasticdl.job import PredictionFormat
+
+
+@click.command(short_help="Write a trained model's outputs.")
+@click.option("--trained_model", required=True, metavar="DIR", help="What `elasticdl train` wrote.")
+@click.option("--data", required=True, metavar="GLOB", help="Records; labels are not needed.")
+@click.option(
+    "--output",
+    required=True,
+    metavar="FILE|DIR",
+    help="A RecordIO file if it ends in .recordio, else a folder of part files.",
+)
+@click.option(
+    "--format",
+    type=click.Choice(get_args(PredictionFormat)),
+    default="recordio",
+    show_default=True,
+    help="What the part files are.",
+)
+@click.option("--minibatch_size", default=256, show_default=True)
+@click.option("--dry_run", is_flag=True, help="Print the job and do nothing.")
+@click.option("--quiet", is_flag=True, help="Print the result only.")
+def predict(*, dry_run: bool, quiet: bool, **options: Any) -> None:
+    """Write what a trained model says of each record, in their order, with their keys.
+
+    The trained model holds the code it was trained with; nothing else is needed.
+
+    \b
+    Examples:
+      elasticdl predict --trained_model=my_model --data="data/test/*.recordio" --output=predicted/
+      elasticdl predict --trained_model=my_model --data="new/*.csv" --output=p/ --format=csv
+    """
+    job = api.prediction_job(**options)
+    if dry_run:
+        click.echo(job.to_json())
+        return
+    outcome = api.run(job, reporter_for(quiet))
+    click.echo(f"Predicted {outcome.metrics['num_records']:,} records: {outcome.output}")

@@ -1,0 +1,110 @@
+"""`elasticdl train`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from elasticdl import api
+from elasticdl.cli.options import print_metrics, reporter_for
+from elasticdl.job import TrainingOptions
+
+_DEFAULTS = TrainingOptions()
+
+
+@click.command(short_help="Train a model; the same command resumes.")
+@click.option(
+    "--model_zoo",
+    metavar="DIR|URL",
+    help="Folder with your model files, or a git repository (URL@commit). "
+    "Without it, the models of `elasticdl zoo list`.",
+)
+@click.option(
+    "--model_def",
+    required=True,
+    metavar="NAME",
+    help="Dotted name of the model: file, then class or function (fintech.MyKerasModel).",
+)
+@click.option(
+    "--params",
+    default="",
+    metavar="TEXT",
+    help='Values for the model, as literals: "hidden_units=[10, 100], learning_rate=0.01".',
+)
+@click.option(
+    "--data", required=True, metavar="GLOB", help="Training records: a path, URI or glob."
+)
+@click.option("--validation_data", metavar="GLOB", help="Records to evaluate on while training.")
+@click.option(
+    "--output", required=True, metavar="DIR", help="Folder for the trained model; resumes there."
+)
+@click.option("--num_epochs", default=_DEFAULTS.num_epochs, show_default=True)
+@click.option("--minibatch_size", default=_DEFAULTS.minibatch_size, show_default=True)
+@click.option(
+    "--seed",
+    default=_DEFAULTS.seed,
+    show_default=True,
+    help="Decides initial weights, order of records and dropout.",
+)
+@click.option(
+    "--shuffle/--no-shuffle",
+    default=_DEFAULTS.shuffle,
+    show_default=True,
+    help="Use the records in another order each epoch.",
+)
+@click.option("--max_steps", default=0, help="Stop after so many steps; 0 for no limit.")
+@click.option(
+    "--evaluation_steps", default=0, help="Evaluate each so many steps; 0 for once an epoch."
+)
+@click.option(
+    "--checkpoint_steps",
+    default=0,
+    help="Checkpoint each so many steps; 0 for by time, at most 1 % of it.",
+)
+@click.option(
+    "--keep_checkpoint_max",
+    default=_DEFAULTS.keep_checkpoint_max,
+    show_default=True,
+    help="How many checkpoints stay, at least 2; the best one stays beside them.",
+)
+@click.option(
+    "--deterministic/--no-deterministic",
+    default=_DEFAULTS.deterministic,
+    show_default=True,
+    help="Give the same bits each time on the same machine.",
+)
+@click.option("--input_fn", metavar="NAME", help="Use this instead of the model's own.")
+@click.option("--loss", metavar="NAME", help="Use this instead of the model's own.")
+@click.option("--optimizer", metavar="NAME", help="Use this instead of the model's own.")
+@click.option("--eval_metrics_fn", metavar="NAME", help="Use this instead of the model's own.")
+@click.option(
+    "--dialect",
+    metavar="NAME",
+    help="How to read the model file, if it could be read in several ways: "
+    "elasticdl_module, elasticdl_spec or keras_class.",
+)
+@click.option("--dry_run", is_flag=True, help="Print the job and do nothing.")
+@click.option("--quiet", is_flag=True, help="Print the result only.")
+def train(*, dry_run: bool, quiet: bool, **options: Any) -> None:
+    """Train a model and leave a TrainedModel in --output.
+
+    The same command goes on where an earlier one ended, also after a kill -9, with the same
+    weights as if nothing had happened. More epochs than before train on.
+
+    \b
+    Examples:
+      elasticdl train --model_def=mnist --data="data/train/*.recordio" --output=my_model
+      elasticdl train --model_zoo=$HOME/work --model_def=fintech.MyKerasModel \\
+          --input_fn=fintech.credit_data_processor \\
+          --params="hidden_units=[10, 100, 20, 5], learning_rate=0.01" \\
+          --data="gs://bucket/train/*.recordio" --output=my_model
+    """
+    job = api.training_job(**options)
+    if dry_run:
+        click.echo(job.to_json())
+        return
+    outcome = api.run(job, reporter_for(quiet))
+    if not outcome.already_done:
+        click.echo(f"Trained {outcome.step:,} steps: {outcome.output}")
+    print_metrics(outcome.metrics)

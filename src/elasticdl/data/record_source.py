@@ -1,0 +1,96 @@
+"""The protocol of everything records are read from.
+
+Records are numbered 0 .. num_records-1 over all files, in the order of `files`; a range may
+span files, so that only the last minibatch of an epoch can be short. A reader is one file of
+this folder (`recordio.py`, `tfrecord.py`, `csv.py`, `parquet.py`); `open_source` in
+`sources.py` picks one by what the files are.
+
+Laws, held by `tests/contracts/test_record_source.py` for every reader:
+
+* `read_bytes(a, b) + read_bytes(b, c) == read_bytes(a, c)`: ranges are exact, empty records
+  are records, and reading twice gives the same.
+* `read_records` decodes the same records `read_bytes` returns.
+* Opening reads no payload: it costs one listing and, for chunked files, the headers.
+* A damaged byte raises `CorruptDataError`; it never shortens a range.
+* A source can be read from several threads and survives pickling (workers open their own).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Record
+    from elasticdl.data.schema import Schema
+
+
+@dataclass(frozen=True)
+class RecordFile:
+    """A file and how many records it holds."""
+
+    uri: str
+    num_records: int
+
+
+@runtime_checkable
+class RecordSource(Protocol):
+    """Records by number, wherever they lie."""
+
+    @property
+    def files(self) -> Sequence[RecordFile]:
+        """The files in reading order (sorted by URI); their counts add up to `num_records`."""
+        ...
+
+    @property
+    def num_records(self) -> int:
+        """How many records there are in all files."""
+        ...
+
+    def read_bytes(self, start: int, stop: int) -> list[bytes]:
+        """Return records `start` to `stop` (exclusive) as stored.
+
+        A reader of tables returns each row as a serialized `tf.Example`, so that pipelines
+        which parse examples work on tables too.
+
+        Raises:
+            CorruptDataError: The file is damaged in this range.
+            IndexError: The range is not within 0 .. num_records.
+        """
+        ...
+
+    def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
+        """Return records `start` to `stop`, decoded.
+
+        Args:
+            start: First record.
+            stop: One past the last.
+            schema: What the user's `data_schema()` says; None decodes what the record says of
+                itself, every field as a 1-D array.
+
+        Raises:
+            CorruptDataError: The file is damaged in this range.
+            SchemaError: A record does not fit the schema; names file, record and field.
+            IndexError: The range is not within 0 .. num_records.
+        """
+        ...
+
+
+def locate(files: Sequence[RecordFile], record: int) -> tuple[str, int]:
+    """Return the file a record lies in and its number within that file.
+
+    Raises:
+        IndexError: There is no such record.
+
+    Example:
+        >>> locate([RecordFile("a", 2), RecordFile("b", 3)], 2)
+        ('b', 0)
+    """
+    if record >= 0:
+        first = 0
+        for file in files:
+            if record < first + file.num_records:
+                return file.uri, record - first
+            first += file.num_records
+    raise IndexError(f"There is no record {record}.")

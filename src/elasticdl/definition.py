@@ -1,0 +1,159 @@
+"""What to train: the one internal form every dialect is turned into.
+
+A `ModelDefinition` is a frozen record of functions. It holds no model, no optimizer and no
+data: an engine calls the factories in the process that trains, so that a definition can be
+made again from the same `Job` on any worker. Argument order and names are already settled
+here; nobody above a dialect asks which one it was, except an error message (`Origin`).
+
+Callers: `dialects/` make it, `training/` and `engines/` use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Arrays, Record
+    from elasticdl.data.record_source import RecordSource
+    from elasticdl.data.schema import Schema
+
+
+class Mode(str, Enum):
+    """What a model or a data pipeline is used for; compares equal to its string."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+    PREDICTION = "prediction"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a definition came from, so that an error can speak the user's own words.
+
+    Attributes:
+        dialect: Name of the dialect that made the definition.
+        file: The user's file, as a path or `package:resource`.
+        line: Line of the symbol that was asked for, 1 where it is the file itself.
+        symbol: What `model_def` named.
+        zoo: The folder or URL the file was found in.
+        zoo_commit: Commit of the zoo, where it is a git repository.
+    """
+
+    dialect: str
+    file: str
+    line: int
+    symbol: str
+    zoo: str
+    zoo_commit: str | None = None
+
+    def __str__(self) -> str:
+        """Return `file:line`, as an editor takes it."""
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class RecordInput:
+    """Batches made from decoded records: addressed by record number, so a position is found by seeking.
+
+    Attributes:
+        input_fn: Takes the decoded records of one batch, returns `(features, labels)`; in
+            prediction the labels are ignored and may be left out.
+        schema: How records are decoded; None decodes what each record says of itself.
+        takes_mode: Whether `input_fn` is called as `input_fn(records, mode)`.
+    """
+
+    input_fn: Callable[..., Any]
+    schema: Schema | None = None
+    takes_mode: bool = False
+
+
+@dataclass(frozen=True)
+class DatasetInput:
+    """Batches made by a `tf.data` pipeline of the user's: a position is found by replaying.
+
+    Attributes:
+        create_dataset: Takes a `tf.data.Dataset` of serialized records and the mode; returns
+            a dataset of single examples, `features` or `(features, labels)`.
+    """
+
+    create_dataset: Callable[[Any, Mode], Any]
+
+
+@dataclass(frozen=True)
+class NamedMetric:
+    """A metric in the later ElasticDL style.
+
+    Attributes:
+        name: What it is reported as.
+        metric: A Keras `Metric` or a function `(labels, predictions)` of one value an example.
+        output: Which of several model outputs it looks at; None for the only one.
+    """
+
+    name: str
+    metric: Any
+    output: str | None = None
+
+
+@dataclass(frozen=True)
+class MetricFunctions:
+    """What is measured in one mode.
+
+    Attributes:
+        scalars: `(outputs, labels) -> {name: value of this batch}`; reported as the mean over
+            examples.
+        named: Metrics with states of their own; reported as those states say.
+    """
+
+    scalars: Callable[[Any, Any], Mapping[str, Any]] | None = None
+    named: Sequence[NamedMetric] = ()
+
+
+def no_metrics(mode: Mode) -> MetricFunctions:
+    """Measure nothing but the loss."""
+    del mode
+    return MetricFunctions()
+
+
+Input: TypeAlias = RecordInput | DatasetInput
+
+
+@dataclass(frozen=True)
+class ModelDefinition:
+    """What to train: factories and functions with their argument order settled.
+
+    Attributes:
+        origin: Where it came from.
+        framework: Which trainer runs it: the name of a file in `training/`.
+        create_model: Returns the model; called once a process, after seeding.
+        input: How records become batches.
+        loss: `(outputs, labels)` -> a batch mean, or one value an example (then averaged).
+            None where a definition can only predict.
+        create_optimizer: Returns the optimizer.
+        create_metrics: What to measure in a mode.
+        create_callbacks: Keras callbacks of the user's.
+        labels_as_numpy: The user's functions treat labels as numpy arrays
+            (`labels.flatten()`), also while a step is being compiled.
+        create_outputs_processor: Returns an object with `process(predictions, worker_id)`,
+            called with every batch of predictions.
+        open_source: A reader of the user's own, `data -> RecordSource`; None for ours.
+        params: The params it was made with, for the record.
+    """
+
+    origin: Origin
+    framework: str
+    create_model: Callable[[], Any]
+    input: Input
+    loss: Callable[[Any, Any], Any] | None
+    create_optimizer: Callable[[], Any]
+    create_metrics: Callable[[Mode], MetricFunctions] = no_metrics
+    create_callbacks: Callable[[], Sequence[Any]] = list
+    labels_as_numpy: bool = False
+    create_outputs_processor: Callable[[], Any] | None = None
+    open_source: Callable[[str], RecordSource] | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+InputFunction: TypeAlias = "Callable[[Sequence[Record]], tuple[Arrays, Arrays]]"

@@ -1,0 +1,421 @@
+"""From a place in the ledger to the batches that come next.
+
+A batch is a function of (seed, epoch, shard, number): it can be made again, here or on
+another worker, and is the same. Records are found by seeking; a `tf.data` pipeline of the
+user's is built again and its committed batches skipped, and a rolling hash shows that what was
+skipped is what was trained on.
+
+Making batches runs in a thread, some batches ahead of the training.
+"""
+
+from __future__ import annotations
+
+import collections
+import importlib
+import random
+import sys
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from elasticdl.data.batch import Arrays, Batch, Record, leaves, map_arrays
+from elasticdl.data.record_source import RecordSource, locate
+from elasticdl.data.schema import Schema
+from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
+from elasticdl.errors import DataError, DefinitionError, ElasticDLError, UserCodeError, users_traceback
+from elasticdl.sharding.ledger import Ledger, Piece, Row
+from elasticdl.sharding.permutation import derive_seed
+from elasticdl.sharding.shard import ShardPlan
+
+_MAX_BYTES_AHEAD = 64 * 2**20
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class FedBatch:
+    """A batch and where it stands.
+
+    Attributes:
+        epoch: From 0.
+        shard: Position in the epoch's order.
+        number: Batch of that shard, from 0.
+        batch: None if the shard has no batch at all.
+        finished: It is the shard's last.
+        digest: Rolling hash of the shard's batches up to and with this one; 0 where records
+            are found by seeking.
+    """
+
+    epoch: int
+    shard: int
+    number: int
+    batch: Batch | None
+    finished: bool
+    digest: int = 0
+
+
+def training_batches(
+    definition: ModelDefinition,
+    source: RecordSource,
+    plan: ShardPlan,
+    ledger: Ledger,
+    *,
+    slot: int,
+    num_epochs: int,
+) -> Iterator[FedBatch]:
+    """Yield the batches a lone slot gets from here on, over shards and epochs.
+
+    Args:
+        definition: How records become batches.
+        source: The records.
+        plan: The cut into shards.
+        ledger: Where to start; the caller's ledger goes the same way as it commits.
+        slot: Whose batches.
+        num_epochs: Where to end.
+    """
+    while True:
+        ledger = ledger.deal([slot])
+        piece = ledger.piece_of(slot)
+        if piece is not None:
+            yield from shard_batches(definition, source, plan, ledger.epoch, piece)
+            ledger = ledger.advance([Row(slot, 0, finished=True)])
+        elif ledger.epoch + 1 < num_epochs:
+            ledger = ledger.next_epoch()
+        else:
+            return
+
+
+def shard_batches(
+    definition: ModelDefinition,
+    source: RecordSource,
+    plan: ShardPlan,
+    epoch: int,
+    piece: Piece,
+) -> Iterator[FedBatch]:
+    """Yield the batches of a piece that are not committed yet."""
+    start, _ = plan.record_range(epoch, piece.shard)
+    order = plan.record_order(epoch, piece.shard)
+    if isinstance(definition.input, RecordInput):
+        records = source.read_records(start, start + len(order), definition.input.schema)
+        num_batches = plan.num_batches(epoch, piece.shard)
+        for number in range(piece.committed, num_batches):
+            chosen = order[number * plan.minibatch_size : (number + 1) * plan.minibatch_size]
+            reseed(derive_seed(plan.seed, epoch, piece.shard, number, 2))
+            batch = make_batch(
+                definition,
+                definition.input,
+                [records[i] for i in chosen],
+                Mode.TRAINING,
+                _range_name(source, start, start + len(order)),
+            )
+            yield FedBatch(epoch, piece.shard, number, batch, number + 1 == num_batches)
+        return
+    # Imported before seeding, or its first pipeline would be unseeded.
+    importlib.import_module("elasticdl.data.tensorflow")
+    reseed(derive_seed(plan.seed, epoch, piece.shard, 2))
+    raw = source.read_bytes(start, start + len(order))
+    batches = _pipeline_batches(
+        definition,
+        definition.input,
+        [raw[i] for i in order],
+        Mode.TRAINING,
+        plan.minibatch_size,
+        _range_name(source, start, start + len(order)),
+    )
+    yield from _after_replay(definition, batches, epoch, piece)
+
+
+def batches_in_order(
+    definition: ModelDefinition,
+    source: RecordSource,
+    minibatch_size: int,
+    mode: Mode,
+    *,
+    start: int = 0,
+    stop: int | None = None,
+) -> Iterator[tuple[int, Batch]]:
+    """Yield (first record, batch) in the order records are stored: evaluation, prediction.
+
+    Raises:
+        DataError: In prediction, a pipeline yields another number of examples than there are
+            records, so that outputs cannot be told apart.
+    """
+    stop = source.num_records if stop is None else stop
+    chunk = minibatch_size * 32
+    schema = definition.input.schema if isinstance(definition.input, RecordInput) else None
+    missing: list[Any] = []
+    if mode is Mode.PREDICTION and schema is not None:
+        schema, missing = _without_labels(definition, source, schema)
+    for first in range(start, stop, chunk):
+        last = min(first + chunk, stop)
+        where = _range_name(source, first, last)
+        reseed(derive_seed(0, first, 3))
+        if isinstance(definition.input, DatasetInput):
+            done = first
+            for batch in _pipeline_batches(
+                definition, definition.input, source.read_bytes(first, last), mode,
+                minibatch_size, where,
+            ):  # fmt: skip
+                yield done, batch
+                done += batch.num_examples
+            if mode is Mode.PREDICTION and done != last:
+                raise DataError(
+                    f"{where}: the pipeline of {definition.origin} yields {done - first} "
+                    f"examples of {last - first} records in prediction mode, so outputs cannot "
+                    "be matched with records. Do not filter or repeat there."
+                )
+            continue
+        records = source.read_records(first, last, schema)
+        for begin in range(0, len(records), minibatch_size):
+            some = [
+                {**record, **{f.name: np.zeros(f.shape, f.dtype) for f in missing}}
+                if missing
+                else record
+                for record in records[begin : begin + minibatch_size]
+            ]
+            yield first + begin, make_batch(definition, definition.input, some, mode, where)
+
+
+def make_batch(
+    definition: ModelDefinition,
+    how: RecordInput,
+    records: Sequence[Record],
+    mode: Mode,
+    where: str,
+) -> Batch:
+    """Run the user's input function on decoded records.
+
+    Raises:
+        UserCodeError: It raised; names the records and holds the user's traceback.
+        DefinitionError: What it returned is not a batch.
+    """
+    try:
+        made = how.input_fn(records, mode) if how.takes_mode else how.input_fn(records)
+    except ElasticDLError:
+        raise
+    except Exception as error:
+        raise UserCodeError(
+            f"{definition.origin}: the input function raised on {where}:\n"
+            f"{users_traceback(error)}"
+        ) from error
+    features, labels = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    features, labels = map_arrays(np.asarray, (features, labels))
+    sizes = {array.shape[0] if array.ndim else None for array in leaves((features, labels))}
+    if isinstance(made, tuple) and len(made) != 2 or len(sizes) != 1 or None in sizes or 0 in sizes:
+        shapes = [list(array.shape) for array in leaves((features, labels))]
+        raise DefinitionError(
+            f"{definition.origin}: the input function made arrays of the shapes {shapes} from "
+            f"{len(records)} records; expected (features, labels), every array with one entry "
+            "an example along its first axis."
+        )
+    if labels is None and mode is not Mode.PREDICTION:
+        raise DefinitionError(
+            f"{definition.origin}: the input function returned no labels in {mode.value}; "
+            "expected the pair (features, labels)."
+        )
+    return Batch(features, labels, int(sizes.pop()))
+
+
+def reseed(seed: int) -> None:
+    """Make what user code draws from Python, NumPy and TensorFlow a function of `seed`."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - users call np.random.*
+    if "tensorflow" in sys.modules:
+        from elasticdl.data import tensorflow  # noqa: PLC0415 - only where it is loaded anyway
+
+        tensorflow.reseed(seed)
+
+
+def _pipeline_batches(
+    definition: ModelDefinition,
+    how: DatasetInput,
+    records: Sequence[bytes],
+    mode: Mode,
+    minibatch_size: int,
+    where: str,
+) -> Iterator[Batch]:
+    from elasticdl.data import tensorflow  # noqa: PLC0415 - only pipelines need it
+
+    try:
+        yield from tensorflow.example_batches(
+            records,
+            lambda dataset: how.create_dataset(dataset, mode),
+            minibatch_size,
+            str(definition.origin),
+        )
+    except ElasticDLError:
+        raise
+    except Exception as error:
+        raise UserCodeError(
+            f"{definition.origin}: the data pipeline raised on {where}:\n{users_traceback(error)}"
+        ) from error
+
+
+def _after_replay(
+    definition: ModelDefinition, batches: Iterator[Batch], epoch: int, piece: Piece
+) -> Iterator[FedBatch]:
+    """Skip the committed batches of a pipeline, proving that they are the same; yield the rest."""
+    digest = 0
+    waiting: tuple[int, Batch, int] | None = None
+    replayed = piece.committed == 0
+    for number, batch in enumerate(batches):
+        digest = _digest(batch, digest)
+        if number + 1 == piece.committed:
+            replayed = digest == piece.digest
+            if not replayed:
+                break
+        if waiting is not None:
+            yield FedBatch(epoch, piece.shard, waiting[0], waiting[1], False, waiting[2])
+        waiting = (number, batch, digest) if number >= piece.committed else None
+    if not replayed:
+        raise DefinitionError(
+            f"{definition.origin}: the data pipeline does not yield the same batches again: the "
+            f"first {piece.committed} of shard {piece.shard} differ from those that were trained "
+            "on. Draw random numbers from tf.random, numpy.random or random (they are seeded "
+            "for you), not from the clock or the system."
+        )
+    if waiting is not None:
+        yield FedBatch(epoch, piece.shard, waiting[0], waiting[1], True, waiting[2])
+    else:
+        yield FedBatch(epoch, piece.shard, piece.committed, None, True, digest)
+
+
+def _digest(batch: Batch, before: int) -> int:
+    for array in leaves((batch.features, batch.labels)):
+        data = repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array)
+        before = zlib.crc32(data, before)
+    return before
+
+
+def _without_labels(
+    definition: ModelDefinition, source: RecordSource, schema: Schema
+) -> tuple[Schema, list[Any]]:
+    """Return the schema of records that lack labels, and the fields that are lacking.
+
+    Which fields are labels is known to the user's input function alone. So a missing field is
+    filled in, and the function is asked whether the features depend on what with.
+
+    Raises:
+        DataError: A missing field is needed for the features.
+    """
+    present = set(source.read_records(0, 1, None)[0])
+    missing = [field for field in schema.fields if field.name not in present]
+    if not missing:
+        return schema, []
+    reduced = Schema(tuple(field for field in schema.fields if field.name in present))
+    how = definition.input
+    assert isinstance(how, RecordInput)  # noqa: S101 - only these have a schema
+    where = _range_name(source, 0, 1)
+
+    def features_with(value: int) -> list[Any]:
+        record = dict(source.read_records(0, 1, reduced)[0])
+        record.update({f.name: np.full(f.shape, value).astype(f.dtype) for f in missing})
+        reseed(0)
+        return leaves(make_batch(definition, how, [record], Mode.PREDICTION, where).features)
+
+    if any(not np.array_equal(a, b) for a, b in zip(features_with(0), features_with(1), strict=True)):
+        raise DataError(
+            f"{where}: the records have no {', '.join(f.name for f in missing)}, which "
+            f"{definition.origin} makes the model's inputs from. They have {', '.join(sorted(present))}."
+        )
+    return reduced, missing
+
+
+def _range_name(source: RecordSource, start: int, stop: int) -> str:
+    file, first = locate(source.files, start)
+    last_file, last = locate(source.files, stop - 1)
+    if file == last_file:
+        return f"{file}, records {first} to {last}"
+    return f"{file}, record {first}, to {last_file}, record {last}"
+
+
+def arrays_bytes(arrays: Arrays) -> int:
+    """Return the memory a nesting of arrays takes."""
+    return sum(array.nbytes for array in leaves(arrays))
+
+
+class Prefetch(Generic[T]):
+    """An iterator run in a thread, ahead of who uses it.
+
+    Errors of the iterator are raised where its next item would have been. `close()` (or the
+    end of a `with` block) ends the thread.
+
+    Args:
+        items: Runs in the thread from now on.
+        size_bytes: How large an item is; the thread stays within 64 MiB, at least 2 items.
+    """
+
+    def __init__(self, items: Iterator[T], size_bytes: Any) -> None:
+        self._items = items
+        self._size_bytes = size_bytes
+        self._queue: collections.deque[tuple[T, int]] = collections.deque()
+        self._queued_bytes = 0
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+        self._ended = False
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="elasticdl-feed", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Prefetch[T]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the thread; what it had ahead is dropped."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def peek(self) -> T | None:
+        """Return the next item without taking it; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._ended)
+            if self._queue:
+                return self._queue[0][0]
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def take(self) -> T:
+        """Return the next item, which `peek` has shown."""
+        with self._changed:
+            item, size = self._queue.popleft()
+            self._queued_bytes -= size
+            self._changed.notify_all()
+            return item
+
+    def _run(self) -> None:
+        try:
+            for item in self._items:
+                size = self._size_bytes(item)
+                with self._changed:
+                    self._changed.wait_for(
+                        lambda: self._closed
+                        or len(self._queue) < 2  # noqa: PLR2004 - one in use, one ready
+                        or self._queued_bytes < _MAX_BYTES_AHEAD
+                    )
+                    if self._closed:
+                        return
+                    self._queue.append((item, size))
+                    self._queued_bytes += size
+                    self._changed.notify_all()
+        except BaseException as error:  # noqa: BLE001 - raised again by `peek`
+            self._error = error
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()

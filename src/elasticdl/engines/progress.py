@@ -1,0 +1,133 @@
+"""Telling a person how a run goes: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import TextIO
+
+_LINE_INTERVAL_S = 10.0
+
+
+class Silent:
+    """Tells nothing; see `engine.Reporter`."""
+
+    def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
+        """Tell nothing."""
+
+    def advanced(self, done: int, facts: Mapping[str, str]) -> None:
+        """Tell nothing."""
+
+    def note(self, message: str) -> None:
+        """Tell nothing."""
+
+    def ended(self) -> None:
+        """Tell nothing."""
+
+
+class Lines:
+    """Writes a line now and then: for log files and pipes; see `engine.Reporter`."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._title, self._total, self._unit = "", 0, ""
+        self._begun_s = self._last_s = time.monotonic()
+        self._first = self._done = 0
+        self._facts: Mapping[str, str] = {}
+        self._written = True
+
+    def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
+        """Remember what the lines are about."""
+        self._title, self._total, self._unit = title, total, unit
+        self._begun_s, self._first, self._done = time.monotonic(), done, done
+        # The first line comes soon: a person wants to see that it works.
+        self._last_s = self._begun_s - _LINE_INTERVAL_S + 1
+        self._written = True
+
+    def advanced(self, done: int, facts: Mapping[str, str]) -> None:
+        """Write a line if the last one is some time ago."""
+        self._done, self._facts, self._written = done, facts, False
+        if time.monotonic() - self._last_s >= _LINE_INTERVAL_S:
+            self._write()
+
+    def note(self, message: str) -> None:
+        """Write the message."""
+        print(message, file=self._stream, flush=True)
+
+    def ended(self) -> None:
+        """Write a last line, so that the end is not missing."""
+        if not self._written:
+            self._write()
+
+    def _write(self) -> None:
+        now = time.monotonic()
+        speed = (self._done - self._first) / max(now - self._begun_s, 1e-9)
+        parts = [f"{self._title}: {self._done:,}"]
+        if self._total:
+            parts[0] += f"/{self._total:,} {self._unit}"
+        parts += [f"{name} {value}" for name, value in self._facts.items()]
+        parts.append(f"{speed:,.0f} {self._unit}/s")
+        if self._total and speed > 0 and self._done < self._total:
+            parts.append(f"{_duration((self._total - self._done) / speed)} left")
+        print("  ".join(parts), file=self._stream, flush=True)
+        self._last_s, self._written = now, True
+
+
+class Bar:
+    """Draws a bar with speed and time left; see `engine.Reporter`."""
+
+    def __init__(self) -> None:
+        from rich.console import Console  # noqa: PLC0415 - not needed for --help
+
+        self._console = Console(stderr=True)
+        self._progress: object | None = None
+
+    def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
+        """Draw the bar."""
+        from rich import progress  # noqa: PLC0415
+
+        self.ended()
+        self._unit, self._first, self._begun_s = unit, done, time.monotonic()
+        self._bar = progress.Progress(
+            progress.TextColumn("[bold]{task.description}"),
+            progress.BarColumn(bar_width=None),
+            progress.TextColumn("{task.fields[facts]}"),
+            progress.TimeRemainingColumn(),
+            console=self._console,
+            refresh_per_second=5,
+        )
+        self._progress = self._bar
+        self._task = self._bar.add_task(title, total=total or None, completed=done, facts="")
+        self._bar.start()
+
+    def advanced(self, done: int, facts: Mapping[str, str]) -> None:
+        """Move the bar."""
+        speed = (done - self._first) / max(time.monotonic() - self._begun_s, 1e-9)
+        words = "  ".join(f"{name} {value}" for name, value in facts.items())
+        self._bar.update(
+            self._task, completed=done, facts=f"{words}  {speed:,.0f} {self._unit}/s"
+        )
+
+    def note(self, message: str) -> None:
+        """Write a line above the bar."""
+        self._console.print(message, highlight=False, markup=False)
+
+    def ended(self) -> None:
+        """Leave the bar as it is and go on below it."""
+        if self._progress is not None:
+            self._bar.stop()
+            self._progress = None
+
+
+def for_stream() -> Bar | Lines:
+    """Return a bar if standard error is a terminal, else lines."""
+    return Bar() if sys.stderr.isatty() else Lines()
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"

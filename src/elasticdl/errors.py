@@ -1,0 +1,142 @@
+"""Everything that can go wrong, as one tree.
+
+A message says what is wrong with its value, what was expected, where it came from and what
+to do. The command line prints the message alone; `--debug` adds the traceback.
+
+    ElasticDLError
+    ├── UsageError            a flag, a name or a param of the caller's            exit code 2
+    ├── MissingExtraError     a package of an extra is not installed               exit code 2
+    ├── DefinitionError       the user's model file cannot be used as it is        exit code 3
+    ├── UserCodeError         a function of the user's raised                      exit code 3
+    ├── DataError             the data cannot be used                              exit code 4
+    │   ├── NoDataError       no file matched, or the files hold no record
+    │   ├── CorruptDataError  bytes of a file are not what its format promises
+    │   └── SchemaError       a record does not fit `data_schema()`
+    ├── TrainingError         the training cannot go on                            exit code 5
+    │   └── NonFiniteLossError
+    └── OutputError           the output folder cannot be written or used          exit code 6
+        ├── OutputBusyError   another process is working on it
+        ├── OutputTakenError  it belongs to another job
+        └── CorruptCheckpointError
+
+The exit codes are part of the command line's contract (docs/exit-codes.md).
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+
+
+class ElasticDLError(Exception):
+    """The root: everything this package raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(ElasticDLError):
+    """The caller named something that does not exist, or gave it an impossible value."""
+
+    exit_code = 2
+
+
+class MissingExtraError(ElasticDLError):
+    """A package that an optional part needs is not installed."""
+
+    exit_code = 2
+
+    def __init__(self, package: str, extra: str, needed_for: str) -> None:
+        super().__init__(
+            f"{needed_for} needs the package {package!r}, which is not installed. "
+            f"Install it with:  pip install 'elasticdl[{extra}]'"
+        )
+
+
+class DefinitionError(ElasticDLError):
+    """The user's model file lacks something, or says it in a way that cannot be read safely."""
+
+    exit_code = 3
+
+
+class UserCodeError(ElasticDLError):
+    """A function of the user's raised; its own traceback is in the message."""
+
+    exit_code = 3
+
+
+class DataError(ElasticDLError):
+    """The data cannot be used."""
+
+    exit_code = 4
+
+
+class NoDataError(DataError):
+    """No file matched, or the files that matched hold no record."""
+
+
+class CorruptDataError(DataError):
+    """Bytes of a file are not what its format promises.
+
+    Attributes:
+        file: URI of the file.
+        offset_bytes: Where the damaged part starts.
+    """
+
+    def __init__(self, file: str, offset_bytes: int, expected: str, found: str) -> None:
+        super().__init__(
+            f"{file}: damaged at byte {offset_bytes}: expected {expected}, found {found}. "
+            "Write the file anew from its source; nothing of it was used."
+        )
+        self.file = file
+        self.offset_bytes = offset_bytes
+
+
+class SchemaError(DataError):
+    """A record does not fit the data schema; the message names file, record and field."""
+
+
+class TrainingError(ElasticDLError):
+    """The training cannot go on."""
+
+    exit_code = 5
+
+
+class NonFiniteLossError(TrainingError):
+    """The loss became NaN or infinite; the last good checkpoint is kept."""
+
+
+class OutputError(ElasticDLError):
+    """The output cannot be written or used."""
+
+    exit_code = 6
+
+
+class OutputBusyError(OutputError):
+    """Another process is working on this output."""
+
+
+class OutputTakenError(OutputError):
+    """The output belongs to another job."""
+
+
+class CorruptCheckpointError(OutputError):
+    """A checkpoint's files are not those its manifest lists."""
+
+
+def users_traceback(error: BaseException) -> str:
+    """Return the error with the frames of the user's own code only.
+
+    Frames of this package and of installed libraries are left out; a person looking for the
+    line to change does not want to read them.
+    """
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((_PACKAGE, "<frozen"))
+        and "site-packages" not in frame.filename
+    ]
+    return "".join(
+        [*traceback.format_list(frames), *traceback.format_exception_only(error)]
+    ).rstrip()

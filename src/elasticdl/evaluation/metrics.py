@@ -1,0 +1,36 @@
+"""Adding up metric states: pure, so that one batch, one worker and many are the same thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from elasticdl.training.trainer import MetricStates
+
+
+def add_states(states: Iterable[MetricStates]) -> MetricStates:
+    """Return the sum of metric states, each counted by its number of examples.
+
+    float64 while summing: in float32 a million batches would lose the last ones.
+
+    Args:
+        states: In any order; every one may name other metrics.
+
+    Returns:
+        float64 arrays with the shapes of the inputs.
+
+    Example:
+        >>> one = {"loss": (np.float32(3.0), np.float32(2))}
+        >>> [float(x) for x in add_states([one, one])["loss"]]
+        [6.0, 4.0]
+    """
+    total: dict[str, tuple[np.ndarray, ...]] = {}
+    for batch in states:
+        for name, arrays in batch.items():
+            if name in total:
+                for mine, other in zip(total[name], arrays, strict=True):
+                    mine += other
+            else:
+                total[name] = tuple(np.array(array, dtype=np.float64) for array in arrays)
+    return total

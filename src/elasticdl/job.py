@@ -1,0 +1,128 @@
+"""One request to train, evaluate or predict, as a value.
+
+The command line, Python and SQL all build the same `Job`; an engine is a function of a `Job`
+and a `ModelDefinition`. A `Job` is plain data: it can be printed (`--dry_run`), written into
+the output folder (that is how a second run knows that it may resume) and sent to a worker.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Command = Literal["train", "evaluate", "predict"]
+PredictionFormat = Literal["recordio", "parquet", "csv"]
+
+
+@dataclass(frozen=True)
+class ModelReference:
+    """Which model, in the user's words.
+
+    Attributes:
+        zoo: A folder, or the URL of a git repository (`URL@commit`, `URL#subfolder`); None is
+            the prebuilt zoo.
+        model_def: Dotted name: file, then class or function.
+        dialect: Name of the dialect; None lets the file decide.
+        params: Values by name, as given with `--params`.
+        overrides: Contract function -> dotted name of what replaces it
+            (`input_fn`, `loss`, `optimizer`, `eval_metrics_fn`).
+    """
+
+    zoo: str | None
+    model_def: str
+    dialect: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How to train.
+
+    Attributes:
+        num_epochs: How often each record is used.
+        minibatch_size: Examples in one step.
+        seed: Decides initial weights, order of records and dropout.
+        shuffle: Whether the order of records changes each epoch.
+        max_steps: Stop after so many steps; 0 for no limit.
+        evaluation_steps: Evaluate each so many steps; 0 is once an epoch.
+        checkpoint_steps: Checkpoint each so many steps; 0 is by time, at most 1 % of it.
+        keep_checkpoint_max: How many checkpoints stay (2 at least), beside the best one.
+        deterministic: Whether the same job gives the same bits on the same machine.
+    """
+
+    num_epochs: int = 1
+    minibatch_size: int = 64
+    seed: int = 0
+    shuffle: bool = True
+    max_steps: int = 0
+    evaluation_steps: int = 0
+    checkpoint_steps: int = 0
+    keep_checkpoint_max: int = 3
+    deterministic: bool = True
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request.
+
+    Attributes:
+        command: What is asked for.
+        data: URI or glob of the records.
+        output: Where the result goes.
+        model: Which model; None where `trained_model` says it.
+        trained_model: A TrainedModel's folder, for evaluate and predict.
+        validation_data: Records to evaluate on while training.
+        training: How to train.
+        prediction_format: What part files of predictions are.
+    """
+
+    command: Command
+    data: str
+    output: str | None
+    model: ModelReference | None = None
+    trained_model: str | None = None
+    validation_data: str | None = None
+    training: TrainingOptions = TrainingOptions()
+    prediction_format: PredictionFormat = "recordio"
+
+    @property
+    def id(self) -> str:
+        """A short name: equal for runs of one job into one output, and for nothing else."""
+        text = json.dumps([self.identity(), self.output], sort_keys=True)
+        return f"{self.command}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    def to_json(self) -> str:
+        """Return the job as JSON with sorted keys, so that equal jobs are equal texts."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=2)
+
+    @staticmethod
+    def from_json(text: str) -> Job:
+        """Return the job `to_json` wrote."""
+        values = json.loads(text)
+        if values["model"] is not None:
+            values["model"] = ModelReference(**values["model"])
+        values["training"] = TrainingOptions(**values["training"])
+        return Job(**values)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what two runs must share to be runs of one job.
+
+        How long to train and how often to look may change between them: a job can be resumed
+        with more epochs.
+        """
+        values = dataclasses.asdict(self)
+        del values["output"]
+        for free in (
+            "num_epochs",
+            "max_steps",
+            "evaluation_steps",
+            "checkpoint_steps",
+            "keep_checkpoint_max",
+        ):
+            del values["training"][free]
+        return values

@@ -1,0 +1,1 @@
+"""Who trains on which records, exactly once: pure values, no data, no clock, no framework."""

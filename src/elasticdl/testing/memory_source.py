@@ -1,0 +1,44 @@
+"""Records in memory, for tests of what reads records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elasticdl.data.batch import Record
+from elasticdl.data.example import decode_batch_schemaless, encode
+from elasticdl.data.record_source import RecordFile
+from elasticdl.data.schema import Schema
+
+
+class MemorySource:
+    """A `RecordSource` over records given as dicts of arrays."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._records = [encode(dict(record)) for record in records]
+
+    @property
+    def files(self) -> Sequence[RecordFile]:
+        """One file that is none."""
+        return [RecordFile("memory", self.num_records)]
+
+    @property
+    def num_records(self) -> int:
+        """How many records there are."""
+        return len(self._records)
+
+    def read_bytes(self, start: int, stop: int) -> list[bytes]:
+        """Return the records as serialized `tf.Example`."""
+        if not 0 <= start <= stop <= self.num_records:
+            raise IndexError(f"{start} to {stop} of {self.num_records} records.")
+        return self._records[start:stop]
+
+    def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
+        """Return the records, decoded."""
+        raw = self.read_bytes(start, stop)
+
+        def where(i: int) -> str:
+            return f"memory, record {start + i}"
+
+        if schema is None:
+            return list(decode_batch_schemaless(raw, where))
+        return list(schema.decode_batch(raw, where))

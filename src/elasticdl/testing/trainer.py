@@ -1,0 +1,127 @@
+"""The laws of `training.trainer.Trainer` as one check, for any implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from elasticdl.data.batch import Batch
+from elasticdl.training.trainer import Contribution, State, Trainer
+
+
+def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) -> None:
+    """Hold a trainer to its laws.
+
+    Args:
+        create: Returns a new trainer for a slot; always the same one for the same slot.
+        batches: Four or more of equal size and structure, then one shorter one.
+
+    Raises:
+        AssertionError: A law is broken; says which.
+    """
+    check_grouping_changes_nothing(create, batches[:-1])
+    check_gradients_and_apply_are_a_step(create, batches)
+    check_looking_leaves_no_trace(create, batches[0])
+    check_contributions_add_up(create, batches[0])
+    check_nothing_to_add_is_no_update(create, batches[0])
+    check_state_restores_everything(create, batches)
+    check_slots_draw_differently(create, batches[0])
+
+
+def check_grouping_changes_nothing(
+    create: Callable[[int], Trainer], batches: Sequence[Batch]
+) -> None:
+    """`train_steps([a, b])` leaves the same bits as `train_steps([a]); train_steps([b])`."""
+    together, alone = create(0), create(0)
+    grouped = together.train_steps(batches)
+    losses = [alone.train_steps([batch]).losses[0] for batch in batches]
+    _same_bits(together.state(), alone.state(), "Steps in one group differ from single steps")
+    np.testing.assert_array_equal(grouped.losses, losses)
+    assert together.step == len(batches), "A step was not counted"  # noqa: S101
+
+
+def check_gradients_and_apply_are_a_step(
+    create: Callable[[int], Trainer], batches: Sequence[Batch]
+) -> None:
+    """`apply(gradients(b))` is the update of `train_steps([b])`, to rounding."""
+    fused, split = create(0), create(0)
+    for batch in batches:
+        fused.train_steps([batch])
+        contribution, _ = split.gradients(batch)
+        split.apply(contribution)
+    _nearly_same(fused.state(), split.state(), "gradients + apply is not a step")
+
+
+def check_looking_leaves_no_trace(create: Callable[[int], Trainer], batch: Batch) -> None:
+    """`gradients`, `evaluate` and `predict` leave the state as it was."""
+    trainer = create(0)
+    trainer.train_steps([batch])
+    before = trainer.state()
+    trainer.gradients(batch)
+    _same_bits(before, trainer.state(), "gradients() left a trace")
+    trainer.evaluate(batch)
+    _same_bits(before, trainer.state(), "evaluate() left a trace")
+    trainer.predict(batch.features)
+    _same_bits(before, trainer.state(), "predict() left a trace")
+
+
+def check_contributions_add_up(create: Callable[[int], Trainer], batch: Batch) -> None:
+    """A contribution twice is the update of the same mean: the count divides it once."""
+    once, twice = create(0), create(0)
+    contribution, _ = once.gradients(batch)
+    once.apply(contribution)
+    twice.gradients(batch)
+    twice.apply(Contribution(contribution.buffer * 2, contribution.num_examples * 2))
+    _nearly_same(once.state(), twice.state(), "A contribution is not a sum over its examples")
+
+
+def check_nothing_to_add_is_no_update(create: Callable[[int], Trainer], batch: Batch) -> None:
+    """A total of no examples changes nothing."""
+    trainer = create(0)
+    contribution, _ = trainer.gradients(batch)
+    before = trainer.state()
+    trainer.apply(Contribution(np.zeros_like(contribution.buffer), 0))
+    _same_bits(before, trainer.state(), "A total of no examples changed the state")
+
+
+def check_state_restores_everything(
+    create: Callable[[int], Trainer], batches: Sequence[Batch]
+) -> None:
+    """A trainer that took over a state goes on with the same bits."""
+    first, second = create(0), create(0)
+    for batch in batches:
+        first.train_steps([batch])
+    second.load_state(first.state())
+    _same_bits(first.state(), second.state(), "load_state(state()) lost something")
+    for batch in batches:
+        first.train_steps([batch])
+        second.train_steps([batch])
+    _same_bits(first.state(), second.state(), "A restored trainer goes on differently")
+
+
+def check_slots_draw_differently(create: Callable[[int], Trainer], batch: Batch) -> None:
+    """Random layers draw by slot; a model without any gives every slot the same."""
+    same, other = create(0), create(1)
+    mine, _ = same.gradients(batch)
+    again, _ = same.gradients(batch)
+    theirs, _ = other.gradients(batch)
+    np.testing.assert_array_equal(mine.buffer, again.buffer)
+    assert not np.array_equal(mine.buffer, theirs.buffer), "Two slots drew the same"  # noqa: S101
+
+
+def _same_bits(one: State, other: State, what: str) -> None:
+    differing = [
+        path
+        for path in sorted({*one, *other})
+        if path not in one or path not in other or one[path].tobytes() != other[path].tobytes()
+    ]
+    assert not differing, f"{what}: {differing}"  # noqa: S101
+
+
+def _nearly_same(one: State, other: State, what: str) -> None:
+    assert one.keys() == other.keys(), what  # noqa: S101
+    for path in one:
+        np.testing.assert_allclose(
+            one[path], other[path], rtol=1e-4, atol=1e-6, err_msg=f"{what}: {path}"
+        )

@@ -1,0 +1,1 @@
+"""One training step, by framework: `trainer.py` is the protocol, each folder a framework."""

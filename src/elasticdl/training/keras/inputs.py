@@ -1,0 +1,111 @@
+"""How a batch's features are handed to a model.
+
+Input functions return a dict of features. A functional model says by name what it takes; a
+subclass model does not, and the first generation of model files wants a one-entry dict
+unwrapped to its only tensor. What fits is found by tracing the model, once, on symbolic
+inputs: no weight and no statistic changes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+
+from elasticdl.data.batch import Arrays, map_arrays
+from elasticdl.definition import Origin
+from elasticdl.errors import DefinitionError
+
+Adapter = Callable[[Arrays], Any]
+
+
+def build(model: keras.Model, features: Arrays, origin: Origin) -> Adapter:
+    """Build the model on the features' shapes and return how features become its argument.
+
+    Args:
+        model: Built or not.
+        features: An example batch; only shapes and dtypes matter.
+        origin: For the error.
+
+    Raises:
+        DefinitionError: The model does not take these features.
+    """
+    alone = isinstance(features, Mapping) and len(features) == 1
+    if isinstance(model, keras.Sequential):
+        candidates: list[Adapter] = [_only_entry if alone else _as_they_are]
+    elif _input_names(model) is None:
+        candidates = [_as_they_are, _only_entry] if alone else [_as_they_are]
+    else:
+        candidates = [_functional_adapter(model, features, origin)]
+    failures: list[Exception] = []
+    for adapter in candidates:
+        try:
+            with warnings.catch_warnings():
+                # Keras warns of a try that fails; the next one may fit.
+                warnings.simplefilter("ignore")
+                model(map_arrays(_symbolic, adapter(features)), training=False)
+        except Exception as error:  # noqa: BLE001 - a user's `call` may raise anything
+            failures.append(error)
+        else:
+            return adapter
+    # The last try is the more likely to be what the user meant: a tensor for a one-input model.
+    raise DefinitionError(
+        f"{origin}: the model {model.name!r} cannot take what the input function returns "
+        f"({describe(features)}): {_first_line(failures[-1])}\n"
+        "  Make the input function return what the model's first layer or its `call` expects."
+    ) from failures[-1]
+
+
+def describe(features: Arrays) -> str:
+    """Return names, dtypes and shapes in the user's terms: `image float32[64, 28, 28]`."""
+    if isinstance(features, Mapping):
+        return ", ".join(f"{name} {describe(value)}" for name, value in features.items())
+    if isinstance(features, (list, tuple)):
+        return ", ".join(describe(value) for value in features)
+    return f"{features.dtype}{list(features.shape)}"
+
+
+def _symbolic(array: Any) -> Any:
+    return keras.KerasTensor((None, *array.shape[1:]), dtype=array.dtype.name)
+
+
+def _as_they_are(features: Arrays) -> Any:
+    return features
+
+
+def _only_entry(features: Arrays) -> Any:
+    return next(iter(features.values()))
+
+
+def _input_names(model: keras.Model) -> list[str] | None:
+    try:
+        inputs = model.inputs
+    except (AttributeError, ValueError):
+        return None
+    return [tensor.name for tensor in inputs] if inputs else None
+
+
+def _functional_adapter(model: keras.Model, features: Arrays, origin: Origin) -> Adapter:
+    names = _input_names(model) or []
+    if not isinstance(features, Mapping):
+        return _as_they_are
+    if len(names) == 1 and len(features) == 1:
+        return _only_entry
+    missing = [name for name in names if name not in features]
+    if missing:
+        raise DefinitionError(
+            f"{origin}: the model {model.name!r} has the inputs {', '.join(names)}; the input "
+            f"function returns {', '.join(features)}. Missing: {', '.join(missing)}.\n"
+            "  Name the entries of the features as the model's `Input(name=...)`."
+        )
+    if len(names) == 1:
+        return lambda features: features[names[0]]
+    if isinstance(getattr(model, "_inputs_struct", None), dict):
+        return lambda features: {name: features[name] for name in names}
+    return lambda features: [features[name] for name in names]
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

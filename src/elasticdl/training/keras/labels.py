@@ -1,0 +1,172 @@
+"""Labels that are numpy arrays to the user's functions and tensors to TensorFlow.
+
+Model files of the first generation call `labels.flatten()`: their labels were numpy arrays.
+In a compiled step a label is a symbolic tensor, so it is handed over in this wrapper, which
+answers numpy's methods and functions with TensorFlow's numpy API and turns into its tensor
+wherever TensorFlow or Keras takes one (`__tf_tensor__`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.experimental.numpy as tnp
+
+from elasticdl.data.batch import Arrays, map_arrays
+
+_METHODS = {
+    # numpy method -> what computes it; the array is the first argument.
+    "astype": tf.cast,
+    "copy": tf.identity,
+    "ravel": lambda tensor: tf.reshape(tensor, [-1]),
+    "flatten": lambda tensor: tf.reshape(tensor, [-1]),
+    "reshape": lambda tensor, *shape, **_: tf.reshape(
+        tensor, shape[0] if len(shape) == 1 else shape
+    ),
+    "squeeze": lambda tensor, axis=None: tf.squeeze(tensor, axis=axis),
+    **{
+        name: getattr(tnp, name)
+        for name in ("all", "any", "argmax", "argmin", "clip", "cumsum", "max", "mean", "min")
+    },
+    **{name: getattr(tnp, name) for name in ("prod", "repeat", "std", "sum", "transpose", "var")},
+}
+
+
+class NumpyLabels:
+    """A symbolic tensor with the methods of a numpy array.
+
+    Raises:
+        NotANumpyFunctionError: By a method or function of numpy's that TensorFlow cannot do
+            on a symbolic tensor; the trainer then runs the step uncompiled.
+    """
+
+    # numpy's own operators would otherwise try to make an array of this.
+    __array_priority__ = 1000
+
+    def __init__(self, tensor: tf.Tensor) -> None:
+        self._tensor = tensor
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        """Return the tensor: TensorFlow's own protocol for conversion."""
+        del name
+        return self._tensor if dtype is None else tf.cast(self._tensor, dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _METHODS:
+            return lambda *args, **kwargs: wrap(
+                _METHODS[name](self._tensor, *unwrap(args), **unwrap(kwargs))
+            )
+        if name == "T":
+            return wrap(tf.transpose(self._tensor))
+        if name == "ndim":
+            return self._tensor.shape.rank
+        if name == "size":
+            return tf.size(self._tensor)
+        if name == "dtype":
+            return self._tensor.dtype
+        if name == "shape":
+            return self._tensor.shape
+        if name.startswith("__") or not hasattr(np.ndarray, name):
+            # TensorFlow and Keras ask what a value is by attributes like `is_tensor_like`.
+            raise AttributeError(f"a numpy array has no attribute {name!r}")
+        raise NotANumpyFunctionError(f"labels.{name}")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotANumpyFunctionError("numpy.asarray(labels)")
+
+    def __array_function__(
+        self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any
+    ) -> Any:
+        del types
+        counterpart = getattr(tnp, func.__name__, None)
+        if counterpart is None:
+            raise NotANumpyFunctionError(f"numpy.{func.__name__}(labels)")
+        return wrap(counterpart(*unwrap(args), **unwrap(kwargs)))
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        counterpart = getattr(tnp, ufunc.__name__, None)
+        if counterpart is None or method != "__call__":
+            raise NotANumpyFunctionError(f"numpy.{ufunc.__name__}(labels)")
+        return wrap(counterpart(*unwrap(inputs), **unwrap(kwargs)))
+
+    def __getitem__(self, key: Any) -> Any:
+        return wrap(self._tensor[unwrap(key)])
+
+    def __len__(self) -> int:
+        if self._tensor.shape[0] is None:
+            raise NotANumpyFunctionError("len(labels)")
+        return int(self._tensor.shape[0])
+
+    def __index__(self) -> int:
+        raise NotANumpyFunctionError("array[labels]")
+
+    # Two labels arrays are compared element by element, so they have no hash, as in numpy.
+    __hash__ = None  # type: ignore[assignment]
+
+
+class NotANumpyFunctionError(TypeError):
+    """TensorFlow has no symbolic form of what the user's function asked of its labels."""
+
+
+def _binary(name: str) -> Callable[[NumpyLabels, Any], Any]:
+    def operator(self: NumpyLabels, other: Any) -> Any:
+        other = unwrap(other)
+        if not tf.is_tensor(other):
+            # numpy would promote; a Python or numpy number follows the labels' type here.
+            other = tf.convert_to_tensor(other, dtype_hint=self._tensor.dtype)
+            if other.dtype != self._tensor.dtype:
+                return wrap(getattr(tf.cast(self._tensor, other.dtype), name)(other))
+        return wrap(getattr(self._tensor, name)(other))
+
+    operator.__name__ = name
+    return operator
+
+
+for _name in (
+    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul "
+    "rmatmul and rand or ror xor rxor lt le gt ge"
+).split():
+    setattr(NumpyLabels, f"__{_name}__", _binary(f"__{_name}__"))
+
+
+def _equal(self: NumpyLabels, other: Any) -> Any:
+    return wrap(tf.equal(self._tensor, tf.cast(unwrap(other), self._tensor.dtype)))
+
+
+def _not_equal(self: NumpyLabels, other: Any) -> Any:
+    return wrap(tf.not_equal(self._tensor, tf.cast(unwrap(other), self._tensor.dtype)))
+
+
+NumpyLabels.__eq__ = _equal  # type: ignore[assignment]
+NumpyLabels.__ne__ = _not_equal  # type: ignore[assignment]
+NumpyLabels.__neg__ = lambda self: wrap(-self._tensor)  # type: ignore[attr-defined]
+NumpyLabels.__abs__ = lambda self: wrap(abs(self._tensor))  # type: ignore[attr-defined]
+NumpyLabels.__invert__ = lambda self: wrap(~self._tensor)  # type: ignore[attr-defined]
+
+
+def wrap(value: Any) -> Any:
+    """Return a tensor in its numpy clothes; anything else as it is."""
+    return NumpyLabels(value) if isinstance(value, tf.Tensor) else value
+
+
+def unwrap(value: Any) -> Any:
+    """Return the tensors of a value that may hold wrapped ones."""
+    if isinstance(value, NumpyLabels):
+        return value._tensor  # noqa: SLF001 - the same file
+    if isinstance(value, tuple):
+        return tuple(unwrap(item) for item in value)
+    if isinstance(value, list):
+        return [unwrap(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: unwrap(item) for name, item in value.items()}
+    return value
+
+
+def as_numpy(labels: Arrays) -> Arrays:
+    """Return labels as the user's functions take them: numpy, or numpy's methods on a tensor."""
+    if tf.inside_function():
+        return map_arrays(wrap, labels)
+    return map_arrays(np.asarray, labels)

@@ -1,0 +1,465 @@
+"""One step of a Keras 3 model on TensorFlow; see `training/trainer.py` for the laws.
+
+All steps of full minibatches run through one compiled function that loops over a group of
+batches, a group of one included. So a step's bits do not depend on how steps are grouped,
+and a group pays for one call. Batches of another size (the last of an epoch) go through a
+second function whose batch axis is open.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from elasticdl.data.batch import Arrays, Batch, leaves, map_arrays, stack
+from elasticdl.definition import Mode, ModelDefinition
+from elasticdl.errors import CorruptCheckpointError, DefinitionError, UserCodeError
+from elasticdl.training.keras import export, inputs
+from elasticdl.training.keras.hooks import KerasHooks
+from elasticdl.training.keras.labels import NotANumpyFunctionError, as_numpy, unwrap
+from elasticdl.training.keras.metrics import KerasMetrics
+from elasticdl.training.trainer import Contribution, MetricStates, State, StepResult
+
+_log = logging.getLogger("elasticdl")
+_SEED_VARIABLE = "seed_generator_state"
+
+
+class KerasTrainer:
+    """Trains one Keras model; see `trainer.Trainer`.
+
+    Args:
+        definition: What to train.
+        example: A batch like those to come; only its shapes and dtypes matter.
+        minibatch_size: Examples in a full batch.
+        seed: Decides the initial weights and, with step and slot, all randomness of steps.
+        slot: Which worker this is.
+        deterministic: Whether kernels must give the same bits each time. Costs speed only
+            where TensorFlow has a faster kernel that does not.
+
+    Raises:
+        DefinitionError: The model does not fit the batch.
+        UserCodeError: A function of the user's raised while the model was made.
+    """
+
+    def __init__(
+        self,
+        definition: ModelDefinition,
+        example: Batch,
+        *,
+        minibatch_size: int,
+        seed: int = 0,
+        slot: int = 0,
+        deterministic: bool = True,
+    ) -> None:
+        if deterministic:
+            tf.config.experimental.enable_op_determinism()
+        keras.utils.set_random_seed(seed % 2**32)
+        _restart_names()
+        self.step = 0
+        self._definition = definition
+        self._minibatch_size = minibatch_size
+        self._seeds = (seed % 2**31, slot)
+        self.model: keras.Model = definition.create_model()
+        self._adapt = inputs.build(self.model, example.features, definition.origin)
+        self._trainable = self.model.trainable_variables
+        self._seed_variables = [
+            v for v in self.model.non_trainable_variables if v.path.endswith(_SEED_VARIABLE)
+        ]
+        seed_ids = {id(v) for v in self._seed_variables}
+        self._statistics = [v for v in self.model.non_trainable_variables if id(v) not in seed_ids]
+        self.optimizer = self._create_optimizer()
+        where = str(definition.origin)
+        self.training_metrics = KerasMetrics(
+            definition.create_metrics(Mode.TRAINING),
+            labels_as_numpy=definition.labels_as_numpy,
+            where=where,
+        )
+        self.evaluation_metrics = KerasMetrics(
+            definition.create_metrics(Mode.EVALUATION),
+            labels_as_numpy=definition.labels_as_numpy,
+            where=where,
+        )
+        self.hooks = KerasHooks(self.model, definition.create_callbacks())
+        self._with_gradient: list[int] | None = None
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._eager = False
+        self._loss_is_a_mean = False
+
+    # --- the seven methods -------------------------------------------------------------
+
+    def train_steps(self, batches: Sequence[Batch]) -> StepResult:
+        """See `trainer.Trainer`."""
+        group = (
+            stack([batch.features for batch in batches]),
+            stack([batch.labels for batch in batches]),
+        )
+        full = batches[0].num_examples == self._minibatch_size
+        losses, metrics = self._call(
+            "train", self._train_group, group, self.step, fixed_axis=1 if full else None
+        )
+        self.step += len(batches)
+        return StepResult(losses.numpy(), _to_numpy(metrics))
+
+    def gradients(self, batch: Batch) -> tuple[Contribution, StepResult]:
+        """See `trainer.Trainer`."""
+        if not self._loss_is_a_mean:
+            self._check_loss_is_a_mean(batch)
+        buffer, loss, metrics = self._call(
+            "gradients", self._gradients, (batch.features, batch.labels), self.step
+        )
+        return (
+            Contribution(buffer.numpy(), batch.num_examples),
+            StepResult(loss.numpy()[np.newaxis], _to_numpy(metrics)),
+        )
+
+    def apply(self, total: Contribution) -> None:
+        """See `trainer.Trainer`."""
+        if total.num_examples == 0:
+            return
+        if self._with_gradient is None:
+            raise RuntimeError("apply() before the first gradients(): the layout is not known.")
+        if "apply" not in self._compiled:
+            self._compiled["apply"] = self._compile(
+                self._apply, (tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32))
+            )
+        self._compiled["apply"](
+            tf.convert_to_tensor(total.buffer), tf.constant(total.num_examples, tf.float32)
+        )
+        self.step += 1
+
+    def evaluate(self, batch: Batch) -> MetricStates:
+        """See `trainer.Trainer`."""
+        states = self._call(
+            "evaluate", self._evaluate, (batch.features, batch.labels), self.step
+        )
+        return _to_numpy(states)
+
+    def predict(self, features: Arrays) -> Arrays:
+        """See `trainer.Trainer`."""
+        outputs = self._call("predict", self._predict, (features, None), self.step)
+        return map_arrays(lambda tensor: tensor.numpy(), outputs)
+
+    def state(self) -> State:
+        """See `trainer.Trainer`; the seeds of dropout are no state, the step decides them."""
+        state = {path: np.array(variable.numpy()) for path, variable in self._variables().items()}
+        state["step"] = np.int64(self.step)
+        return state
+
+    def load_state(self, state: State) -> None:
+        """See `trainer.Trainer`."""
+        variables = self._variables()
+        problems = [
+            f"{path}: {_shape_of(state.get(path))} in the checkpoint, "
+            f"{_shape_of(variables.get(path))} in the model"
+            for path in sorted({*variables, *state} - {"step"})
+            if path not in variables
+            or path not in state
+            or tuple(variables[path].shape) != state[path].shape
+        ]
+        if problems:
+            raise CorruptCheckpointError(
+                "The checkpoint is not of this model:\n  "
+                + "\n  ".join(problems[:5])
+                + ("\n  ..." if len(problems) > 5 else "")  # noqa: PLR2004
+                + "\n  Was the model file changed since? Use another --output for the new model."
+            )
+        for path, variable in variables.items():
+            variable.assign(state[path])
+        self.step = int(state["step"])
+
+    def export(self, folder: Any) -> list[str]:
+        """Write what serving needs into a folder; returns the names written."""
+        return export.export(self.model, folder)
+
+    # --- the steps, as TensorFlow sees them ---------------------------------------------
+
+    def _train_group(self, features: Any, labels: Any, step: tf.Tensor) -> Any:
+        """Make one update for each entry of the first axis."""
+        num_steps = tf.shape(leaves(features)[0])[0]
+
+        def one(i: tf.Tensor) -> tuple[tf.Tensor, dict[str, Any]]:
+            def pick(array: tf.Tensor) -> tf.Tensor:
+                return array[i]
+
+            return self._train_one(
+                map_arrays(pick, features), map_arrays(pick, labels), step + tf.cast(i, tf.int64)
+            )
+
+        # The structure of the metrics is only known from a trace: ask a throw-away one.
+        if self._eager:
+            results = [one(i) for i in range(int(num_steps))]
+            total: Any = results[0][1]
+            for _, metrics in results[1:]:
+                total = tf.nest.map_structure(tf.add, total, metrics)
+            return tf.stack([loss for loss, _ in results]), total
+        zeros = self._zero_metrics(features, labels, step)
+
+        def body(i: tf.Tensor, losses: tf.TensorArray, total: Any) -> Any:
+            loss, metrics = one(i)
+            return i + 1, losses.write(i, loss), tf.nest.map_structure(tf.add, total, metrics)
+
+        _, losses, total = tf.while_loop(
+            lambda i, *_: i < num_steps,
+            body,
+            (tf.constant(0), tf.TensorArray(tf.float32, size=num_steps), zeros),
+            parallel_iterations=1,
+        )
+        return losses.stack(), total
+
+    def _zero_metrics(self, features: Any, labels: Any, step: tf.Tensor) -> Any:
+        def first(array: tf.Tensor) -> tf.Tensor:
+            return array[0]
+
+        trace = tf.function(
+            lambda: self._train_one(
+                map_arrays(first, features), map_arrays(first, labels), step
+            )[1],
+            autograph=False,
+        )
+        shapes = trace.get_concrete_function().structured_outputs
+        return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), shapes)
+
+    def _train_one(self, features: Any, labels: Any, step: tf.Tensor) -> tuple[Any, dict[str, Any]]:
+        outputs, loss, gradients = self._forward_backward(features, labels, step)
+        self.optimizer.apply(gradients, self._trainable)
+        num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
+        return loss, self.training_metrics.states(loss, outputs, labels, num_examples)
+
+    def _gradients(self, features: Any, labels: Any, step: tf.Tensor) -> Any:
+        before = [tf.identity(v.value) for v in self._statistics]
+        outputs, loss, gradients = self._forward_backward(features, labels, step)
+        num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
+        self._with_gradient = [i for i, g in enumerate(gradients) if g is not None]
+        parts = [
+            tf.cast(tf.convert_to_tensor(gradients[i]), tf.float32) for i in self._with_gradient
+        ]
+        for variable, old in zip(self._statistics, before, strict=True):
+            parts.append(tf.cast(variable.value, tf.float32) - tf.cast(old, tf.float32))
+            variable.assign(old)
+        flat = tf.concat([tf.reshape(part, [-1]) for part in parts], 0) * num_examples
+        return flat, loss, self.training_metrics.states(loss, outputs, labels, num_examples)
+
+    def _apply(self, buffer: tf.Tensor, num_examples: tf.Tensor) -> None:
+        targets = [self._trainable[i] for i in self._with_gradient or []]
+        shapes = [v.shape for v in targets] + [v.shape for v in self._statistics]
+        parts = tf.split(buffer / num_examples, [int(np.prod(shape)) for shape in shapes])
+        gradients: list[Any] = [None] * len(self._trainable)
+        for i, part in zip(self._with_gradient or [], parts, strict=False):
+            gradients[i] = tf.cast(
+                tf.reshape(part, self._trainable[i].shape), self._trainable[i].dtype
+            )
+        self.optimizer.apply(gradients, self._trainable)
+        for variable, part in zip(self._statistics, parts[len(targets) :], strict=True):
+            change = tf.reshape(part, variable.shape)
+            if not variable.dtype.startswith("float"):
+                # A counter of the user's: every worker added the same whole number.
+                change = tf.round(change)
+            variable.assign_add(tf.cast(change, variable.dtype))
+
+    def _evaluate(self, features: Any, labels: Any, step: tf.Tensor) -> Any:
+        outputs = self._forward_without_trace(features, step)
+        loss = None
+        if self._definition.loss is not None and labels is not None:
+            loss = self._loss(outputs, labels)
+        num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
+        return self.evaluation_metrics.states(loss, outputs, labels, num_examples)
+
+    def _predict(self, features: Any, labels: Any, step: tf.Tensor) -> Any:
+        del labels
+        return self._forward_without_trace(features, step)
+
+    def _forward_without_trace(self, features: Any, step: tf.Tensor) -> Any:
+        """Run the model for looking only: a layer fixed to `training=True` moves nothing."""
+        before = [tf.identity(v.value) for v in self._statistics]
+        self._set_seeds(step)
+        outputs = self.model(self._adapt(features), training=False)
+        with tf.control_dependencies(leaves(outputs)):
+            for variable, old in zip(self._statistics, before, strict=True):
+                variable.assign(old)
+            return map_arrays(tf.identity, outputs)
+
+    def _forward_backward(self, features: Any, labels: Any, step: tf.Tensor) -> Any:
+        self._set_seeds(step)
+        with tf.GradientTape() as tape:
+            outputs = self.model(self._adapt(features), training=True)
+            loss = self._loss(outputs, labels)
+            scaled = self.optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, [v.value for v in self._trainable])
+        return outputs, loss, [_one_row_an_index(gradient) for gradient in gradients]
+
+    def _loss(self, outputs: Any, labels: Any) -> tf.Tensor:
+        if self._definition.loss is None:
+            raise DefinitionError(f"{self._definition.origin}: there is no loss to train with.")
+        theirs = as_numpy(labels) if self._definition.labels_as_numpy else labels
+        loss = tf.cast(unwrap(self._definition.loss(outputs, theirs)), tf.float32)
+        if loss.shape.rank != 0:
+            loss = tf.reduce_mean(loss)
+        for extra in self.model.losses:
+            loss += tf.cast(extra, tf.float32)
+        return loss
+
+    def _set_seeds(self, step: tf.Tensor) -> None:
+        """Make all randomness of this step a function of (seed, step, slot)."""
+        seed, slot = self._seeds
+        for number, variable in enumerate(self._seed_variables):
+            values = tf.random.stateless_uniform(
+                variable.shape,
+                seed=tf.stack([step, tf.constant(seed + (slot << 32) + (number << 48), tf.int64)]),
+                maxval=2**31 - 1,
+                dtype=tf.int32,
+            )
+            variable.assign(tf.cast(values, variable.dtype))
+
+    # --- compiling ------------------------------------------------------------------------
+
+    def _call(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        arrays: tuple[Arrays, Arrays],
+        step: int,
+        fixed_axis: int | None = None,
+    ) -> Any:
+        """Call a compiled function, compiling it for these shapes first where it is new.
+
+        Args:
+            name: Which function.
+            function: Takes features, labels and the step.
+            arrays: Features and labels.
+            step: Number of the first step.
+            fixed_axis: The axis whose length may be compiled in; the one before is open.
+        """
+        # A signature has no place for "no labels": an empty tuple stands for them.
+        features, labels = map_arrays(tf.convert_to_tensor, arrays)
+        tensors = (features, () if labels is None else labels)
+        at = tf.constant(step, tf.int64)
+        axes = 2 if name == "train" else 1
+        specs = map_arrays(
+            lambda t: tf.TensorSpec(_open(t.shape, axes, fixed_axis), t.dtype), tensors
+        )
+        key = (name, fixed_axis, tuple((s.shape, s.dtype) for s in leaves(specs)))
+        key = (*key[:2], str(key[2]))
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(
+                lambda features, labels, at: function(
+                    features, None if isinstance(labels, tuple) and not labels else labels, at
+                ),
+                (*specs, tf.TensorSpec([], tf.int64)),
+            )
+        try:
+            return self._compiled[key](*tensors, at)
+        except NotANumpyFunctionError as error:
+            if self._eager:
+                raise
+            _log.warning(
+                "%s uses %s, which TensorFlow cannot compile; steps run uncompiled and slower.",
+                self._definition.origin.file,
+                error,
+            )
+            self._eager = True
+            self._compiled.clear()
+            return self._call(name, function, arrays, step, fixed_axis)
+
+    def _compile(self, function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
+        if self._eager:
+            return function
+        return tf.function(function, input_signature=signature, autograph=False)
+
+    # --- the rest ---------------------------------------------------------------------------
+
+    def _create_optimizer(self) -> keras.optimizers.Optimizer:
+        optimizer = self._definition.create_optimizer()
+        if not isinstance(optimizer, keras.optimizers.Optimizer):
+            raise DefinitionError(
+                f"{self._definition.origin}: the optimizer is a "
+                f"{type(optimizer).__module__}.{type(optimizer).__name__}; expected an optimizer "
+                "of Keras 3, such as keras.optimizers.Adam(0.001)."
+            )
+        # Callbacks look for `model.optimizer`.
+        self.model.compile(optimizer=optimizer)
+        optimizer.build(self._trainable)
+        return optimizer
+
+    def _variables(self) -> dict[str, Any]:
+        variables: dict[str, Any] = {}
+        for kind, members in (
+            ("model", [*self._trainable, *self._statistics]),
+            ("optimizer", self.optimizer.variables),
+        ):
+            for variable in members:
+                path = f"{kind}/{variable.path}"
+                number = 1
+                while path in variables:
+                    # Two variables of a subclass model may share a path; their order is fixed.
+                    number += 1
+                    path = f"{kind}/{variable.path}#{number}"
+                variables[path] = variable
+        return variables
+
+    def _check_loss_is_a_mean(self, batch: Batch) -> None:
+        """Compare a batch with its duplicate: the mean stays, a sum doubles."""
+        outputs = self.predict(batch.features)
+        twice = map_arrays(lambda a: np.concatenate([a, a]), (outputs, batch.labels))
+
+        def loss_of(pair: Any) -> float:
+            out, labels = map_arrays(tf.convert_to_tensor, pair)
+            theirs = as_numpy(labels) if self._definition.labels_as_numpy else labels
+            if self._definition.loss is None:
+                return 0.0
+            return float(tf.reduce_mean(tf.cast(self._definition.loss(out, theirs), tf.float32)))
+
+        once, doubled = loss_of((outputs, batch.labels)), loss_of(twice)
+        if not np.isclose(once, doubled, rtol=1e-3, atol=1e-6):
+            raise DefinitionError(
+                f"{self._definition.origin}: the loss of a batch is {once:.6g}, and "
+                f"{doubled:.6g} of the same examples twice. Sums over workers need a loss that "
+                "is a mean over the batch: use tf.reduce_mean instead of tf.reduce_sum."
+            )
+        self._loss_is_a_mean = True
+
+
+def _one_row_an_index(gradient: Any) -> Any:
+    """Return an embedding's gradient with the rows of equal index summed.
+
+    Keras squares the rows of such a gradient one by one, so an id that stands twice in a batch
+    would move Adam's second moment by a^2 + b^2 and not by (a + b)^2.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    indices, places = tf.unique(gradient.indices)
+    rows = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(indices))
+    return tf.IndexedSlices(rows, indices, gradient.dense_shape)
+
+
+def _restart_names() -> None:
+    """Let Keras name layers from the start again.
+
+    Given names count up in a process (`conv2d`, `conv2d_1`, ...); parameters are keyed by
+    them, so the second model of a process must be named like the first.
+    """
+    policy = keras.config.dtype_policy()
+    keras.utils.clear_session(free_memory=False)
+    keras.config.set_dtype_policy(policy)
+
+
+def _open(shape: tf.TensorShape, axes: int, fixed_axis: int | None) -> list[int | None]:
+    """Return the shape with its leading axes open, all but the fixed one."""
+    return [
+        size if i >= axes or i == fixed_axis else None for i, size in enumerate(shape.as_list())
+    ]
+
+
+def _to_numpy(states: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    return {name: tuple(np.asarray(a) for a in arrays) for name, arrays in states.items()}
+
+
+def _shape_of(array: Any) -> str:
+    return "missing" if array is None else f"{array.dtype}{list(array.shape)}"
+
+
+__all__ = ["KerasTrainer", "UserCodeError"]

@@ -1,0 +1,191 @@
+"""One training step, and nothing of where it runs.
+
+A `Trainer` is made in the process that trains, from a `ModelDefinition` and one example batch
+(for shapes). It knows a framework; engines know this protocol only. The elastic engine sees
+one flat buffer, the federated engine sees `state()`.
+
+Laws, held by `tests/contracts/test_trainer.py` for every trainer:
+
+* **Grouping changes nothing.** `train_steps([a, b])` leaves the same bits as
+  `train_steps([a]); train_steps([b])`.
+* **train_steps = gradients + apply.** `apply(gradients(b))` is the same update as
+  `train_steps([b])`, to rounding.
+* **No trace.** `gradients`, `evaluate` and `predict` leave `state()` as it was: a step that
+  does not commit never happened.
+* **Sums, not means.** A `Contribution` adds up over workers: gradient *sums* over examples,
+  example-weighted *changes* of statistics (BatchNorm), metric states. Who applies it divides
+  once, by the summed count. Count 0 means no update.
+* **Randomness is a function of (seed, step, slot)**, never a state that drifts: dropout
+  masks are the same after a resume, and different on every slot.
+* `load_state(state())` restores everything, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Arrays, Batch
+
+MetricStates: TypeAlias = Mapping[str, tuple[np.ndarray[Any, Any], ...]]
+"""Metric name -> arrays that add up over batches and workers. `loss` is always there."""
+
+State: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
+"""Path -> tensor: `model/...` (weights and statistics) and `optimizer/...` (slots, step)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contribution:
+    """What one batch adds to an update.
+
+    Attributes:
+        buffer: 1-D float32: gradient sums, then weighted changes of statistics.
+        num_examples: How many examples it sums over.
+    """
+
+    buffer: np.ndarray[Any, Any]
+    num_examples: int
+
+
+@dataclass(frozen=True, eq=False)
+class StepResult:
+    """What a group of steps came to.
+
+    Attributes:
+        losses: One float32 a step.
+        metrics: Additive states over all the examples of the group.
+    """
+
+    losses: np.ndarray[Any, Any]
+    metrics: MetricStates
+
+
+class Metrics(Protocol):
+    """How additive states become numbers."""
+
+    def results(self, states: MetricStates) -> dict[str, float | list[float]]:
+        """Return the value of each metric; NaN where no example was counted."""
+        ...
+
+
+class Hooks(Protocol):
+    """The moments of a run that a framework's callbacks listen to.
+
+    Attributes:
+        observes_batches: A callback wants to see single batches, so steps are not grouped.
+        stop_requested: A callback asked for the training to end.
+    """
+
+    observes_batches: bool
+    stop_requested: bool
+
+    def train_begin(self) -> None:
+        """Tell that training starts or goes on."""
+        ...
+
+    def epoch_begin(self, epoch: int) -> None:
+        """Tell that an epoch starts (0-based)."""
+        ...
+
+    def batch_begin(self, step: int) -> None:
+        """Tell that a step is about to be made; called only if `observes_batches`."""
+        ...
+
+    def batch_end(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Tell that a step was made; called only if `observes_batches`."""
+        ...
+
+    def test_begin(self) -> None:
+        """Tell that an evaluation starts."""
+        ...
+
+    def test_end(self, logs: Mapping[str, Any]) -> None:
+        """Tell that an evaluation ended."""
+        ...
+
+    def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:
+        """Tell that an epoch ended."""
+        ...
+
+    def train_end(self, logs: Mapping[str, Any]) -> None:
+        """Tell that the training is over."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return what the callbacks remember (JSON values), for a checkpoint."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Give the callbacks back what they remembered."""
+        ...
+
+
+class Trainer(Protocol):
+    """One model being trained.
+
+    Attributes:
+        step: Number of updates made so far.
+        training_metrics: Reads the states of `train_steps`.
+        evaluation_metrics: Reads the states of `evaluate`.
+        hooks: The user's callbacks.
+    """
+
+    step: int
+    training_metrics: Metrics
+    evaluation_metrics: Metrics
+    hooks: Hooks
+
+    def train_steps(self, batches: Sequence[Batch]) -> StepResult:
+        """Make one update for each batch: the fused local path.
+
+        Args:
+            batches: One or more batches of equal size and structure.
+        """
+        ...
+
+    def gradients(self, batch: Batch) -> tuple[Contribution, StepResult]:
+        """Return what the batch would add to the next update, without making it.
+
+        Raises:
+            DefinitionError: The loss is not a mean over the batch, so that sums over workers
+                would mean something else than the same loss in one process.
+        """
+        ...
+
+    def apply(self, total: Contribution) -> None:
+        """Make one update from summed contributions."""
+        ...
+
+    def evaluate(self, batch: Batch) -> MetricStates:
+        """Return the batch's additive metric states, the loss among them."""
+        ...
+
+    def predict(self, features: Arrays) -> Arrays:
+        """Return the model's outputs as numpy, one row an example."""
+        ...
+
+    def state(self) -> State:
+        """Return copies of all weights, statistics and optimizer slots."""
+        ...
+
+    def load_state(self, state: State) -> None:
+        """Take over a state.
+
+        Raises:
+            CorruptCheckpointError: Names or shapes are not this model's.
+        """
+        ...
+
+
+@runtime_checkable
+class Exporter(Protocol):
+    """A trainer whose model can be served elsewhere."""
+
+    def export(self, folder: Path) -> Sequence[str]:
+        """Write what serving needs into an existing folder; return the names written."""
+        ...

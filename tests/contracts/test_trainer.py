@@ -1,0 +1,121 @@
+"""Every trainer keeps the laws of `training/trainer.py`."""
+
+import numpy as np
+import pytest
+
+from elasticdl.data.batch import Batch
+from elasticdl.definition import (
+    MetricFunctions,
+    Mode,
+    ModelDefinition,
+    NamedMetric,
+    Origin,
+    RecordInput,
+)
+from elasticdl.testing.trainer import check_trainer
+
+ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
+
+
+def mean_loss(outputs, labels):
+    import tensorflow as tf
+
+    return tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(logits=outputs, labels=labels.flatten())
+    )
+
+
+def accuracy(outputs, labels):
+    import tensorflow as tf
+
+    right = tf.equal(tf.argmax(outputs, axis=1), labels.flatten())
+    return {"accuracy": tf.reduce_mean(tf.cast(right, tf.float32))}
+
+
+def functional():
+    import keras
+
+    inputs = keras.Input((8, 8), name="image")
+    x = keras.layers.Reshape((8, 8, 1))(inputs)
+    x = keras.layers.Conv2D(4, 3, activation="relu", kernel_regularizer="l2")(x)
+    x = keras.layers.BatchNormalization()(x)
+    x = keras.layers.Dropout(0.3)(x)
+    return keras.Model(inputs, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
+
+
+def fixed_to_training():
+    """As the first model files wrote it: BatchNorm and Dropout always in training mode."""
+    import keras
+
+    inputs = keras.Input((8, 8), name="image")
+    x = keras.layers.Flatten()(inputs)
+    x = keras.layers.BatchNormalization()(x, training=True)
+    x = keras.layers.Dropout(0.3)(x, training=True)
+    return keras.Model(inputs, keras.layers.Dense(10)(x))
+
+
+def subclass():
+    import keras
+
+    class Counting(keras.Model):
+        """Counts its training steps, and has a layer it does not use."""
+
+        def __init__(self):
+            super().__init__(name="counting")
+            self.embedding = keras.layers.Embedding(16, 4)
+            self.drop = keras.layers.Dropout(0.2)
+            self.flatten = keras.layers.Flatten()
+            self.out = keras.layers.Dense(10)
+            self.calls = self.add_weight(shape=(), dtype="int32", trainable=False, name="calls")
+            self.unused = self.add_weight(shape=(3,), name="unused")
+
+        def call(self, images, training=False):
+            import tensorflow as tf
+
+            if training:
+                self.calls.assign_add(1)
+            x = self.embedding(tf.cast(tf.clip_by_value(images * 4 + 8, 0, 15), tf.int32))
+            return self.out(self.flatten(self.drop(x, training=training)))
+
+    return Counting()
+
+
+def definition_of(create_model):
+    import keras
+
+    return ModelDefinition(
+        origin=ORIGIN,
+        framework="keras",
+        create_model=create_model,
+        input=RecordInput(lambda records: records),
+        loss=mean_loss,
+        create_optimizer=lambda: keras.optimizers.Adam(0.01),
+        create_metrics=lambda mode: MetricFunctions(
+            scalars=accuracy,
+            named=[NamedMetric("top2", keras.metrics.SparseTopKCategoricalAccuracy(2))]
+            if mode is Mode.EVALUATION
+            else [],
+        ),
+        labels_as_numpy=True,
+    )
+
+
+def batch(rng, size):
+    images = rng.normal(size=(size, 8, 8)).astype("float32")
+    return Batch({"image": images}, rng.integers(0, 10, (size, 1)), size)
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist:UserWarning")
+@pytest.mark.parametrize("create_model", [functional, fixed_to_training, subclass])
+def test_the_keras_trainer_keeps_the_laws(create_model):
+    from elasticdl.training.keras import KerasTrainer
+
+    rng = np.random.default_rng(0)
+    batches = [batch(rng, 32) for _ in range(4)] + [batch(rng, 7)]
+
+    def create(slot):
+        return KerasTrainer(
+            definition_of(create_model), batches[0], minibatch_size=32, seed=3, slot=slot
+        )
+
+    check_trainer(create, batches)

@@ -1,0 +1,44 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticdl.sharding.permutation import derive_seed, permute
+
+
+@given(size=st.integers(1, 3000), key=st.integers(0, 2**62))
+def test_every_element_stands_at_exactly_one_place(size, key):
+    places = permute(np.arange(size), size, key)
+
+    assert sorted(places.tolist()) == list(range(size))
+
+
+@given(size=st.integers(1, 10**12), key=st.integers(0, 2**62), place=st.integers(0, 10**12))
+def test_one_place_can_be_asked_for_alone(size, key, place):
+    place %= size
+
+    alone = int(permute(place, size, key))
+
+    assert alone == permute(np.array([place, 0]), size, key)[0]
+    assert 0 <= alone < size
+
+
+def test_the_order_is_the_same_in_every_version():
+    # An order that changed would silently break the resume of every job begun before.
+    assert permute(np.arange(8), 8, key=42).tolist() == GOLDEN_ORDER
+    assert derive_seed(1, 2, 3) == GOLDEN_SEED
+
+
+def test_keys_and_neighbours_give_unlike_orders():
+    orders = {tuple(permute(np.arange(50), 50, derive_seed(7, epoch))) for epoch in range(100)}
+
+    assert len(orders) == 100
+
+
+def test_first_places_are_spread_evenly():
+    firsts = [int(permute(0, 4, derive_seed(seed))) for seed in range(4000)]
+
+    assert np.all(np.abs(np.bincount(firsts, minlength=4) - 1000) < 120)
+
+
+GOLDEN_ORDER = [2, 6, 0, 1, 7, 3, 5, 4]
+GOLDEN_SEED = 3851293329796251419

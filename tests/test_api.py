@@ -1,0 +1,101 @@
+"""The command line and Python build the same job."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from elasticdl import api
+from elasticdl.cli.main import cli
+from elasticdl.errors import UsageError
+from elasticdl.job import Job
+
+
+def job_of_command(*arguments):
+    result = CliRunner().invoke(cli, [*arguments, "--dry_run"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return Job.from_json(result.output)
+
+
+def test_train_from_the_shell_and_from_python_is_the_same_job():
+    typed = job_of_command(
+        "train",
+        "--model_zoo=$HOME/work",
+        "--model_def=fintech.MyKerasModel",
+        "--input_fn=fintech.credit_data_processor",
+        "--params=hidden_units=[10, 100, 20, 5], learning_rate=0.01",
+        "--data=gs://bucket-name/tony/imagenet/train/*.recordio",
+        "--output=gs://bucket-name/tony/my_trained_model",
+        "--num_epochs=3",
+        "--no-shuffle",
+    )
+
+    called = api.training_job(
+        model_zoo="$HOME/work",
+        model_def="fintech.MyKerasModel",
+        input_fn="fintech.credit_data_processor",
+        params="hidden_units=[10, 100, 20, 5], learning_rate=0.01",
+        data="gs://bucket-name/tony/imagenet/train/*.recordio",
+        output="gs://bucket-name/tony/my_trained_model",
+        num_epochs="3",
+        shuffle="false",
+    )
+
+    assert typed == called
+    assert typed.id == called.id
+    assert called.model.params == {"hidden_units": [10, 100, 20, 5], "learning_rate": 0.01}
+    assert called.training.num_epochs == 3
+    assert called.training.shuffle is False
+
+
+def test_evaluate_from_the_shell_and_from_python_is_the_same_job():
+    typed = job_of_command("evaluate", "--trained_model=my_model", "--data=test/*.csv")
+
+    assert typed == api.evaluation_job(trained_model="my_model", data="test/*.csv")
+
+
+def test_predict_from_the_shell_and_from_python_is_the_same_job():
+    typed = job_of_command(
+        "predict", "--trained_model=m", "--data=a,b", "--output=p/", "--format=csv"
+    )
+
+    assert typed == api.prediction_job(trained_model="m", data="a,b", output="p/", format="csv")
+
+
+def test_a_job_survives_being_written():
+    job = api.training_job(model_def="m", data="d", output="o", params="x=(1, 2), y={'a': None}")
+
+    assert Job.from_json(job.to_json()) == Job.from_json(Job.from_json(job.to_json()).to_json())
+    assert json.loads(job.to_json())["model"]["params"] == {"x": [1, 2], "y": {"a": None}}
+
+
+def test_how_long_to_train_is_not_part_of_a_jobs_identity():
+    one = api.training_job(model_def="m", data="d", output="o", num_epochs=1)
+    more = api.training_job(model_def="m", data="d", output="o", num_epochs=5)
+    other = api.training_job(model_def="m", data="d", output="o", seed=5)
+
+    assert one.id == more.id
+    assert one.id != other.id
+
+
+def test_a_relative_path_means_the_same_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    job = api.prediction_job(trained_model="m", data="x/*.recordio, s3://b/y", output="p")
+
+    assert job.data == f"{tmp_path}/x/*.recordio,s3://b/y"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_epochs": "many"}, "--num_epochs='many': expected a whole number"),
+        ({"minibatch_size": 0}, "--minibatch_size=0: expected at least 1"),
+        ({"keep_checkpoint_max": 1}, "expected at least 2"),
+        ({"num_epoch": 3}, "no option 'num_epoch'; did you mean 'num_epochs'"),
+        ({"shuffle": "perhaps"}, "expected true or false"),
+    ],
+)
+def test_an_impossible_option_is_refused_with_its_value(options, message):
+    with pytest.raises(UsageError, match=message):
+        api.training_job(model_def="m", data="d", output="o", **options)
