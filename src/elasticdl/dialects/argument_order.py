@@ -1,0 +1,121 @@
+"""Which argument of a loss or a metric is which: decided by their names, never by guessing.
+
+ElasticDL's contract was `loss(output, labels)` first and `loss(labels, predictions)` later, and
+Keras says `(y_true, y_pred)`. The wrong order trains on something else without a word, so names
+that do not tell the order are refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.dialects.params import signature_of
+
+if TYPE_CHECKING:
+    from elasticdl.dialects.reading import Reading
+    from elasticdl.dialects.reference import Symbol
+
+OUTPUTS = frozenset(
+    [
+        "output",
+        "outputs",
+        "logit",
+        "logits",
+        "pred",
+        "preds",
+        "prediction",
+        "predictions",
+        "y_pred",
+        "y_preds",
+    ]
+)
+LABELS = frozenset(["label", "labels", "target", "targets", "y_true"])
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+OutputsAndLabels = Callable[[Any, Any], Any]
+
+
+def takes_outputs_and_labels(symbol: Symbol) -> bool:
+    """Return whether a function has an argument that is named like outputs or labels."""
+    return any(map(role_of, signature_of(symbol).parameters))
+
+
+def by_name(symbol: Symbol, reading: Reading) -> OutputsAndLabels:
+    """Return the function as `(outputs, labels)`, its params filled in.
+
+    Args:
+        symbol: A function of outputs and labels, in either order.
+        reading: For params and errors.
+
+    Raises:
+        DefinitionError: It takes fewer or more arguments, or their names do not tell which is
+            which.
+        UsageError: It needs a param that is not given.
+    """
+    signature = signature_of(symbol)
+    outputs, labels = _find(symbol, signature, reading)
+    given = reading.params.declare(symbol, {outputs.name, labels.name})
+    function: OutputsAndLabels = symbol.value
+    kinds = (outputs.kind, labels.kind)
+    in_order = list(signature.parameters)[:2] == [outputs.name, labels.name]
+    if not given and in_order and inspect.Parameter.KEYWORD_ONLY not in kinds:
+        return function
+    by_place = [
+        name
+        for name, parameter in signature.parameters.items()
+        if parameter in (outputs, labels) and parameter.kind is parameter.POSITIONAL_ONLY
+    ]
+
+    def ordered(the_outputs: Any, the_labels: Any) -> Any:
+        values = {outputs.name: the_outputs, labels.name: the_labels}
+        first = [values.pop(name) for name in by_place]
+        return symbol.value(*first, **values, **given)
+
+    return ordered
+
+
+def _find(
+    symbol: Symbol, signature: inspect.Signature, reading: Reading
+) -> tuple[inspect.Parameter, inspect.Parameter]:
+    parameters = list(signature.parameters.values())
+    outputs = [p for p in parameters if role_of(p.name) == "outputs"]
+    labels = [p for p in parameters if role_of(p.name) == "labels"]
+    if len(outputs) == len(labels) == 1:
+        return outputs[0], labels[0]
+    arguments = [p for p in parameters if p.kind in _POSITIONAL]
+    name = symbol.short_name
+    if len(arguments) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):  # noqa: PLR2004
+        raise reading.error(
+            symbol,
+            f"{name}() takes {_counted(len(arguments))}; it is called as "
+            f"{name}(labels, predictions).",
+            "Add the missing argument, or name the dialect yourself: --dialect=NAME",
+        )
+    role = "outputs" if len(outputs) > 1 else "labels" if len(labels) > 1 else ""
+    if role:
+        several = " and ".join(p.name for p in (outputs if role == "outputs" else labels))
+        problem = f"{name}{signature} has two arguments that are {role} by name, {several}."
+    else:
+        unknown = ", ".join(p.name for p in parameters if not role_of(p.name))
+        problem = (
+            f"{name}{signature} does not say which argument is the model's outputs and which the "
+            f"labels: {unknown} can be either."
+        )
+    raise reading.error(
+        symbol,
+        problem,
+        f"Rename them: {name}(outputs, labels) or {name}(labels, predictions); "
+        "also y_true, y_pred, logits, targets. Any order, as the names tell it.",
+    )
+
+
+def role_of(name: str) -> str:
+    """Return `outputs` or `labels` if an argument's name says so, else nothing."""
+    plain = name.strip("_").lower()
+    return "outputs" if plain in OUTPUTS else "labels" if plain in LABELS else ""
+
+
+def _counted(number: int) -> str:
+    return f"{number} argument{'' if number == 1 else 's'}"

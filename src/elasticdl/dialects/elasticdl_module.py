@@ -1,0 +1,257 @@
+"""A model file with functions of known names: ElasticDL's own contract, both generations of it.
+
+    2019                                    later
+    model = keras.Model(...)                def custom_model(): ... / class CustomModel
+    def input_fn(records): ...              def feed(dataset, mode, metadata): ... / dataset_fn
+    def loss(output, labels): ...           def loss(labels, predictions): ...
+    def eval_metrics_fn(predictions, labels) -> values     eval_metrics_fn() -> metrics
+    def optimizer(): ...                    def optimizer(): ...
+    def data_schema(): ...                  callbacks, PredictionOutputsProcessor,
+                                            custom_data_reader
+
+Names of both may be mixed. What decides is what a function takes, not its generation.
+
+A model that is made when its file is imported would have weights from before seeding, and a
+second run in the same process would go on with the first one's. So its `create_model` imports
+the zoo's files again, and every other function of the definition is that of the newest import.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.definition import Input, ModelDefinition, RecordInput
+from elasticdl.dialects.inputs import as_input, schema_of, with_schema
+from elasticdl.dialects.losses import as_loss
+from elasticdl.dialects.metrics import evaluation_metrics
+from elasticdl.dialects.models import as_model_factory
+from elasticdl.dialects.optimizers import as_optimizer_factory
+from elasticdl.dialects.params import Params, described
+from elasticdl.dialects.readers import ReaderOpener
+from elasticdl.dialects.reading import Late, Reading, call, mro_has
+from elasticdl.dialects.reference import (
+    CONTRACT_FUNCTIONS,
+    DEFAULTS,
+    INPUT_FUNCTIONS,
+    Reference,
+    Symbol,
+    function_of,
+)
+from elasticdl.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+NAME = "elasticdl_module"
+TITLE = "an ElasticDL module"
+NEEDS = "a model (model, custom_model), input_fn or feed or dataset_fn, loss, optimizer"
+
+MODELS = ("model", "custom_model", "CustomModel")
+_REQUIRED = ("loss", "optimizer")
+_OVERRIDES = ("input_fn", "loss", "optimizer")
+_OPTIONAL = (
+    "data_schema",
+    "eval_metrics_fn",
+    "callbacks",
+    "PredictionOutputsProcessor",
+    "custom_data_reader",
+    "prepare_data_for_a_single_file",
+)
+
+
+def matches(reference: Reference) -> bool:
+    """Return whether the files have functions of the contract, and the symbol can be a model."""
+    value = reference.symbol.value
+    if inspect.isclass(value):
+        if not mro_has(value, "Model"):
+            return False
+        if any(hasattr(value, name) for name in DEFAULTS):
+            # A class that brings its own functions; ambiguous only if the file is complete too.
+            return not _missing(dataclasses.replace(reference, overrides={}))
+    return any(reference.find(name) for name in CONTRACT_FUNCTIONS)
+
+
+def define(reference: Reference) -> ModelDefinition:
+    """Return the definition of a model file.
+
+    Raises:
+        DefinitionError: A function is missing or cannot be called as the contract says.
+        UsageError: A param is unknown, missing or ill-typed.
+        UserCodeError: `data_schema()` raised.
+    """
+    reading = Reading(NAME, TITLE, reference, _found(reference), Params(reference.params))
+    missing = _missing(reference)
+    if missing:
+        flags = [f"--{name}=FILE.FUNCTION" for name in _OVERRIDES if name in missing]
+        raise reading.error(
+            reference.symbol.file,
+            f"{', '.join(missing.values())} {'is' if len(missing) == 1 else 'are'} missing.",
+            "Add what is missing"
+            + (f", or name it elsewhere: {' '.join(flags)}" if flags else "."),
+        )
+    model = _model(reference, reading)
+    is_object = not (inspect.isroutine(model.value) or inspect.isclass(model.value))
+    newest = _Newest(reference, is_late=is_object)
+    opener = None
+    if reader := newest.find("custom_data_reader"):
+        opener = ReaderOpener(reader, reading)
+    model_input = as_input(
+        newest.required(_input_name(reference, reading)),
+        reading,
+        metadata=opener.metadata if opener else lambda: None,
+    )
+    read_schema = schema_of(newest.find("data_schema"), reading)
+    loss = as_loss(newest.required("loss"), reading)
+    create_optimizer = as_optimizer_factory(newest.required("optimizer"), reading)
+    create_metrics = evaluation_metrics(newest.find("eval_metrics_fn"), reading)
+    create_callbacks = _callbacks(newest.find("callbacks"), reading)
+    create_processor = _processor(newest.find("PredictionOutputsProcessor"), reading)
+    create_model = (
+        functools.partial(_import_model, newest, model.name, reading)
+        if is_object
+        else as_model_factory(model, reading)
+    )
+    reading.params.check()
+    return ModelDefinition(
+        origin=reading.origin,
+        framework="keras",
+        create_model=create_model,
+        input=with_schema(model_input, read_schema),
+        loss=loss,
+        create_optimizer=create_optimizer,
+        create_metrics=create_metrics,
+        create_callbacks=create_callbacks,
+        labels_as_numpy=_is_first_generation(model_input),
+        create_outputs_processor=create_processor,
+        open_source=opener,
+        params=dict(reference.params),
+    )
+
+
+class _Newest:
+    """Finds the contract's functions, those of the newest import where there may be several."""
+
+    def __init__(self, reference: Reference, *, is_late: bool) -> None:
+        self._reference = reference
+        self._is_late = is_late
+
+    def reload(self) -> Reference:
+        """Import the zoo's files again; everything found before follows."""
+        self._reference = self._reference.reload()
+        return self._reference
+
+    def find(self, name: str) -> Symbol | None:
+        """Return what the user named for this function, or what the file calls so."""
+        symbol = self._lookup(name)
+        if symbol is None or not self._is_late or not inspect.isroutine(function_of(symbol.value)):
+            # A Keras loss or a class: what it is matters, and it has no state of a run.
+            return symbol
+        return dataclasses.replace(
+            symbol, value=Late(symbol.value, lambda: self.required(name, late=False).value)
+        )
+
+    def required(self, name: str, *, late: bool = True) -> Symbol:
+        """Return the same where it was seen to be there before."""
+        symbol = self.find(name) if late else self._lookup(name)
+        if symbol is None:
+            raise DefinitionError(
+                f"{self._reference.symbol.file}: {name} was there when the file was first "
+                "imported, and is not any more. Was the file changed while it was used?"
+            )
+        return symbol
+
+    def _lookup(self, name: str) -> Symbol | None:
+        return self._reference.overrides.get(name) or self._reference.find(name)
+
+
+def _found(reference: Reference) -> list[str]:
+    names = (*MODELS, *INPUT_FUNCTIONS, *_REQUIRED, *_OPTIONAL)
+    return [name for name in names if reference.find(name) is not None]
+
+
+def _missing(reference: Reference) -> dict[str, str]:
+    """Return what is missing: the flag's name -> as the user is told."""
+
+    def has(*names: str) -> bool:
+        return any(name in reference.overrides or reference.find(name) for name in names)
+
+    missing = {}
+    if reference.names_a_file and not has(*MODELS):
+        missing["model"] = "model (or custom_model)"
+    if not has(*INPUT_FUNCTIONS):
+        missing["input_fn"] = "input_fn (or feed, dataset_fn)"
+    return missing | {name: name for name in _REQUIRED if not has(name)}
+
+
+def _model(reference: Reference, reading: Reading) -> Symbol:
+    """Return the model, or what makes it."""
+    model = reference.symbol
+    if reference.names_a_file:
+        there = [symbol for name in MODELS if (symbol := reference.find(name))]
+        if len(there) > 1:
+            raise reading.error(
+                there[0],
+                f"the file has {' and '.join(symbol.name for symbol in there)}.",
+                f"Say which is the model: --model_def={reference.model_def}.{there[0].name}",
+            )
+        model = there[0]
+    if not callable(model.value):
+        raise reading.error(
+            model,
+            f"{model.name} is {described(model.value)}, not a model.",
+            "Expected a Keras model, or a function or class that makes one.",
+        )
+    return model
+
+
+def _import_model(newest: _Newest, name: str, reading: Reading) -> Any:
+    """Import the zoo's files again and return the model that was made meanwhile."""
+    reference = newest.reload()
+    symbol = reference.find(name.rpartition(".")[2]) if reference.names_a_file else reference.symbol
+    if symbol is None:
+        raise reading.error(reference.symbol, f"{name} is not there any more.", "Import it anew.")
+    return symbol.value
+
+
+def _input_name(reference: Reference, reading: Reading) -> str:
+    if "input_fn" in reference.overrides:
+        return "input_fn"
+    there = [symbol for name in INPUT_FUNCTIONS if (symbol := reference.find(name))]
+    if any(symbol.value is not there[0].value for symbol in there):
+        raise reading.error(
+            there[0],
+            f"the file has {' and '.join(symbol.name for symbol in there)}: either could make the "
+            "batches.",
+            f"Say which does: --input_fn={there[0].name}",
+        )
+    return there[0].name
+
+
+def _is_first_generation(model_input: Input) -> bool:
+    """Return whether labels were numpy arrays when this contract was written."""
+    return isinstance(model_input, RecordInput)
+
+
+def _callbacks(symbol: Symbol | None, reading: Reading) -> Callable[[], Sequence[Any]]:
+    if symbol is None:
+        return list
+    if not callable(symbol.value):
+        return lambda: list(symbol.value)
+    params = reading.params.declare(symbol)
+    return lambda: list(call(symbol, **params) or ())
+
+
+def _processor(symbol: Symbol | None, reading: Reading) -> Callable[[], Any] | None:
+    if symbol is None:
+        return None
+    if not callable(getattr(symbol.value, "process", None)):
+        raise reading.error(
+            symbol,
+            "PredictionOutputsProcessor has no method process(predictions, worker_id).",
+            "Add it.",
+        )
+    params = reading.params.declare(symbol)
+    return functools.partial(call, symbol, **params)

@@ -1,0 +1,197 @@
+"""A class with five methods: `ElasticDLSpec`, or any class that has them.
+
+One object of the class serves one run, so that its methods can share state. It is made when the
+definition is made, so that a mistake in its constructor is told at once, and again by
+`create_model`, after seeding; the other methods are those of the newest object.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.definition import MetricFunctions, Mode, ModelDefinition, no_metrics
+from elasticdl.dialects.argument_order import role_of
+from elasticdl.dialects.inputs import as_input, schema_of, with_schema
+from elasticdl.dialects.losses import as_loss
+from elasticdl.dialects.metrics import evaluation_metrics
+from elasticdl.dialects.models import as_model_factory
+from elasticdl.dialects.optimizers import as_optimizer_factory
+from elasticdl.dialects.params import Params, described, signature_of
+from elasticdl.dialects.reading import Late, Reading, call, without_self
+from elasticdl.dialects.reference import Reference, Symbol, place_of
+from elasticdl.spec import ElasticDLSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+NAME = "elasticdl_spec"
+TITLE = "an ElasticDLSpec class"
+METHODS = ("create_model", "create_optimizer", "create_loss", "create_metrics", "create_dataset")
+NEEDS = f"a class with {', '.join(METHODS)}"
+_OVERRIDES = {
+    "create_dataset": "input_fn",
+    "create_loss": "loss",
+    "create_optimizer": "optimizer",
+    "create_metrics": "eval_metrics_fn",
+}
+
+
+def matches(reference: Reference) -> bool:
+    """Return whether a class with the five methods is named, or is the file's only one."""
+    return _spec(reference) is not None
+
+
+def define(reference: Reference) -> ModelDefinition:
+    """Return the definition of a spec class.
+
+    Raises:
+        DefinitionError: A method is missing, or cannot be called as the contract says.
+        UsageError: A param is unknown, missing or ill-typed.
+        UserCodeError: The constructor raised.
+    """
+    spec = _spec(reference) or reference.symbol
+    params = Params(reference.params)
+    reading = Reading(NAME, TITLE, reference.with_symbol(spec), _found(spec.value), params)
+    _check_methods(spec, reading)
+    maker = _Maker(spec, reading)
+    methods = {name: _method(spec, name, maker) for name in METHODS}
+    methods |= {
+        name: reference.overrides[flag]
+        for name, flag in _OVERRIDES.items()
+        if flag in reference.overrides
+    }
+    create_model = as_model_factory(methods["create_model"], reading, before=maker.make)
+    model_input = as_input(methods["create_dataset"], reading)
+    read_schema = schema_of(reference.find("data_schema"), reading)
+    loss = as_loss(methods["create_loss"], reading)
+    create_optimizer = as_optimizer_factory(methods["create_optimizer"], reading)
+    if "eval_metrics_fn" in reference.overrides:
+        create_metrics = evaluation_metrics(methods["create_metrics"], reading)
+    else:
+        create_metrics = _metrics(methods["create_metrics"], reading)
+    reading.params.check()
+    maker.make()
+
+    return ModelDefinition(
+        origin=reading.origin,
+        framework="keras",
+        create_model=create_model,
+        input=with_schema(model_input, read_schema),
+        loss=loss,
+        create_optimizer=create_optimizer,
+        create_metrics=create_metrics,
+        params=dict(reference.params),
+    )
+
+
+class _Maker:
+    """Makes objects of the user's class and knows the newest."""
+
+    def __init__(self, spec: Symbol, reading: Reading) -> None:
+        self._spec = spec
+        given = reading.params.declare(spec, {"context"}, takes_all=True)
+        signature = signature_of(spec)
+        takes_context = "context" in signature.parameters
+        if takes_context:
+            given["context"] = dict(reading.reference.context)
+        self._given = given
+        self.newest: Any = None
+
+    def make(self) -> None:
+        """Make a new object."""
+        self.newest = call(self._spec, **self._given)
+
+
+def _spec(reference: Reference) -> Symbol | None:
+    if not reference.names_a_file:
+        return reference.symbol if _is_spec(reference.symbol.value) else None
+    there = [symbol for symbol in reference.classes() if _is_spec(symbol.value)]
+    return there[0] if len(there) == 1 else None
+
+
+def _is_spec(value: Any) -> bool:
+    if not inspect.isclass(value):
+        return False
+    return issubclass(value, ElasticDLSpec) or all(
+        callable(getattr(value, m, None)) for m in METHODS
+    )
+
+
+def _found(spec: Any) -> list[str]:
+    return [name for name in METHODS if _has(spec, name)]
+
+
+def _has(spec: Any, name: str) -> bool:
+    method = getattr(spec, name, None)
+    return callable(method) and not getattr(method, "__isabstractmethod__", False)
+
+
+def _check_methods(spec: Symbol, reading: Reading) -> None:
+    if not inspect.isclass(spec.value):
+        raise reading.error(
+            spec,
+            f"{spec.name} is {described(spec.value)}, not a class.",
+            "Name the class that has create_model and the other methods: --model_def=FILE.CLASS",
+        )
+    missing = [
+        name
+        for name in METHODS
+        if not _has(spec.value, name) and _OVERRIDES.get(name) not in reading.reference.overrides
+    ]
+    if missing:
+        raise reading.error(
+            spec,
+            f"{spec.name} lacks {', '.join(missing)}.",
+            f"Add {'it' if len(missing) == 1 else 'them'}; see elasticdl.ElasticDLSpec.",
+        )
+
+
+def _method(spec: Symbol, name: str, maker: _Maker) -> Symbol:
+    plain = getattr(spec.value, name, None)
+    if plain is None:
+        # An override stands for it.
+        return spec
+    function = inspect.getattr_static(spec.value, name)
+    signature = without_self(plain) if inspect.isfunction(function) else inspect.signature(plain)
+    file, line = place_of(plain) or (spec.file, spec.line)
+    late = Late(plain, lambda: getattr(maker.newest, name), signature)
+    return Symbol(f"{spec.short_name}.{name}", late, file, line)
+
+
+def _metrics(symbol: Symbol, reading: Reading) -> Callable[[Mode], MetricFunctions]:
+    signature = signature_of(symbol)
+    roles = {
+        name: "mode" if name == "mode" else role_of(name)
+        for name in signature.parameters
+        if name == "mode" or role_of(name)
+    }
+    unknown = [
+        p.name
+        for p in signature.parameters.values()
+        if p.default is p.empty
+        and p.kind is p.POSITIONAL_OR_KEYWORD
+        and p.name not in roles
+        and not reading.params.has(p.name)
+    ]
+    if unknown:
+        raise reading.error(
+            symbol,
+            f"create_metrics() does not say what {', '.join(unknown)} should be.",
+            "Its arguments are mode, outputs, labels and, if wanted, predictions.",
+        )
+    params = reading.params.declare(symbol, roles)
+
+    def create_metrics(mode: Mode) -> MetricFunctions:
+        if mode is Mode.PREDICTION:
+            return no_metrics(mode)
+
+        def scalars(outputs: Any, labels: Any) -> Mapping[str, Any]:
+            values = {"mode": mode, "outputs": outputs, "labels": labels}
+            given = {name: values[role] for name, role in roles.items()}
+            # A spec that measures nothing in this mode may end without `return {}`.
+            return symbol.value(**given, **params) or {}
+
+        return MetricFunctions(scalars=scalars)
+
+    return create_metrics

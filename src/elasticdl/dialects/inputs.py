@@ -1,0 +1,174 @@
+"""A user's input function, as the definition has it: batches of records, or a `tf.data` pipeline.
+
+    input_fn(records[, mode])               -> RecordInput
+    feed(dataset, mode[, metadata])         -> DatasetInput; also called dataset_fn
+
+The name of its first argument decides; the function's own name does where that says nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from elasticdl.data.schema import Schema
+from elasticdl.definition import DatasetInput, Input, Mode, RecordInput
+from elasticdl.dialects.params import signature_of
+from elasticdl.dialects.reading import Reading, call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from elasticdl.dialects.reference import Symbol
+
+Kind: TypeAlias = Literal["records", "dataset"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Role:
+    """A contract argument of a function: what it is given, and its place among all arguments."""
+
+    parameter: inspect.Parameter
+    given: Literal["data", "mode", "metadata"]
+    place: int
+
+
+_RECORDS = frozenset(["record", "records", "batch", "example", "examples", "row", "rows"])
+_DATASETS = frozenset(["dataset", "ds"])
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_NAMED = frozenset(["mode", "metadata"])
+_KINDS_BY_NAME: dict[str, Kind] = {
+    "input_fn": "records",
+    "feed": "dataset",
+    "dataset_fn": "dataset",
+    "create_dataset": "dataset",
+}
+
+
+def as_input(
+    symbol: Symbol, reading: Reading, *, metadata: Callable[[], Any] = lambda: None
+) -> Input:
+    """Return how records become batches, without a schema yet.
+
+    Args:
+        symbol: The user's function.
+        reading: For params and errors.
+        metadata: What the user's own reader knows of its columns.
+
+    Raises:
+        DefinitionError: It takes neither records nor a dataset.
+        UsageError: It needs a param that is not given.
+    """
+    kind, roles = _roles(symbol, reading)
+    params = reading.params.declare(symbol, {role.parameter.name for role in roles})
+    if kind == "records":
+        return _record_input(symbol.value, roles, params)
+
+    def create_dataset(dataset: Any, mode: Mode) -> Any:
+        values = {"data": dataset, "mode": mode, "metadata": metadata()}
+        positional, named = _placed(roles, values)
+        return call(symbol, *positional, **named, **params)
+
+    return DatasetInput(create_dataset)
+
+
+def schema_of(symbol: Symbol | None, reading: Reading) -> Callable[[], Schema | None]:
+    """Return what reads the schema a user's `data_schema` says: a function, or the list itself.
+
+    It is asked for after the params were checked.
+    """
+    if symbol is None:
+        return lambda: None
+    if not callable(symbol.value):
+        return lambda: Schema.from_user(symbol.value, f"{symbol}: {symbol.name}")
+    given = reading.params.declare(symbol)
+    return lambda: Schema.from_user(call(symbol, **given), f"{symbol}: {symbol.name}()")
+
+
+def with_schema(model_input: Input, read_schema: Callable[[], Schema | None]) -> Input:
+    """Return the input with its schema; a pipeline parses records itself and has none."""
+    if isinstance(model_input, DatasetInput):
+        return model_input
+    return dataclasses.replace(model_input, schema=read_schema())
+
+
+def _record_input(
+    function: Callable[..., Any], roles: Sequence[_Role], params: dict[str, Any]
+) -> RecordInput:
+    if len(roles) > 1:
+
+        def with_mode(records: Any, mode: Mode) -> Any:
+            positional, named = _placed(roles, {"data": records, "mode": mode})
+            return function(*positional, **named, **params)
+
+        return RecordInput(with_mode, takes_mode=True)
+    return RecordInput(functools.partial(function, **params) if params else function)
+
+
+def _roles(symbol: Symbol, reading: Reading) -> tuple[Kind, list[_Role]]:
+    """Return what the function takes, and what each of its contract arguments is."""
+    parameters = list(enumerate(signature_of(symbol).parameters.values()))
+    data = next(
+        ((i, p) for i, p in parameters if p.kind in _POSITIONAL and p.name not in _NAMED), None
+    )
+    name = symbol.short_name
+    if data is None:
+        raise reading.error(
+            symbol,
+            f"{name}() takes no data; it is called as {name}(records) or {name}(dataset, mode).",
+            "Add the missing argument, or name the dialect yourself: --dialect=NAME",
+        )
+    kind = _kind(data[1].name, symbol, reading)
+    free: list[Literal["mode", "metadata"]] = (
+        ["mode", "metadata"] if kind == "dataset" else ["mode"]
+    )
+    roles = [_Role(data[1], "data", data[0])]
+    unnamed = []
+    for place, parameter in parameters:
+        if parameter is data[1] or parameter.kind in _VARIABLE:
+            continue
+        if parameter.name == "mode" or (parameter.name == "metadata" and kind == "dataset"):
+            role: Literal["mode", "metadata"] = "mode" if parameter.name == "mode" else "metadata"
+            free.remove(role)
+            roles.append(_Role(parameter, role, place))
+        elif parameter.default is parameter.empty and not reading.params.has(parameter.name):
+            unnamed.append((place, parameter))
+    if kind == "dataset":
+        # Known by their place: model files call an argument they do not need `_`.
+        roles += [
+            _Role(parameter, role, place)
+            for (place, parameter), role in zip(unnamed, free, strict=False)
+        ]
+    return kind, sorted(roles, key=lambda role: role.place)
+
+
+def _kind(argument: str, symbol: Symbol, reading: Reading) -> Kind:
+    if argument in _RECORDS:
+        return "records"
+    if argument in _DATASETS:
+        return "dataset"
+    if symbol.short_name in _KINDS_BY_NAME:
+        return _KINDS_BY_NAME[symbol.short_name]
+    raise reading.error(
+        symbol,
+        f"{symbol.short_name}({argument}, ...) does not say whether it takes a list of decoded "
+        "records or a tf.data.Dataset.",
+        f"Rename its first argument: {symbol.short_name}(records) or "
+        f"{symbol.short_name}(dataset, mode).",
+    )
+
+
+def _placed(roles: Sequence[_Role], values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments as they are passed: by place up to the first gap, then by name."""
+    positional = []
+    named = {}
+    for number, role in enumerate(roles):
+        if role.parameter.kind in _POSITIONAL and role.place == number:
+            positional.append(values[role.given])
+        else:
+            named[role.parameter.name] = values[role.given]
+    return positional, named

@@ -1,0 +1,204 @@
+"""A Keras class that says itself how it is trained: `default_input`, `default_loss`, ...
+
+    class MyKerasModel(keras.Model):
+        default_loss = "mse"
+        def default_input(self, records): ...
+        def default_optimizer(self): ...
+        def default_metrics(self): ...                 # optional
+
+Each may be an attribute, a property, a method, a static method or a plain function in the class
+body. Methods that need an object are asked of the model being trained; `default_input` of one
+that is never trained, so that batches depend on the params and not on the weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.definition import MetricFunctions, Mode, ModelDefinition, no_metrics
+from elasticdl.dialects.inputs import as_input, schema_of, with_schema
+from elasticdl.dialects.losses import as_loss
+from elasticdl.dialects.metrics import as_metrics_factory, evaluation_metrics
+from elasticdl.dialects.optimizers import as_optimizer_factory
+from elasticdl.dialects.params import Params, described
+from elasticdl.dialects.reading import Late, Reading, call, mro_has, without_self
+from elasticdl.dialects.reference import (
+    CONTRACT_FUNCTIONS,
+    DEFAULTS,
+    Reference,
+    Symbol,
+    place_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAME = "keras_class"
+TITLE = "a Keras class"
+NEEDS = "a keras.Model class with default_input, default_loss, default_optimizer"
+_FLAGS = {
+    "default_input": "input_fn",
+    "default_loss": "loss",
+    "default_optimizer": "optimizer",
+    "default_metrics": "eval_metrics_fn",
+}
+_REQUIRED = ("default_input", "default_loss", "default_optimizer")
+
+
+def matches(reference: Reference) -> bool:
+    """Return whether a Keras class is named, or is the file's only one that speaks for itself."""
+    return _model_class(reference) is not None
+
+
+def define(reference: Reference) -> ModelDefinition:
+    """Return the definition of a Keras class.
+
+    Raises:
+        DefinitionError: Something is missing, or cannot be called as the contract says.
+        UsageError: A param is unknown, missing or ill-typed.
+        UserCodeError: The constructor or a property raised.
+    """
+    model = _model_class(reference) or reference.symbol
+    if not inspect.isclass(model.value):
+        raise Reading(NAME, TITLE, reference).error(
+            model,
+            f"{model.name} is {described(model.value)}, not a class.",
+            "Name a class derived from keras.Model: --model_def=FILE.CLASS",
+        )
+    found = [name for name in DEFAULTS if hasattr(model.value, name)]
+    reading = Reading(NAME, TITLE, reference.with_symbol(model), found, Params(reference.params))
+    _check_complete(model, reading)
+    objects = _Objects(model, reading)
+    pieces = {
+        name: reference.overrides.get(flag) or objects.default(name)
+        for name, flag in _FLAGS.items()
+        if flag in reference.overrides or name in found
+    }
+    model_input = as_input(pieces["default_input"], reading)
+    in_class = hasattr(model.value, "data_schema")
+    schema = objects.default("data_schema") if in_class else reference.find("data_schema")
+    read_schema = schema_of(schema, reading)
+    loss = as_loss(pieces["default_loss"], reading, may_be_factory=True)
+    create_optimizer = as_optimizer_factory(pieces["default_optimizer"], reading)
+    create_metrics: Callable[[Mode], MetricFunctions] = no_metrics
+    if "eval_metrics_fn" in reference.overrides:
+        create_metrics = evaluation_metrics(pieces["default_metrics"], reading)
+    elif "default_metrics" in pieces:
+        create_metrics = _metrics(pieces["default_metrics"], reading)
+    reading.params.check()
+    objects.prepare()
+    return ModelDefinition(
+        origin=reading.origin,
+        framework="keras",
+        create_model=objects.create_model,
+        input=with_schema(model_input, read_schema),
+        loss=loss,
+        create_optimizer=create_optimizer,
+        create_metrics=create_metrics,
+        params=dict(reference.params),
+    )
+
+
+class _Objects:
+    """Makes objects of the user's class, and answers which one a method is asked of."""
+
+    def __init__(self, model: Symbol, reading: Reading) -> None:
+        self._class = model
+        self._reading = reading
+        self._params = reading.params.declare(model)
+        self._asked = False
+        self._untrained: Any = None
+        self._newest: Any = None
+
+    def create_model(self) -> Any:
+        """Return a new model; from now on the methods are its methods."""
+        self._newest = self._made()
+        return self._newest
+
+    def prepare(self) -> None:
+        """Make the object that is never trained, if a method needs one."""
+        if self._asked and self._untrained is None:
+            self._untrained = self._made()
+
+    def default(self, name: str) -> Symbol:
+        """Return what the class says under this name, callable without an object."""
+        found = _static(self._class, name)
+        if found is None:
+            raise AttributeError(name)
+        plain = found.value
+        if isinstance(plain, property):
+            self._asked = True
+            # A property has to be read to know what it is; so the params it may use come first.
+            self._reading.params.check_declared()
+            self.prepare()
+            read = dataclasses.replace(found, value=lambda: getattr(self._untrained, name))
+            return dataclasses.replace(found, value=call(read))
+        if isinstance(plain, (staticmethod, classmethod)):
+            return dataclasses.replace(found, value=getattr(self._class.value, name))
+        if not (inspect.isfunction(plain) and next(iter(_names(plain)), "") == "self"):
+            return found
+        self._asked = True
+        late = Late(plain, lambda: getattr(self._object(name), name), without_self(plain))
+        return dataclasses.replace(found, value=late)
+
+    def _object(self, name: str) -> Any:
+        about_data = name in {"default_input", "data_schema"}
+        return self._untrained if about_data or self._newest is None else self._newest
+
+    def _made(self) -> Any:
+        rest = self._reading.params.rest(self._class)
+        return call(self._class, **self._params, **rest)
+
+
+def _model_class(reference: Reference) -> Symbol | None:
+    if not reference.names_a_file:
+        value = reference.symbol.value
+        if not (inspect.isclass(value) and mro_has(value, "Model")):
+            return None
+        speaks = _speaks_for_itself(value)
+        in_model_file = any(reference.find(name) for name in CONTRACT_FUNCTIONS)
+        return reference.symbol if speaks or not in_model_file else None
+    there = [symbol for symbol in reference.classes() if _speaks_for_itself(symbol.value)]
+    return there[0] if len(there) == 1 else None
+
+
+def _speaks_for_itself(value: Any) -> bool:
+    return mro_has(value, "Model") and any(hasattr(value, name) for name in DEFAULTS)
+
+
+def _check_complete(model: Symbol, reading: Reading) -> None:
+    missing = [
+        name
+        for name in _REQUIRED
+        if not hasattr(model.value, name) and _FLAGS[name] not in reading.reference.overrides
+    ]
+    if missing:
+        flags = " ".join(f"--{_FLAGS[name]}=FILE.FUNCTION" for name in missing)
+        raise reading.error(
+            model,
+            f"{model.short_name} has no {', no '.join(missing)}.",
+            f"Add what is missing, or name it: {flags}",
+        )
+
+
+def _static(model: Symbol, name: str) -> Symbol | None:
+    """Return what a class has under a name, without asking a property or binding a method."""
+    try:
+        value = inspect.getattr_static(model.value, name)
+    except AttributeError:
+        return None
+    full_name = f"{model.short_name}.{name}"
+    inner = value.fget if isinstance(value, property) else value
+    file, line = place_of(inner) or (model.file, model.line)
+    return Symbol(full_name, value, file, line)
+
+
+def _names(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def _metrics(symbol: Symbol, reading: Reading) -> Callable[[Mode], MetricFunctions]:
+    create = as_metrics_factory(symbol, reading)
+    return lambda mode: no_metrics(mode) if mode is Mode.PREDICTION else create()

@@ -1,0 +1,105 @@
+"""A user's metrics, as the definition has them: plain values of a batch, or metrics with states.
+
+`eval_metrics_fn(predictions, labels)` computes values: scalars, averaged over examples.
+`eval_metrics_fn()` returns metrics: `{name: metric}`, or `{output: {name: metric}}` for a model
+with several outputs. A metric is a Keras `Metric` (object, class or name) or a function of
+labels and predictions in either order. A list works where Keras takes one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from elasticdl.definition import MetricFunctions, Mode, NamedMetric, no_metrics
+from elasticdl.dialects import keras_objects
+from elasticdl.dialects.argument_order import by_name, takes_outputs_and_labels
+from elasticdl.dialects.params import described
+from elasticdl.dialects.reading import Reading, call, mro_has
+from elasticdl.dialects.reference import Symbol
+
+
+def as_metrics_factory(symbol: Symbol, reading: Reading) -> Callable[[], MetricFunctions]:
+    """Return what makes the metrics anew: their states must not be shared.
+
+    Raises:
+        DefinitionError: They are no metrics, or a function's arguments do not tell their order.
+        UsageError: It needs a param that is not given.
+    """
+    value = symbol.value
+    if not inspect.isroutine(value) and not hasattr(value, "__signature__"):
+        # A value of the user's: looked at now, so that a mistake is told before data is read.
+        _named(symbol, value, reading, shared=True)
+        return lambda: MetricFunctions(named=_named(symbol, value, reading, shared=True))
+    if takes_outputs_and_labels(symbol):
+        scalars = MetricFunctions(scalars=by_name(symbol, reading))
+        return lambda: scalars
+    given = reading.params.declare(symbol)
+
+    def create_metrics() -> MetricFunctions:
+        returned = call(symbol, **given)
+        return MetricFunctions(named=_named(symbol, returned, reading, shared=False))
+
+    return create_metrics
+
+
+def evaluation_metrics(
+    symbol: Symbol | None, reading: Reading
+) -> Callable[[Mode], MetricFunctions]:
+    """Return what `eval_metrics_fn` measures: in evaluation, as its name says, and only there."""
+    if symbol is None:
+        return no_metrics
+    create = as_metrics_factory(symbol, reading)
+    return lambda mode: create() if mode is Mode.EVALUATION else no_metrics(mode)
+
+
+def _named(
+    symbol: Symbol, value: Any, reading: Reading, *, shared: bool
+) -> tuple[NamedMetric, ...]:
+    """Return the metrics in a value; `shared` if the same value will be asked again."""
+
+    def metric(name: str, item: Any) -> Any:
+        return _metric(symbol, name, item, reading, shared=shared)
+
+    if value is None:
+        return ()
+    if isinstance(value, Mapping):
+        metrics: list[NamedMetric] = []
+        for name, item in value.items():
+            if isinstance(item, Mapping):
+                metrics += [
+                    NamedMetric(f"{name}_{inner}", metric(inner, given), name)
+                    for inner, given in item.items()
+                ]
+            else:
+                metrics.append(NamedMetric(name, metric(name, item)))
+        return tuple(metrics)
+    items = list(value) if isinstance(value, (list, tuple)) else [value]
+    return tuple(NamedMetric(_name_of(item), metric(_name_of(item), item)) for item in items)
+
+
+def _name_of(metric: Any) -> str:
+    if isinstance(metric, str):
+        return metric
+    given = getattr(metric, "name", None) or getattr(metric, "__name__", None)
+    return str(given or type(metric).__name__)
+
+
+def _metric(symbol: Symbol, name: str, value: Any, reading: Reading, *, shared: bool) -> Any:
+    if isinstance(value, str):
+        # Functions of Keras are (y_true, y_pred), as the definition has them.
+        return keras_objects.metric(value, symbol)
+    if mro_has(value, "Metric"):
+        if isinstance(value, type):
+            return value()
+        return keras_objects.copied(value, symbol) if shared else value
+    if not callable(value):
+        raise reading.error(
+            symbol,
+            f"the metric {name!r} of {symbol.name} is {described(value)}.",
+            "Expected a Keras metric or its name, or a function (labels, predictions). Values "
+            "are computed by eval_metrics_fn(predictions, labels).",
+        )
+    function = by_name(Symbol(f"{symbol.name}[{name!r}]", value, symbol.file, symbol.line), reading)
+    return lambda labels, predictions: function(predictions, labels)

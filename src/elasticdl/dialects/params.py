@@ -1,0 +1,308 @@
+"""Which of the user's functions takes which param: by name, checked by type, none left over.
+
+A param reaches every function that declares it. A function's contract arguments (`labels`,
+`records`, ...) are no params. What no function declares is refused with a near name; a value is
+checked against the annotation, or else against the type of the default. Annotations this file
+cannot judge (a class of the user's) are let pass: the function itself will say.
+
+Callers: the dialects.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import difflib
+import inspect
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any
+
+from elasticdl.errors import DefinitionError, UsageError
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from elasticdl.dialects.reference import Symbol
+
+_NO_ARGUMENTS = inspect.Signature()
+_SEQUENCES = (
+    list,
+    tuple,
+    collections.abc.Sequence,
+    collections.abc.MutableSequence,
+    collections.abc.Collection,
+    collections.abc.Iterable,
+)
+_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@dataclass(frozen=True, eq=False)
+class Declared:
+    """What one function can be given by name.
+
+    Attributes:
+        function: Whose parameters they are.
+        parameters: Those that are params, by name.
+        takes_rest: Whether it has `**kwargs`.
+    """
+
+    function: Symbol
+    parameters: Mapping[str, inspect.Parameter]
+    takes_rest: bool = False
+
+
+def signature_of(symbol: Symbol) -> inspect.Signature:
+    """Return how the user's function, class or object is called, without `self`.
+
+    Raises:
+        DefinitionError: It cannot be called.
+    """
+    value = symbol.value
+    if inspect.isclass(value):
+        # Keras classes have a `__new__` that takes anything and would hide the constructor.
+        constructor = value.__init__
+        if constructor is object.__init__:
+            return _NO_ARGUMENTS
+        signature = inspect.signature(constructor)
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+    try:
+        return inspect.signature(value)
+    except (TypeError, ValueError):
+        raise DefinitionError(
+            f"{symbol}: {symbol.name} is {described(value)}, which cannot be called. "
+            "Expected a function."
+        ) from None
+
+
+def article(noun: str) -> str:
+    """Return a noun with its article."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def described(value: Any) -> str:
+    """Return what a value is, as a person would say it: `a list`, `None`."""
+    return "None" if value is None else article(type(value).__name__)
+
+
+class Params:
+    """The values of one job, handed to the functions that declare them.
+
+    Declare every function first, then `check`, then call the user's code: so a mistake in a
+    param is told before anything of the user's runs.
+
+    Args:
+        values: By name.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+        self._declared: list[Declared] = []
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a value of this name."""
+        return name in self._values
+
+    def declare(
+        self, symbol: Symbol, contract: Collection[str] = (), *, takes_all: bool = False
+    ) -> dict[str, Any]:
+        """Return the values a function declares by name.
+
+        Args:
+            symbol: The function.
+            contract: Names of its parameters that are no params.
+            takes_all: Its `**kwargs` is given all params, as a spec's constructor is.
+
+        Raises:
+            UsageError: It needs a value that is neither given nor has a default.
+        """
+        signature = signature_of(symbol)
+        parameters = {
+            name: parameter
+            for name, parameter in signature.parameters.items()
+            if name not in contract
+            and parameter.kind not in (*_VARIABLE, inspect.Parameter.POSITIONAL_ONLY)
+        }
+        has_rest = any(
+            p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values()
+        )
+        self._declared.append(Declared(symbol, parameters, has_rest))
+        missing = [
+            name
+            for name, parameter in parameters.items()
+            if parameter.default is parameter.empty and name not in self._values
+        ]
+        if missing:
+            raise UsageError(
+                f"--params: {', '.join(missing)} missing. {symbol}: "
+                f"{symbol.short_name}{signature} needs {'it' if len(missing) == 1 else 'them'}.\n"
+                f'  Give a value:  --params="{", ".join(f"{name}=..." for name in missing)}"'
+            )
+        wanted = self._values if takes_all and has_rest else parameters
+        return {
+            name: value
+            for name, value in self._values.items()
+            if name in wanted and name not in contract
+        }
+
+    def rest(self, symbol: Symbol) -> dict[str, Any]:
+        """Return what nobody declares, if the function has `**kwargs`; call it last."""
+        if not any(d.takes_rest and d.function is symbol for d in self._declared):
+            return {}
+        known = {name for declared in self._declared for name in declared.parameters}
+        return {name: value for name, value in self._values.items() if name not in known}
+
+    def check(self) -> None:
+        """Check all values against all functions that were declared; see `check_params`."""
+        check_params(self._values, self._declared)
+
+    def check_declared(self) -> None:
+        """Check the values that were declared so far; the others may still be."""
+        known = {name for declared in self._declared for name in declared.parameters}
+        check_params({n: v for n, v in self._values.items() if n in known}, self._declared)
+
+
+def check_params(values: Mapping[str, Any], accepted: Sequence[Declared]) -> None:
+    """Refuse a value that no function takes, or that does not fit.
+
+    Args:
+        values: By name.
+        accepted: The functions that take params.
+
+    Raises:
+        UsageError: A name is unknown or a value is ill-typed; all of them in one message.
+    """
+    problems = []
+    for name, value in values.items():
+        takers = [declared for declared in accepted if name in declared.parameters]
+        if not takers:
+            if not any(declared.takes_rest for declared in accepted):
+                problems.append(_unknown(name, accepted))
+            continue
+        for declared in takers:
+            expected = _misfit(value, declared.parameters[name], declared.function)
+            if expected:
+                problems.append(
+                    f"{name}={value!r} does not fit: {expected}.\n"
+                    f"  {declared.function}: {_call_of(declared)}"
+                )
+                break
+    if problems:
+        raise UsageError("\n".join(f"--params: {problem}" for problem in problems))
+
+
+def _unknown(name: str, accepted: Sequence[Declared]) -> str:
+    known: dict[str, Symbol] = {}
+    for declared in accepted:
+        for parameter in declared.parameters:
+            known.setdefault(parameter, declared.function)
+    near = difflib.get_close_matches(name, known, n=1)
+    suggestion = f" Did you mean {near[0]!r}?" if near else ""
+    listed = "\n".join(f"    {known[p]}: {known[p].short_name}({p}=...)" for p in known)
+    takes = f"The model takes:\n{listed}" if listed else "The model takes no params."
+    return f"no function of the model takes {name!r}.{suggestion}\n  {takes}"
+
+
+def _call_of(declared: Declared) -> str:
+    parameters = [
+        p if p.default is p.empty or len(repr(p.default)) < 40 else p.replace(default=...)  # noqa: PLR2004
+        for p in declared.parameters.values()
+    ]
+    return f"{declared.function.short_name}({', '.join(map(str, parameters))})"
+
+
+def _misfit(value: Any, parameter: inspect.Parameter, function: Symbol) -> str:
+    """Return what was expected, nothing if the value fits."""
+    if parameter.annotation is not parameter.empty:
+        hint = _hint(parameter, function)
+        if fits(value, hint):
+            return ""
+        written = parameter.annotation
+        text = written if isinstance(written, str) else inspect.formatannotation(written)
+        return f"it is {described(value)}; expected {text}"
+    if parameter.default is parameter.empty or _like(value, parameter.default):
+        return ""
+    wanted = type(parameter.default).__name__
+    if isinstance(value, (list, tuple)) and isinstance(parameter.default, (list, tuple)):
+        return f"expected values like those of its default, {parameter.default!r}"
+    return (
+        f"it is {described(value)}; expected {article(wanted)}, as its default "
+        f"is {parameter.default!r}"
+    )
+
+
+def _hint(parameter: inspect.Parameter, function: Symbol) -> Any:
+    """Return an annotation as a type; Any where its names cannot be found."""
+    if not isinstance(parameter.annotation, str):
+        return parameter.annotation
+    owner = function.value.__init__ if inspect.isclass(function.value) else function.value
+    owner = inspect.unwrap(getattr(owner, "__func__", owner))
+    # Names imported for type checkers only are not there at run time; these are the usual ones.
+    usual = {**vars(collections.abc), **vars(typing), "collections": collections}
+    carrier = types.SimpleNamespace(__annotations__={"it": parameter.annotation})
+    try:
+        return typing.get_type_hints(
+            carrier, globalns={**usual, **getattr(owner, "__globals__", {})}
+        )["it"]
+    except Exception:  # noqa: BLE001 - an annotation may say anything
+        return Any
+
+
+def fits(value: Any, hint: Any) -> bool:  # noqa: PLR0911 - one line a kind of annotation
+    """Return whether a literal fits an annotation; what cannot be judged fits.
+
+    Example:
+        >>> fits(1, float), fits(0.5, int), fits([8, "a"], list[int]), fits(None, int | None)
+        (True, False, False, True)
+    """
+    origin = typing.get_origin(hint) or hint
+    arguments = typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, choice) for choice in arguments)
+    if origin is typing.Annotated:
+        return fits(value, arguments[0])
+    if origin is typing.Literal:
+        return any(value == choice and type(value) is type(choice) for choice in arguments)
+    if hint in (None, type(None)):
+        return value is None
+    if origin in (bool, str):
+        return isinstance(value, origin)
+    if origin is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if origin is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if origin in _SEQUENCES:
+        return isinstance(value, (list, tuple)) and _items_fit(value, origin, arguments)
+    if origin in _MAPPINGS:
+        return isinstance(value, dict) and (
+            not arguments
+            or all(fits(k, arguments[0]) and fits(v, arguments[1]) for k, v in value.items())
+        )
+    return True
+
+
+def _items_fit(value: Sequence[Any], origin: Any, arguments: tuple[Any, ...]) -> bool:
+    if not arguments:
+        return True
+    if origin is tuple and arguments[-1] is not ...:
+        return len(value) == len(arguments) and all(map(fits, value, arguments))
+    return all(fits(item, arguments[0]) for item in value)
+
+
+def _like(value: Any, default: Any) -> bool:
+    """Return whether a literal is what a default suggests; None says nothing of the type."""
+    if value is None or default is None:
+        return True
+    if isinstance(default, (bool, int, float, str)):
+        return fits(value, type(default))
+    if isinstance(default, (list, tuple)):
+        if not isinstance(value, (list, tuple)):
+            return False
+        kinds = {type(item) for item in default}
+        if kinds == {int, float}:
+            kinds = {float}
+        return len(kinds) != 1 or all(fits(item, next(iter(kinds))) for item in value)
+    if isinstance(default, dict):
+        return isinstance(value, dict)
+    return True

@@ -1,0 +1,91 @@
+"""How a model file says that data is prepared for it, whatever dialect it is in.
+
+`prepare_data_for_a_single_file(filename)` turns one file of the user's into records that fit
+`data_schema()`. The first ElasticDL called it with an open file as well, `(file_object,
+filename)`; which form it is, its number of arguments says.
+
+Callers: `elasticdl data prepare`, by way of `zoo.preparation`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from elasticdl.data.schema import Schema
+from elasticdl.dialects.params import signature_of
+from elasticdl.dialects.reading import call
+from elasticdl.dialects.reference import Reference, Symbol, symbol_of
+from elasticdl.errors import DefinitionError
+
+NAME = "prepare_data_for_a_single_file"
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """How files become records.
+
+    Attributes:
+        function: `(filename)`, or `(file_object, filename)`: returns one record as a tuple in
+            the schema's order or as a dict, or yields several.
+        takes_file_object: Whether its first argument is the open file.
+        schema: What a record holds.
+        where: `file:line` of the function, for errors.
+    """
+
+    function: Callable[..., Any]
+    takes_file_object: bool
+    schema: Schema
+    where: str
+
+
+def preparation(reference: Reference) -> Preparation:
+    """Return how a model file prepares its data.
+
+    Raises:
+        DefinitionError: It has no such function or no schema, or the function takes something
+            else than a file.
+        UserCodeError: `data_schema()` raised.
+    """
+    function, schema = _find(reference, NAME), _find(reference, "data_schema")
+    missing = [
+        f"{name}()" for name, found in ((NAME, function), ("data_schema", schema)) if not found
+    ]
+    if function is None or schema is None:
+        raise DefinitionError(
+            f"{reference.symbol.file}: {' and '.join(missing)} missing. Preparing data needs "
+            f"{NAME}(filename), which returns a record, and data_schema(), which says what it "
+            "holds."
+        )
+    required = [
+        p.name
+        for p in signature_of(function).parameters.values()
+        if p.default is p.empty and p.kind in _POSITIONAL
+    ]
+    if len(required) not in (1, 2):
+        raise DefinitionError(
+            f"{function}: {NAME}() takes {len(required)} arguments; it is called as "
+            f"{NAME}(filename) or {NAME}(file_object, filename)."
+        )
+    value = schema.value
+    if callable(value):
+        value = call(schema)
+    return Preparation(
+        function=function.value,
+        takes_file_object=len(required) == 2,  # noqa: PLR2004
+        schema=Schema.from_user(value, f"{schema}: data_schema()"),
+        where=str(function),
+    )
+
+
+def _find(reference: Reference, name: str) -> Symbol | None:
+    owner = reference.symbol.value
+    if inspect.isclass(owner) and hasattr(owner, name):
+        found = getattr(owner, name)
+        takes_self = inspect.isfunction(found) and "self" in inspect.signature(found).parameters
+        if not takes_self:
+            return symbol_of(name, found, reference.modules[0])
+    return reference.find(name)

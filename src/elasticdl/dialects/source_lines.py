@@ -1,0 +1,117 @@
+"""Where a file of the user's says something: names and lines, read without executing it.
+
+Errors name `file:line`, and a zoo's folder is searched for a name before any of it is imported;
+both need to know what a file defines. Only its text is looked at. A file that is not Python
+defines nothing here: importing it says what is wrong with it.
+
+Callers: `reference.py`, and `zoo/folder.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+@dataclass(frozen=True)
+class TopLevelName:
+    """A name a file has at its top level.
+
+    Attributes:
+        line: Where it gets its value first.
+        imported: Whether it comes from another file.
+    """
+
+    line: int
+    imported: bool
+
+
+def top_level_names(file: Path) -> Mapping[str, TopLevelName]:
+    """Return what a file defines and imports; `*` where it imports everything of another."""
+    tree = _parsed(file)
+    names: dict[str, TopLevelName] = {}
+    if tree is not None:
+        for name, line, imported in _names(tree.body):
+            names.setdefault(name, TopLevelName(line, imported))
+    return names
+
+
+def definition_line(file: str, name: str, near: int = 0) -> int:
+    """Return the line that defines a name, 1 where none is found.
+
+    Args:
+        file: A Python file.
+        name: A function, a class or a variable.
+        near: Where the interpreter says a function starts, which is its first decorator; 0
+            looks at the top level only.
+    """
+    tree = _parsed(Path(file))
+    if tree is None:
+        return near or 1
+    if near:
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+                and min([node.lineno, *(item.lineno for item in node.decorator_list)]) == near
+            ):
+                return node.lineno
+        return near
+    return next((line for found, line, _ in _names(tree.body) if found == name), 1)
+
+
+def shown_path(path: str | Path) -> str:
+    """Return a path as a person in this folder would write it."""
+    inside = os.path.relpath(path)
+    return str(path) if inside.startswith(os.pardir) else inside
+
+
+def _parsed(file: Path) -> ast.Module | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return _parse(file, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=256)
+def _parse(file: Path, mtime_ns: int, size_bytes: int) -> ast.Module | None:
+    del mtime_ns, size_bytes  # they only say whether the last answer is still true
+    try:
+        return ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def _names(body: list[ast.stmt]) -> Iterator[tuple[str, int, bool]]:
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name, node.lineno, False
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from ((name, node.lineno, False) for name in _targets(target))
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield from ((name, node.lineno, False) for name in _targets(node.target))
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                yield (alias.asname or alias.name).partition(".")[0], node.lineno, True
+        else:
+            # `if`, `try`, `with` and loops hold statements of the same level.
+            for inner in ("body", "orelse", "finalbody"):
+                yield from _names(getattr(node, inner, []))
+            for handler in getattr(node, "handlers", []):
+                yield from _names(handler.body)
+
+
+def _targets(target: ast.expr) -> Iterator[str]:
+    if isinstance(target, ast.Name):
+        yield target.id
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        for item in target.elts:
+            yield from _targets(item)

@@ -1,0 +1,17 @@
+"""Exists only for old imports: `from elasticdl.python.common.constants import Mode`."""
+
+from __future__ import annotations
+
+from elasticdl.definition import Mode
+
+__all__ = ["Mode", "ODPSConfig"]
+
+
+class ODPSConfig:
+    """Names of the environment variables that told where a MaxCompute table was."""
+
+    PROJECT_NAME = "MAXCOMPUTE_PROJECT"
+    ACCESS_ID = "MAXCOMPUTE_AK"
+    ACCESS_KEY = "MAXCOMPUTE_SK"
+    ENDPOINT = "MAXCOMPUTE_ENDPOINT"
+    TUNNEL_ENDPOINT = "MAXCOMPUTE_TUNNEL_ENDPOINT"

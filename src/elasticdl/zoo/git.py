@@ -1,0 +1,307 @@
+"""A zoo in a git repository: which commit, and a clean checkout of it in a cache.
+
+    https://host/models              the default branch's commit, as of now
+    https://host/models@v1.2         a branch, a tag or a commit
+    https://host/models@v1.2#vision  a folder in it
+
+A checkout lies in `<cache>/<hash of the URL>/<commit>`, made aside and renamed, so that two
+commands at once do not disturb each other, and a commit is fetched once. The git program does
+the work, with the user's own credentials; no hook runs, no submodule is fetched and only
+transports that copy files are allowed.
+
+Of a plain folder it says which commit it is at and whether it was changed since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from elasticdl.errors import UsageError
+
+_URL = re.compile(r"(https?|ssh|git|file)://", re.IGNORECASE)
+# user@host:path, as ssh writes it; the letter of a Windows drive is no host.
+_SCP = re.compile(r"[\w.+-]+@[\w.-]+:")
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_SETTINGS = (
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "advice.detachedHead=false",
+    # A server that stalls must not hang a job for ever.
+    "http.lowSpeedLimit=1000",
+    "http.lowSpeedTime=60",
+)
+_STATUS_TIMEOUT_S = 10
+_ADVICE = (
+    "fatal: Could not read from remote repository",
+    "Please make sure you have the correct access rights",
+    "and the repository exists",
+)
+
+
+@dataclass(frozen=True)
+class GitUrl:
+    """Where a zoo's repository is.
+
+    Attributes:
+        url: What git clones.
+        ref: Branch, tag or commit; None is the default branch.
+        subfolder: Folder of the repository that is the zoo; empty for all of it.
+    """
+
+    url: str
+    ref: str | None = None
+    subfolder: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The URL without a password, as it may be printed and stored."""
+        return without_credentials(self.url)
+
+
+def is_git_url(zoo: str) -> bool:
+    """Return whether a zoo is a git repository's address rather than a folder."""
+    place = zoo.partition("#")[0]
+    bare = place.rpartition("@")[0] or place
+    return bool(_URL.match(zoo) or _SCP.match(zoo)) or ".git" in (place[-4:], bare[-4:])
+
+
+def parse_git_url(zoo: str) -> GitUrl:
+    """Return the parts of `URL[@ref][#subfolder]`.
+
+    Raises:
+        UsageError: The subfolder leaves the repository, or the ref cannot be one.
+
+    Example:
+        >>> parse_git_url("https://host/models@v1.2#vision")
+        GitUrl(url='https://host/models', ref='v1.2', subfolder='vision')
+    """
+    place, _, subfolder = zoo.partition("#")
+    url, ref = place, None
+    # The host may have an @ (ssh://git@host/...): only one in the path starts a ref.
+    scheme = _URL.match(place) or _SCP.match(place)
+    host_end = place.find("/", scheme.end()) if scheme and "://" in scheme[0] else 0
+    host_end = scheme.end() if scheme and "://" not in scheme[0] else host_end
+    at = place.rfind("@", max(host_end, 0))
+    if at > 0 and host_end >= 0 and not _is_local_path(place):
+        url, ref = place[:at], place[at + 1 :]
+    if ref is not None and (not ref or ref.startswith("-") or not ref.isprintable() or " " in ref):
+        raise UsageError(f"--model_zoo={zoo}: {ref!r} cannot be a branch, tag or commit.")
+    parts = Path(subfolder).parts
+    if Path(subfolder).is_absolute() or ".." in parts or ".git" in parts:
+        raise UsageError(
+            f"--model_zoo={zoo}: the folder {subfolder!r} must be inside of the repository."
+        )
+    return GitUrl(url, ref, subfolder)
+
+
+def checkout(zoo: str, cache: Path | None = None) -> tuple[Path, str]:
+    """Return a folder with the repository's files, and the full commit they are at.
+
+    Args:
+        zoo: `URL[@ref][#subfolder]`.
+        cache: Where checkouts are kept; the user's cache folder if None.
+
+    Raises:
+        UsageError: git is missing, cannot reach the repository or does not know the ref, or
+            there is no such folder in it.
+    """
+    parsed = parse_git_url(zoo)
+    commit = _resolve(parsed)
+    shelf = (cache or _cache()) / hashlib.sha256(parsed.shown.encode()).hexdigest()[:16]
+    folder = shelf / commit
+    if not _is_clean(folder, commit):
+        shelf.mkdir(parents=True, exist_ok=True)
+        _fetch(parsed, commit, folder)
+    inside = (folder / parsed.subfolder).resolve()
+    if not inside.is_dir() or not inside.is_relative_to(folder.resolve()):
+        there = sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name != ".git")
+        raise UsageError(
+            f"--model_zoo={without_credentials(zoo)}: there is no folder {parsed.subfolder!r} at "
+            f"commit {commit[:12]}. Folders there: {', '.join(there) or 'none'}."
+        )
+    return inside, commit
+
+
+def commit_of(folder: Path) -> str | None:
+    """Return the commit a folder of a repository is at, with `-dirty` if it was changed since.
+
+    None if it is in no repository, or the repository does not track it, or git is missing.
+    """
+    try:
+        # The second is the folder's own entry: it is only there if the commit has the folder.
+        commit = _git("rev-parse", "HEAD", "HEAD:./", cwd=folder).split()[0]
+    except (_GitError, UsageError):
+        return None
+    try:
+        changed = _git("status", "--porcelain", "--", ".", cwd=folder, timeout_s=_STATUS_TIMEOUT_S)
+    except (_GitError, UsageError):
+        # Not known to be clean is not clean.
+        changed = "?"
+    return f"{commit}-dirty" if changed else commit
+
+
+def without_credentials(url: str) -> str:
+    """Return a URL without the user and password of its host part.
+
+    Example:
+        >>> without_credentials("https://me:secret@host/models@v1")
+        'https://host/models@v1'
+    """
+    return re.sub(r"^(https?://)[^/@]*@", r"\1", url, flags=re.IGNORECASE)
+
+
+class _GitError(Exception):
+    """What git said last."""
+
+
+def _resolve(url: GitUrl) -> str:
+    """Return the full commit of the ref, asking the repository unless it is one."""
+    if url.ref and _COMMIT.fullmatch(url.ref):
+        return url.ref
+    wanted = ["HEAD"] if url.ref is None else [f"refs/tags/{url.ref}^{{}}"]
+    if url.ref is not None:
+        wanted += [f"refs/tags/{url.ref}", f"refs/heads/{url.ref}"]
+    with _as_usage_error(url):
+        listing = _git("ls-remote", "--", url.url)
+    lines = (line.partition("\t") for line in listing.splitlines())
+    commits = {name: commit for commit, _, name in lines}
+    for name in wanted:
+        if name in commits:
+            return commits[name]
+    if url.ref and re.fullmatch(r"[0-9a-f]{7,39}", url.ref):
+        matching = {commit for commit in commits.values() if commit.startswith(url.ref)}
+        if len(matching) == 1:
+            return matching.pop()
+    names = sorted(
+        name.removeprefix("refs/heads/").removeprefix("refs/tags/")
+        for name in commits
+        if name.startswith(("refs/heads/", "refs/tags/")) and not name.endswith("^{}")
+    )
+    listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")  # noqa: PLR2004
+    if url.ref is None:
+        raise UsageError(f"--model_zoo={url.shown}: the repository has no commit yet.")
+    raise UsageError(
+        f"--model_zoo={url.shown}@{url.ref}: the repository has no branch or tag {url.ref!r}. "
+        f"It has: {listed or 'none'}. A commit is named with all its 40 digits."
+    )
+
+
+def _fetch(url: GitUrl, commit: str, folder: Path) -> None:
+    """Check out one commit aside and move it to its place."""
+    aside = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
+    try:
+        with _as_usage_error(url):
+            _git("init", "--quiet", "--template=", ".", cwd=aside)
+            try:
+                _git("fetch", "--quiet", "--depth=1", "--no-tags", "--", url.url, commit, cwd=aside)
+            except _GitError:
+                # Some servers give single commits to nobody: then take all branches and tags.
+                everything = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
+                _git("fetch", "--quiet", "--", url.url, *everything, cwd=aside)
+            _git("checkout", "--quiet", "--detach", commit, "--", cwd=aside)
+        if folder.exists():
+            # Somebody changed it, or a copy broke off: what a commit is called must be that.
+            shutil.rmtree(folder, ignore_errors=True)
+        # Another command may have been quicker: its checkout is the same.
+        with contextlib.suppress(OSError):
+            aside.rename(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    if not _is_clean(folder, commit):
+        raise UsageError(f"--model_zoo={url.shown}: {folder} could not be written.")
+
+
+def _is_clean(folder: Path, commit: str) -> bool:
+    """Return whether a checkout is there and is what its commit says."""
+    if not (folder / ".git").is_dir():
+        return False
+    try:
+        head = _git("rev-parse", "HEAD", cwd=folder).strip()
+        return head == commit and not _git(
+            "status", "--porcelain", "--untracked-files=all", "--ignored", cwd=folder
+        )
+    except _GitError:
+        return False
+
+
+def _is_local_path(place: str) -> bool:
+    """Return whether all of it is a folder that is there, so that an @ is part of its name."""
+    return Path(place.removeprefix("file://")).exists()
+
+
+def _cache() -> Path:
+    return platformdirs.user_cache_path("elasticdl") / "zoo"
+
+
+@contextlib.contextmanager
+def _as_usage_error(url: GitUrl) -> Iterator[None]:
+    try:
+        yield
+    except _GitError as error:
+        said = str(error).replace(url.url, url.shown)
+        raise UsageError(
+            f"--model_zoo={url.shown}: git said: {said}\n"
+            "  Check the address and that `git ls-remote` can read it from here."
+        ) from None
+
+
+def _git(*arguments: str, cwd: Path | None = None, timeout_s: float | None = None) -> str:
+    """Run git and return what it printed.
+
+    Raises:
+        _GitError: It failed; has its last line.
+        UsageError: There is no git program.
+    """
+    settings = [part for setting in _SETTINGS for part in ("-c", setting)]
+    # Set by git itself where we run in one of its hooks; they would name another repository.
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"}
+    }
+    environment |= {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh", "LC_ALL": "C"}
+    if not sys.stdin or not sys.stdin.isatty():
+        # Nobody is there to type a password: fail instead of waiting for one.
+        environment["GIT_TERMINAL_PROMPT"] = "0"
+        environment.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes")
+    try:
+        done = subprocess.run(  # noqa: S603 - arguments are a list; the URL comes after `--`
+            ["git", *settings, *arguments],  # noqa: S607 - the user's own git, as in their shell
+            cwd=cwd,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except OSError as error:
+        raise UsageError(
+            f"A zoo in a git repository needs the program `git`, which cannot be run: "
+            f"{error.strerror}."
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise _GitError(f"no answer within {timeout_s:g} s") from None
+    if done.returncode:
+        raise _GitError(_reason(done.stderr) or f"exit code {done.returncode}")
+    return done.stdout
+
+
+def _reason(said: str) -> str:
+    """Return git's last line that says what went wrong; it ends with advice."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith(_ADVICE)]
+    fatal = [line for line in telling if line.startswith(("fatal:", "error:"))]
+    return (fatal or telling or lines or [""])[-1]

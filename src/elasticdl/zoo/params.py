@@ -1,0 +1,196 @@
+"""What `--params` says: Python literals by name, never code.
+
+    hidden_units=[10, 100, 20, 5], learning_rate=0.01, activation="relu"
+
+Values are literals: numbers, text in quotes, True, False, None, and lists, tuples and dicts of
+them. `;` separates as well, as in later ElasticDL. Whether the model takes them is checked where
+its functions are known: `check_params`.
+
+Callers: the doors (command line, Python, SQL).
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+from collections.abc import Iterator
+from typing import Any
+
+from elasticdl.dialects.params import check_params
+from elasticdl.errors import UsageError
+
+__all__ = ["check_params", "parse_params"]
+
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+_WORDS = {
+    "true": "True",
+    "false": "False",
+    "none": "None",
+    "null": "None",
+    "nil": "None",
+    "yes": "True",
+    "no": "False",
+}
+_LITERALS = "a number, text in quotes, True, False, None, or a list, tuple or dict of these"
+_LITERAL_NODES = (
+    ast.Constant,
+    ast.Dict,
+    ast.Expression,
+    ast.List,
+    ast.Load,
+    ast.Name,
+    ast.Tuple,
+    ast.UnaryOp,
+    ast.USub,
+)
+_SHOWN_WIDTH = 60
+
+
+def parse_params(text: str) -> dict[str, Any]:
+    """Return the values a text like `units=[10, 5], rate=0.01` gives to names.
+
+    Raises:
+        UsageError: The text is something else; the message shows where.
+
+    Example:
+        >>> parse_params("hidden_units=[10, 100, 20, 5], learning_rate=0.01")
+        {'hidden_units': [10, 100, 20, 5], 'learning_rate': 0.01}
+        >>> parse_params('name="a, b"; sizes={"x": (1, -2)}')
+        {'name': 'a, b', 'sizes': {'x': (1, -2)}}
+    """
+    values: dict[str, Any] = {}
+    for start, stop in _pieces(text):
+        equals = text.find("=", start, stop)
+        if equals < 0:
+            raise _nameless(text, start, stop, last=next(reversed(values), None))
+        name = text[start:equals].strip()
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise _refused(
+                text, start, equals, f"{name!r} is no name", "Expected NAME=VALUE, NAME=VALUE, ..."
+            )
+        if name in values:
+            raise _refused(text, start, equals, f"{name} is given twice", "Leave one of them out.")
+        values[name] = _literal(text, equals + 1, stop, name)
+    return values
+
+
+def _pieces(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each NAME=VALUE: what separators outside of brackets delimit."""
+    start = 0
+    for position in [*_separators(text), len(text)]:
+        if text[start:position].strip():
+            yield start, position
+        elif text[position : position + 1] == ",":
+            raise _refused(text, position, position + 1, "nothing stands before this ','", "")
+        start = position + 1
+
+
+def _separators(text: str) -> Iterator[int]:
+    """Yield where a `,` or `;` stands outside of brackets and quotes."""
+    opened: list[int] = []
+    position = 0
+    while position < len(text):
+        character = text[position]
+        if character in "\"'":
+            position = _end_of_text(text, position)
+        elif character in _CLOSING:
+            opened.append(position)
+        elif character in _CLOSING.values():
+            if not opened or _CLOSING[text[opened.pop()]] != character:
+                raise _refused(text, position, position + 1, f"{character!r} closes nothing", "")
+        elif character == "#":
+            raise _refused(text, position, position + 1, "'#' is not expected here", "")
+        elif character in ",;" and not opened:
+            yield position
+        position += 1
+    if opened:
+        at, bracket = opened[-1], text[opened[-1]]
+        way_out = f"Add the missing {_CLOSING[bracket]!r}."
+        raise _refused(text, at, at + 1, f"{bracket!r} is never closed", way_out)
+
+
+def _end_of_text(text: str, start: int) -> int:
+    position = start + 1
+    while position < len(text):
+        if text[position] == "\\":
+            position += 1
+        elif text[position] == text[start]:
+            return position
+        position += 1
+    raise _refused(text, start, start + 1, "the text that starts here never ends", "Add a quote.")
+
+
+def _literal(text: str, start: int, stop: int, name: str) -> Any:
+    source = text[start:stop].strip()
+    at = start + len(text[start:stop]) - len(text[start:stop].lstrip())
+    end = at + len(source)
+    if not source:
+        raise _refused(text, start - 1, start, f"{name} has no value", f"Give one:  {name}=1")
+    try:
+        value = ast.literal_eval(source)
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        bare = _bare_word(source)
+        if bare is not None:
+            raise _unquoted(text, at + bare[0], bare[1], name) from None
+        problem = f"the value of {name} is not a literal"
+        raise _refused(text, at, end, problem, f"Expected {_LITERALS}.") from None
+    unknown = _no_literal_of_ours(value)
+    if unknown:
+        problem = f"the value of {name} holds a {unknown}"
+        raise _refused(text, at, end, problem, f"Expected {_LITERALS}.")
+    return value
+
+
+def _bare_word(source: str) -> tuple[int, str] | None:
+    """Return place and name of a word that would be a literal if it had quotes."""
+    try:
+        nodes = list(ast.walk(ast.parse(source, mode="eval")))
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    if not names or not all(isinstance(node, _LITERAL_NODES) for node in nodes):
+        return None
+    first = min(names, key=lambda node: node.col_offset)
+    # ast counts bytes.
+    return len(source.encode()[: first.col_offset].decode()), first.id
+
+
+def _unquoted(text: str, at: int, word: str, name: str) -> UsageError:
+    literal = _WORDS.get(word.lower())
+    way_out = f"In Python this is {literal}." if literal else f'Text needs quotes: "{word}"'
+    return _refused(text, at, at + len(word), f"{word} is not a value of {name}", way_out)
+
+
+def _no_literal_of_ours(value: Any) -> str:
+    """Return the type of what could not be stored as JSON with the job, if there is any."""
+    if isinstance(value, (list, tuple)):
+        return next((kind for item in value if (kind := _no_literal_of_ours(item))), "")
+    if isinstance(value, dict):
+        return _no_literal_of_ours([*value, *value.values()])
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return ""
+    return type(value).__name__
+
+
+def _nameless(text: str, start: int, stop: int, last: str | None) -> UsageError:
+    piece = text[start:stop].strip()
+    way_out = "Expected NAME=VALUE, NAME=VALUE, ..."
+    if last is not None:
+        way_out += f" If {piece} belongs to {last}, use brackets:  {last}=[..., {piece}]"
+    return _refused(text, start, stop, f"{piece} has no name", way_out)
+
+
+def _refused(text: str, start: int, stop: int, problem: str, way_out: str) -> UsageError:
+    """Return an error with the text and a line of carets under what is wrong with it."""
+    start += len(text[start:stop]) - len(text[start:stop].lstrip())
+    stop = max(start + len(text[start:stop].rstrip()), start + 1)
+    # A window, so that the carets stay under their place in a long text too.
+    first = max(0, start - _SHOWN_WIDTH // 2) if len(text) > _SHOWN_WIDTH else 0
+    shown = "".join(" " if c.isspace() else c for c in text[first : first + _SHOWN_WIDTH])
+    carets = "^" * max(1, min(stop, first + len(shown)) - start)
+    lines = [
+        f"--params: {problem} (at position {start + 1}).",
+        f"    {shown}",
+        f"    {' ' * (start - first)}{carets}",
+    ]
+    return UsageError("\n".join([*lines, f"  {way_out}"] if way_out else lines))

@@ -1,0 +1,84 @@
+r"""Predict a number from a table's other columns.
+
+Data: records of numbers and text, one field of which is the number to learn (`label`). All
+other fields are features, whatever they are called; there is nothing to declare.
+
+    elasticdl train --model_def=regressor.DNN --data=DATA --output=OUTPUT \
+        --params='label="salary", hidden_units=[64, 32]'
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from elasticdl.zoo.prebuilt.tabular import Tower, features_and_label
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from elasticdl.data.batch import Record
+    from elasticdl.definition import Mode
+
+
+class DNN(keras.Model):
+    """A dense network that predicts a number.
+
+    Args:
+        hidden_units: Width of each hidden layer, the first one first.
+        learning_rate: Step size of Adam.
+        label: Name of the field to predict.
+        ignore: Names of fields that are no features, such as an identifier.
+        label_mean: About the mean of the label, and ...
+        label_scale: ... about its spread. The network learns (label - mean) / scale; far from
+            0 and 1, saying so saves many epochs. Predictions are in the label's own unit.
+        embedding_size: How many numbers stand for a text.
+    """
+
+    def __init__(
+        self,
+        hidden_units: Sequence[int] = (64, 64),
+        *,
+        learning_rate: float = 0.001,
+        label: str = "label",
+        ignore: Sequence[str] = (),
+        label_mean: float = 0.0,
+        label_scale: float = 1.0,
+        embedding_size: int = 8,
+    ) -> None:
+        super().__init__(name="regressor")
+        self._learning_rate = learning_rate
+        self._label = label
+        self._ignore = tuple(ignore)
+        self._label_mean = label_mean
+        self._label_scale = label_scale
+        self._tower = Tower(hidden_units, embedding_size)
+        self._output = keras.layers.Dense(1, name="output")
+
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
+        """Return the predicted label, [batch, 1], in its own unit."""
+        return self._label_mean + self._label_scale * self._scaled(inputs, training)
+
+    def _scaled(self, inputs: Mapping[str, Any], training: bool | None) -> Any:
+        return self._output(self._tower(inputs, training=training))
+
+    def default_input(self, records: Sequence[Record], mode: Mode) -> tuple[Any, Any]:
+        """Return the features and the label of a batch of rows."""
+        return features_and_label(records, mode, label=self._label, ignore=self._ignore)
+
+    def default_loss(self, outputs: Any, labels: Any) -> Any:
+        """Return the mean squared error in units of `label_scale`."""
+        error = (outputs - keras.ops.cast(labels, outputs.dtype)) / self._label_scale
+        return keras.ops.mean(keras.ops.square(error))
+
+    def default_optimizer(self) -> keras.optimizers.Optimizer:
+        """Return Adam."""
+        return keras.optimizers.Adam(self._learning_rate)
+
+    def default_metrics(self) -> dict[str, keras.metrics.Metric]:
+        """Return the mean absolute error, and the root of the mean squared one."""
+        return {
+            "mean_absolute_error": keras.metrics.MeanAbsoluteError(),
+            "root_mean_squared_error": keras.metrics.RootMeanSquaredError(),
+        }

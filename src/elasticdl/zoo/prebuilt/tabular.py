@@ -1,0 +1,203 @@
+"""What the zoo's models for tables share: rows become numbers and tokens, and a network reads them.
+
+A row is a record without a schema: field name -> 1-D array. Every field but the label is a
+feature. Numbers keep their value and are standardised by the network itself, from what it sees
+in training; text is hashed to a bucket, so that no vocabulary has to be made beforehand and a
+word never seen in training is no error. Nothing here knows what is predicted.
+
+    age 31.0, salary 70e3, role b"clerk"
+      -> {"numbers": [31.0, 70e3], "tokens": [417]}
+
+Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from elasticdl.definition import Mode
+from elasticdl.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from elasticdl.data.batch import Record
+
+NUM_BUCKETS = 1024
+
+
+def features_and_label(
+    records: Sequence[Record], mode: Mode, *, label: str, ignore: Sequence[str] = ()
+) -> tuple[dict[str, np.ndarray[Any, Any]], np.ndarray[Any, Any] | None]:
+    """Split rows into features and the label.
+
+    Fields are taken in the order of their names, which is the same on every worker.
+
+    Args:
+        records: The rows of one batch; each must have the fields of the first.
+        mode: In prediction the label may be missing, and is ignored where it is not.
+        label: Name of the field to learn.
+        ignore: Names of fields that are no features, an identifier for example.
+
+    Returns:
+        The features, `numbers` as float32 [batch, values] and `tokens` as int32
+        [batch, text fields], each only where there are such fields; and the label as an array
+        [batch, values], None in prediction.
+
+    Raises:
+        SchemaError: A row lacks a field, the label is missing, or nothing is left to learn from.
+
+    Example:
+        >>> rows = [{"age": np.array([31.0]), "role": np.array([b"clerk"]), "pay": np.array([7])}]
+        >>> features, pay = features_and_label(rows, Mode.TRAINING, label="pay")
+        >>> features["numbers"].tolist(), features["tokens"].shape, pay.tolist()
+        ([[31.0]], (1, 1), [[7]])
+    """
+    fields = sorted(records[0])
+    if mode != Mode.PREDICTION and label not in fields:
+        raise SchemaError(
+            f"The records have no field {label!r}, which is to be learned; they have "
+            f"{', '.join(fields)}. Name the right one:  --params='label=\"{fields[-1]}\"'"
+        )
+    names = [name for name in fields if name != label and name not in set(ignore)]
+    columns = {name: _column(records, name) for name in names}
+    numbers = [column for column in columns.values() if column.dtype.kind in "biuf"]
+    tokens = [
+        _buckets(name, column) for name, column in columns.items() if column.dtype.kind in "OSU"
+    ]
+    features = {}
+    if numbers:
+        features["numbers"] = np.concatenate(numbers, axis=1, dtype=np.float32, casting="unsafe")
+    if tokens:
+        features["tokens"] = np.concatenate(tokens, axis=1)
+    if not features:
+        raise SchemaError(
+            f"The records have nothing to learn {label!r} from; their fields are "
+            f"{', '.join(fields)}. Add a field of numbers or text."
+        )
+    return features, None if mode == Mode.PREDICTION else _column(records, label)
+
+
+def _column(records: Sequence[Record], name: str) -> np.ndarray[Any, Any]:
+    """Return one field of all rows as [batch, values]."""
+    try:
+        return np.stack([np.ravel(record[name]) for record in records])
+    except KeyError:
+        number = next(number for number, record in enumerate(records) if name not in record)
+        raise SchemaError(
+            f"Row {number} of a batch has no field {name!r}, which row 0 has. Every row needs "
+            f"the same fields; leave this one out everywhere with  --params='ignore=[\"{name}\"]'"
+        ) from None
+    except ValueError:
+        sizes = sorted({np.size(record[name]) for record in records})
+        raise SchemaError(
+            f"Field {name!r} has {' or '.join(map(str, sizes))} values in the rows of one batch. "
+            "A table needs the same number in every row; leave the field out with "
+            f" --params='ignore=[\"{name}\"]'"
+        ) from None
+
+
+def _buckets(name: str, column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the bucket of every text; equal texts of two fields fall apart, as they should."""
+    salt = zlib.crc32(name.encode())
+    hashed = [
+        zlib.crc32(text if isinstance(text, bytes) else str(text).encode(), salt)
+        for text in column.ravel().tolist()
+    ]
+    return (np.array(hashed, np.int64) % NUM_BUCKETS).astype(np.int32).reshape(column.shape)
+
+
+class Standardise(keras.layers.Layer):
+    """Brings every number to mean 0 and variance 1, by all that was seen in training.
+
+    Unlike a BatchNormalization it keeps plain averages, and uses them in training as well: they
+    are right after one epoch, however few its batches are, and a short batch adds no noise.
+    After Chan et al., 1979, http://i.stanford.edu/pub/cstr/reports/cs/tr/79/773/CS-TR-79-773.pdf
+    """
+
+    # From here on old rows are slowly forgotten; float32 could not count much further.
+    _MAX_COUNT = 2.0**20
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Make the statistics of features of this shape."""
+        statistics = {"shape": (input_shape[-1],), "trainable": False}
+        self._mean = self.add_weight(name="mean", initializer="zeros", **statistics)
+        self._variance = self.add_weight(name="variance", initializer="ones", **statistics)
+        self._count = self.add_weight(name="count", initializer="zeros", shape=(), trainable=False)
+        self.built = True
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Return the standardised numbers, [batch, values]."""
+        if training:
+            self._see(inputs)
+        # A column that is always the same has no variance but what float32 rounds: it says nothing.
+        varies = self._variance > 1e-10 * (1.0 + keras.ops.square(self._mean))
+        deviation = keras.ops.sqrt(keras.ops.where(varies, self._variance, 1.0))
+        return (inputs - self._mean) / deviation
+
+    def _see(self, inputs: Any) -> None:
+        """Take the rows of one batch, none maybe, into the statistics."""
+        num_rows = keras.ops.cast(keras.ops.shape(inputs)[0], "float32")
+        batch_mean = keras.ops.sum(inputs, axis=0) / keras.ops.maximum(num_rows, 1.0)
+        batch_square = keras.ops.sum(keras.ops.square(inputs - batch_mean), axis=0)
+        total = keras.ops.maximum(self._count + num_rows, 1.0)
+        share = num_rows / total
+        change = batch_mean - self._mean
+        seen_square = self._count * self._variance
+        self._variance.assign(
+            keras.ops.where(
+                total > 1.0,
+                (seen_square + batch_square) / total
+                + keras.ops.square(change) * share * (1.0 - share),
+                self._variance,
+            )
+        )
+        self._mean.assign(self._mean + change * share)
+        self._count.assign(keras.ops.minimum(total, self._MAX_COUNT))
+
+
+class Tower(keras.layers.Layer):
+    """Numbers and tokens -> the last hidden layer of a dense network.
+
+    How many features there are is seen at the first call.
+    """
+
+    def __init__(self, hidden_units: Sequence[int], embedding_size: int) -> None:
+        super().__init__(name="tower")
+        self._standardise = Standardise(name="standardise")
+        self._embed = keras.layers.Embedding(NUM_BUCKETS, embedding_size, name="embed")
+        self._flatten = keras.layers.Flatten()
+        self._hidden = [
+            keras.layers.Dense(units, activation="relu", name=f"hidden_{number}")
+            for number, units in enumerate(hidden_units)
+        ]
+
+    def build(self, input_shape: Mapping[str, tuple[int | None, ...]]) -> None:
+        """Make the weights for features of these shapes."""
+        size = 0
+        if "numbers" in input_shape:
+            self._standardise.build(input_shape["numbers"])
+            size += int(input_shape["numbers"][-1] or 0)
+        if "tokens" in input_shape:
+            self._embed.build(input_shape["tokens"])
+            size += int(input_shape["tokens"][-1] or 0) * self._embed.output_dim
+        for layer in self._hidden:
+            layer.build((None, size))
+            size = layer.units
+        self.built = True
+
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
+        """Return the last hidden layer, [batch, units]."""
+        parts = []
+        if "numbers" in inputs:
+            parts.append(self._standardise(inputs["numbers"], training=training))
+        if "tokens" in inputs:
+            parts.append(self._flatten(self._embed(inputs["tokens"])))
+        x = parts[0] if len(parts) == 1 else keras.ops.concatenate(parts, axis=-1)
+        for layer in self._hidden:
+            x = layer(x)
+        return x

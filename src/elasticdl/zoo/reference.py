@@ -1,0 +1,139 @@
+"""From a `ModelReference` in the user's words to the loaded `Reference` a dialect reads."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.definition import Mode
+from elasticdl.dialects.reference import Reference, Symbol, symbol_of
+from elasticdl.errors import UsageError
+from elasticdl.zoo import imports
+from elasticdl.zoo.folder import Place, Zoo, find, open_zoo, public_names
+
+if TYPE_CHECKING:
+    from elasticdl.job import ModelReference
+
+OVERRIDES = ("input_fn", "loss", "optimizer", "eval_metrics_fn")
+"""Functions that a flag can replace by another one's dotted name."""
+
+CONTEXT: Mapping[str, Any] = {
+    "worker_id": 0,
+    "world_size": 1,
+    "job_id": "local",
+    "mode": Mode.TRAINING,
+}
+"""What a spec's constructor is told in a process that is alone."""
+
+
+def load(model: ModelReference, context: Mapping[str, Any] | None = None) -> Reference:
+    """Import what a model reference names, with all that replaces parts of it.
+
+    Args:
+        model: Zoo, dotted name, params and overrides.
+        context: What differs from `CONTEXT`.
+
+    Raises:
+        UsageError: The zoo, a file or a symbol is not there.
+        UserCodeError: A file raised while it was imported.
+    """
+    return _load(open_zoo(model.zoo), model, {**CONTEXT, **(context or {})})
+
+
+def load_symbol(zoo: str | None, dotted: str) -> Symbol:
+    """Import what a dotted name stands for: a name of the zoo, or of anything installed.
+
+    Args:
+        zoo: As in `open_zoo`.
+        dotted: `fintech.credit_data`, `keras.losses.Huber`.
+
+    Raises:
+        UsageError: It is in neither.
+        UserCodeError: A file raised while it was imported.
+    """
+    opened = open_zoo(zoo)
+    imports.forget(opened)
+    return _symbol(opened, dotted, "symbol", ())
+
+
+def _load(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> Reference:
+    imports.forget(zoo)
+    place = find(zoo, model.model_def)
+    module = imports.import_place(zoo, place)
+    symbol = _in_module(module, place, "--model_def", model.model_def)
+    modules = [module]
+    home = sys.modules.get(getattr(symbol.value, "__module__", None) or module.__name__)
+    if home is not None and home is not module and imports.is_of(zoo, home):
+        modules.append(home)
+    _check_overrides(model.overrides)
+    return Reference(
+        model_def=model.model_def,
+        symbol=symbol,
+        modules=tuple(modules),
+        zoo=zoo.name,
+        zoo_commit=zoo.commit,
+        params=dict(model.params),
+        overrides={
+            name: _symbol(zoo, dotted, f"--{name}", modules)
+            for name, dotted in model.overrides.items()
+        },
+        context=context,
+        reload=lambda: _load(zoo, model, context),
+    )
+
+
+def _check_overrides(overrides: Mapping[str, str]) -> None:
+    for name in overrides:
+        if name not in OVERRIDES:
+            raise UsageError(f"{name} cannot be replaced; only {', '.join(OVERRIDES)} can.")
+
+
+def _symbol(
+    zoo: Zoo, dotted: str, flag: str, modules: tuple[ModuleType, ...] | list[ModuleType]
+) -> Symbol:
+    """Return what a flag names: in the model's own file, in the zoo, or installed."""
+    if "." not in dotted:
+        for module in modules:
+            if hasattr(module, dotted):
+                return symbol_of(dotted, getattr(module, dotted), module)
+    try:
+        place = find(zoo, dotted, flag)
+    except UsageError as not_in_zoo:
+        if (symbol := _installed(dotted)) is not None:
+            return symbol
+        raise not_in_zoo from None
+    return _in_module(imports.import_place(zoo, place), place, flag, dotted)
+
+
+def _in_module(module: ModuleType, place: Place, flag: str, dotted: str) -> Symbol:
+    if place.symbol is None:
+        return symbol_of(dotted, module, module)
+    if not hasattr(module, place.symbol):
+        names = public_names(place.file) or [n for n in vars(module) if not n.startswith("_")]
+        raise UsageError(
+            f"{flag}={dotted}: {symbol_of(dotted, module, module).file} has no {place.symbol!r}; "
+            f"it defines {', '.join(names) or 'nothing'}."
+        )
+    return symbol_of(place.symbol, getattr(module, place.symbol), module)
+
+
+def _installed(dotted: str) -> Symbol | None:
+    """Return a name of an installed package, None if there is none."""
+    parts = dotted.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:length])
+        try:
+            value: Any = importlib.import_module(name)
+        except ImportError:
+            continue
+        for attribute in parts[length:]:
+            if not hasattr(value, attribute):
+                return None
+            value = getattr(value, attribute)
+        owner = inspect.getmodule(value)
+        return symbol_of(dotted, value, owner if owner is not None else sys.modules[name])
+    return None

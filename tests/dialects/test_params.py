@@ -1,0 +1,134 @@
+"""A param is checked against what the function that takes it says of it."""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+from typing import Any, Literal, Optional
+
+import pytest
+
+from elasticdl.dialects.params import Declared, Params, check_params, fits
+from elasticdl.dialects.reference import Symbol
+from elasticdl.errors import UsageError
+
+
+def declared(function: Any) -> Declared:
+    symbol = Symbol("m.f", function, "m.py", 7)
+    return Declared(symbol, dict(inspect.signature(function).parameters))
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (1, int),
+        (1, float),
+        (0.5, float),
+        ("x", str),
+        (True, bool),
+        (None, Optional[int]),  # noqa: UP045 - as users write it
+        (None, None),
+        ([1, 2], list[int]),
+        ((1, 2), collections.abc.Sequence[int]),
+        ([1, 2.5], tuple[float, ...]),
+        ([1, "x"], tuple[int, str]),
+        ({"a": 1}, dict[str, int]),
+        ("relu", Literal["relu", "tanh"]),
+        ([1], Any),
+        ("a", Symbol),
+        ([], list),
+    ],
+)
+def test_a_value_of_the_annotated_type_fits(value, hint) -> None:
+    assert fits(value, hint)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (0.5, int),
+        (True, int),
+        (True, float),
+        ("1", int),
+        (1, str),
+        (1, bool),
+        (None, int),
+        (0.5, int | None),
+        ([1, 2.5], list[int]),
+        ("ab", list[str]),
+        ("ab", collections.abc.Sequence[str]),
+        ([1, 2, 3], tuple[int, int]),
+        ({"a": "b"}, dict[str, int]),
+        ("gelu", Literal["relu", "tanh"]),
+    ],
+)
+def test_a_value_of_another_type_does_not_fit(value, hint) -> None:
+    assert not fits(value, hint)
+
+
+@pytest.mark.parametrize(
+    ("default", "value"),
+    [
+        (0.1, 1),
+        (1, 2),
+        ("a", "b"),
+        ((1, 2), [3, 4]),
+        ([0.5], [1]),
+        (None, "x"),
+        (3, None),
+        ([], [1]),
+    ],
+)
+def test_a_value_like_the_default_fits(default, value) -> None:
+    def f(x=default): ...
+
+    check_params({"x": value}, [declared(f)])
+
+
+@pytest.mark.parametrize(
+    ("default", "value"),
+    [(1, 0.5), (0.1, "x"), (1, True), ("a", 1), ((1, 2), 3), ([10, 5], [10, "a"]), ({}, [1])],
+)
+def test_a_value_unlike_the_default_is_refused_with_the_place(default, value) -> None:
+    def f(x=default): ...
+
+    with pytest.raises(UsageError) as caught:
+        check_params({"x": value}, [declared(f)])
+
+    assert f"x={value!r} does not fit" in str(caught.value)
+    assert "m.py:7: f(x=" in str(caught.value)
+
+
+def test_an_annotation_says_more_than_the_default() -> None:
+    def f(rate: float = 1): ...
+
+    check_params({"rate": 0.5}, [declared(f)])
+
+
+def test_an_annotation_for_type_checkers_only_is_understood() -> None:
+    def f(units: Sequence[int] = (64, 64)): ...  # noqa: F821 - as under `if TYPE_CHECKING:`
+
+    check_params({"units": [1, 2]}, [declared(f)])
+    with pytest.raises(UsageError, match=r"expected Sequence\[int\]"):
+        check_params({"units": ["a"]}, [declared(f)])
+
+
+def test_an_annotation_nobody_knows_is_let_pass() -> None:
+    def f(x: NoSuchName = 1): ...  # noqa: F821 - that is what is tested
+
+    check_params({"x": "anything"}, [declared(f)])
+
+
+def test_all_problems_are_told_at_once() -> None:
+    def f(rate=0.1, units=8): ...
+
+    with pytest.raises(UsageError) as caught:
+        check_params({"rate": "x", "unit": 1}, [declared(f)])
+
+    assert str(caught.value).count("--params: ") == 2
+    assert "Did you mean 'units'?" in str(caught.value)
+
+
+def test_without_any_taker_every_param_is_refused() -> None:
+    with pytest.raises(UsageError, match="The model takes no params"):
+        Params({"x": 1}).check()

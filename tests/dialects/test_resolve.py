@@ -1,0 +1,67 @@
+"""The file decides how it is read; where it does not, the person is asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticdl.errors import DefinitionError, UsageError
+
+BOTH = """
+from fake_keras import Model
+class Mine(Model):
+    def default_input(records): return records
+    def default_loss(labels, outputs): return "of the class"
+    def default_optimizer(): ...
+def input_fn(records): ...
+def loss(labels, outputs): return "of the file"
+def optimizer(): ...
+"""
+
+
+def test_a_class_that_can_be_read_in_two_ways_is_refused(refused) -> None:
+    message = refused(BOTH, DefinitionError, model_def="m.Mine")
+
+    assert message == (
+        "m.py:3: m.Mine can be read as an ElasticDL module and as a Keras class.\n"
+        "  Say which is meant: --dialect=elasticdl_module or --dialect=keras_class"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dialect", "loss"), [("keras_class", "of the class"), ("elasticdl_module", "of the file")]
+)
+def test_a_named_dialect_decides(define, dialect, loss) -> None:
+    assert define(BOTH, "m.Mine", dialect=dialect).loss(1, 2) == loss
+
+
+def test_a_class_with_defaults_beside_a_lone_function_is_a_keras_class(define) -> None:
+    text = BOTH.replace("def input_fn(records): ...\n", "").replace("def optimizer(): ...\n", "")
+
+    assert define(text, "m.Mine").origin.dialect == "keras_class"
+
+
+def test_what_no_dialect_knows_is_told_with_what_each_needs(refused) -> None:
+    message = refused("class Mine:\n    def fit(self): ...", DefinitionError, model_def="m.Mine")
+
+    assert message.startswith("m.py:1: Mine is a class with fit; that is no model")
+    for dialect in ("elasticdl_module", "elasticdl_spec", "keras_class"):
+        assert f"    {dialect}: " in message
+
+
+def test_a_file_of_nothing_is_told_what_it_has(refused) -> None:
+    message = refused("import os\nX = 1\ndef f(): ...", DefinitionError)
+
+    assert message.startswith("m.py:1: the file has X, f; that is no model")
+
+
+@pytest.mark.parametrize("dialect", ["keras_class", "elasticdl_spec"])
+def test_a_named_dialect_says_what_it_misses(refused, dialect) -> None:
+    message = refused("def model(): ...", DefinitionError, model_def="m.model", dialect=dialect)
+
+    assert message.startswith("m.py:1: model is a function, not a class.")
+
+
+def test_an_unknown_dialect_is_told_with_a_near_name(refused) -> None:
+    message = refused(BOTH, UsageError, model_def="m.Mine", dialect="keras-class")
+
+    assert "Did you mean 'keras_class'?" in message

@@ -1,0 +1,131 @@
+"""With Keras itself: names stand for its objects, and a definition trains."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elasticdl.data.batch import Batch
+from elasticdl.definition import Mode
+from elasticdl.errors import DefinitionError
+
+keras = pytest.importorskip("keras")
+
+CLASS = """
+import keras
+
+class Mine(keras.Model):
+    default_loss = "mse"
+    default_optimizer = "sgd"
+    default_metrics = ["accuracy", "mae", keras.metrics.AUC()]
+
+    def __init__(self, units: int = 1):
+        super().__init__()
+        self.dense = keras.layers.Dense(units)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def default_input(records):
+        return records
+"""
+
+MODULE = """
+import keras
+
+inputs = keras.Input((2,), name="x")
+model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+
+def input_fn(records): ...
+
+def loss({arguments}):
+    # Asymmetric: in the wrong order its minimum is elsewhere.
+    return keras.ops.mean(keras.ops.square(outputs - 2.0 * labels))
+
+optimizer = keras.optimizers.SGD(0.1)
+"""
+
+
+def test_names_of_keras_stand_for_its_objects(define) -> None:
+    definition = define(CLASS, "m.Mine")
+
+    assert isinstance(definition.create_optimizer(), keras.optimizers.SGD)
+    assert definition.create_optimizer() is not definition.create_optimizer()
+    outputs, labels = np.float32([[1.0], [2.0]]), np.float32([[1.0], [4.0]])
+    np.testing.assert_allclose(definition.loss(outputs, labels), [0.0, 4.0])
+    accuracy, mae, auc = definition.create_metrics(Mode.TRAINING).named
+    assert [accuracy.name, mae.name, auc.name[:3]] == ["accuracy", "mae", "auc"]
+    assert isinstance(mae.metric, keras.metrics.MeanAbsoluteError)
+    assert isinstance(auc.metric, keras.metrics.AUC)
+    assert auc.metric is not definition.create_metrics(Mode.TRAINING).named[2].metric
+
+
+@pytest.mark.parametrize(
+    ("labels", "outputs"),
+    [
+        ([1, 0], [[0.1, 0.9], [0.2, 0.8]]),
+        ([[1], [0]], [[0.1, 0.9], [0.2, 0.8]]),
+        ([[0, 1], [1, 0]], [[0.1, 0.9], [0.2, 0.8]]),
+        ([[1], [0]], [[0.9], [0.8]]),
+    ],
+)
+def test_accuracy_compares_as_the_shapes_say(define, labels, outputs) -> None:
+    accuracy = define(CLASS, "m.Mine").create_metrics(Mode.TRAINING).named[0].metric
+
+    values = accuracy(np.array(labels), np.float32(outputs))
+
+    np.testing.assert_array_equal(np.ravel(values), [1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("piece", "name", "near"), [("loss", "mce", "mse"), ("optimizer", "sgdd", "SGD")]
+)
+def test_an_unknown_name_is_told_with_a_near_one(refused, piece, name, near) -> None:
+    good = {"loss": "mse", "optimizer": "sgd"}[piece]
+    text = CLASS.replace(f'default_{piece} = "{good}"', f'default_{piece} = "{name}"')
+
+    message = refused(text, DefinitionError, model_def="m.Mine")
+
+    assert f"has no {name!r}. Did you mean" in message
+    assert near.lower() in message.lower()
+
+
+def test_params_of_a_keras_class_are_those_of_its_constructor(define, refused) -> None:
+    from elasticdl.errors import UsageError
+
+    assert define(CLASS, "m.Mine", params={"units": 3}).create_model().dense.units == 3
+    assert "Did you mean 'units'?" in refused(
+        CLASS, UsageError, model_def="m.Mine", params={"unit": 3}
+    )
+
+
+@pytest.mark.parametrize("arguments", ["labels, outputs", "outputs, labels"])
+def test_a_definition_trains_to_the_losss_own_minimum(define, arguments) -> None:
+    from elasticdl.training.keras.trainer import KerasTrainer
+
+    definition = define(MODULE.replace("{arguments}", arguments))
+    features = np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)
+    batch = Batch({"x": features}, features.sum(axis=1, keepdims=True), 64)
+    trainer = KerasTrainer(definition, batch, minibatch_size=64, seed=1)
+
+    for _ in range(60):
+        trainer.train_steps([batch])
+
+    np.testing.assert_allclose(trainer.model.get_weights()[0], [[2.0], [2.0]], atol=1e-2)
+
+
+def test_two_runs_of_one_definition_start_and_end_alike(define) -> None:
+    from elasticdl.training.keras.trainer import KerasTrainer
+
+    definition = define(MODULE.replace("{arguments}", "outputs, labels"))
+    batch = Batch({"x": np.ones((4, 2), np.float32)}, np.ones((4, 1), np.float32), 4)
+    states = []
+    for _ in range(2):
+        trainer = KerasTrainer(definition, batch, minibatch_size=4, seed=3)
+        trainer.train_steps([batch, batch])
+        states.append(trainer.state())
+
+    first, second = states
+    assert list(first) == list(second)
+    for path in first:
+        np.testing.assert_array_equal(first[path], second[path])

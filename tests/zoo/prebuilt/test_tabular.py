@@ -1,0 +1,117 @@
+"""Rows of any table become numbers and tokens; what is predicted is left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elasticdl.definition import Mode
+from elasticdl.errors import SchemaError
+from elasticdl.zoo.prebuilt.tabular import features_and_label
+
+
+def row(**fields) -> dict[str, np.ndarray]:
+    return {name: np.array([value]) for name, value in fields.items()}
+
+
+def test_numbers_stand_in_the_order_of_their_names() -> None:
+    features, _ = features_and_label(
+        [row(b=2, label=0, a=1.5), row(a=3, b=4, label=1)], Mode.TRAINING, label="label"
+    )
+
+    np.testing.assert_array_equal(features["numbers"], np.float32([[1.5, 2], [3, 4]]))
+    assert features["numbers"].dtype == np.float32
+
+
+def test_a_field_of_several_numbers_gives_as_many_features() -> None:
+    rows = [{"where": np.array([1.0, 2.0]), "label": np.array([0])}]
+
+    features, _ = features_and_label(rows, Mode.TRAINING, label="label")
+
+    np.testing.assert_array_equal(features["numbers"], [[1.0, 2.0]])
+
+
+def test_equal_texts_get_equal_tokens_in_one_field_but_not_in_two() -> None:
+    rows = [row(role=b"x", city=b"x", label=0), row(role=b"x", city=b"y", label=0)]
+
+    features, _ = features_and_label(rows, Mode.TRAINING, label="label")
+
+    (city, role), (other_city, same_role) = features["tokens"].tolist()
+    assert role == same_role
+    assert len({city, other_city, role}) == 3
+
+
+def test_text_and_bytes_are_the_same_text() -> None:
+    rows = [row(role=b"clerk", label=0)], [row(role="clerk", label=0)]
+
+    tokens = [features_and_label(r, Mode.TRAINING, label="label")[0]["tokens"] for r in rows]
+
+    np.testing.assert_array_equal(*tokens)
+
+
+def test_label_and_ignored_fields_are_no_features() -> None:
+    features, label = features_and_label(
+        [row(id=7, pay=3, age=31)], Mode.TRAINING, label="pay", ignore=["id"]
+    )
+
+    assert (features["numbers"].tolist(), label.tolist()) == ([[31.0]], [[3]])
+
+
+def test_prediction_needs_no_label_and_ignores_one() -> None:
+    without, _ = features_and_label([row(age=31)], Mode.PREDICTION, label="pay")
+    features, label = features_and_label([row(age=31, pay=3)], Mode.PREDICTION, label="pay")
+
+    assert label is None
+    np.testing.assert_array_equal(features["numbers"], without["numbers"])
+
+
+def test_a_missing_label_is_named_with_what_there_is() -> None:
+    with pytest.raises(SchemaError, match=r"no field 'label'.* they have age, pay\..*--params="):
+        features_and_label([row(age=31, pay=3)], Mode.TRAINING, label="label")
+
+
+def test_a_row_without_a_field_is_named() -> None:
+    with pytest.raises(SchemaError, match="Row 1 of a batch has no field 'age'"):
+        features_and_label([row(age=31, pay=3), row(pay=3)], Mode.TRAINING, label="pay")
+
+
+def test_rows_of_unequal_length_are_refused() -> None:
+    rows = [row(label=0) | {"x": np.zeros(n)} for n in (1, 2)]
+
+    with pytest.raises(SchemaError, match="Field 'x' has 1 or 2 values"):
+        features_and_label(rows, Mode.TRAINING, label="label")
+
+
+def test_a_table_of_labels_only_is_refused() -> None:
+    with pytest.raises(SchemaError, match="nothing to learn 'label' from"):
+        features_and_label([row(label=0)], Mode.TRAINING, label="label")
+
+
+@pytest.mark.parametrize("label", [2, -1, 0.5])
+def test_a_label_that_is_no_class_is_named(label: float) -> None:
+    from elasticdl.zoo.prebuilt.classifier import DNN
+
+    with pytest.raises(SchemaError, match=f"value {label}; a class is a whole number from 0 to 1"):
+        DNN(num_classes=2).default_input([row(x=1.0, label=label)], Mode.TRAINING)
+
+
+def test_statistics_are_those_of_all_rows_however_they_were_batched() -> None:
+    from elasticdl.zoo.prebuilt.tabular import Standardise
+
+    rows = np.float32([[1, 100], [2, 300], [6, 200], [3, 0], [8, 400]])
+    layer = Standardise()
+    for start, stop in ((0, 3), (3, 3), (3, 4), (4, 5)):
+        layer(rows[start:stop], training=True)
+
+    expected = (rows - rows.mean(axis=0)) / rows.std(axis=0)
+    np.testing.assert_allclose(layer(rows, training=False), expected, rtol=1e-5)
+
+
+def test_a_column_that_never_changes_says_nothing() -> None:
+    from elasticdl.zoo.prebuilt.tabular import Standardise
+
+    rows = np.full((5, 1), 1e6 + 0.1, np.float32)
+
+    standardised = Standardise()(rows, training=True)
+
+    np.testing.assert_allclose(standardised, np.zeros((5, 1)), atol=0.1)

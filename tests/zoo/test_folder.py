@@ -1,0 +1,150 @@
+"""A dotted name is found in a zoo by looking, and stays inside of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elasticdl.errors import UsageError
+from elasticdl.zoo.folder import Place, Zoo, find, open_zoo
+
+
+@pytest.fixture
+def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Zoo:
+    monkeypatch.chdir(tmp_path)
+    return Zoo("work", tmp_path)
+
+
+def write(zoo: Zoo, name: str, text: str) -> Path:
+    path = zoo.folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def refused(zoo: Zoo, dotted: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        find(zoo, dotted)
+    return str(caught.value)
+
+
+def test_the_last_part_is_a_symbol_of_the_file_before_it(zoo: Zoo) -> None:
+    file = write(zoo, "a/b.py", "class C: ...")
+
+    assert find(zoo, "a.b.C") == Place("a.b", file, "C")
+
+
+def test_a_name_without_a_symbol_is_the_file(zoo: Zoo) -> None:
+    file = write(zoo, "mnist/functional.py", "model = 1")
+
+    assert find(zoo, "mnist.functional") == Place("mnist.functional", file, None)
+
+
+def test_a_package_may_export_the_symbol(zoo: Zoo) -> None:
+    write(zoo, "fintech/models.py", "class MyKerasModel: ...")
+    package = write(zoo, "fintech/__init__.py", "from .models import MyKerasModel")
+
+    assert find(zoo, "fintech.MyKerasModel") == Place("fintech", package, "MyKerasModel")
+
+
+@pytest.mark.parametrize("package", [True, False])
+def test_the_one_file_of_a_package_that_defines_the_symbol_is_found(zoo, package) -> None:
+    file = write(zoo, "fintech/models.py", "if True:\n    class MyKerasModel: ...")
+    write(zoo, "fintech/data.py", "from .models import MyKerasModel\nraise RuntimeError")
+    if package:
+        write(zoo, "fintech/__init__.py", "")
+
+    place = find(zoo, "fintech.MyKerasModel")
+
+    assert place == Place("fintech.models", file, "MyKerasModel")
+
+
+def test_a_symbol_two_files_define_is_refused_naming_both(zoo: Zoo) -> None:
+    write(zoo, "fintech/a.py", "class M: ...")
+    write(zoo, "fintech/b.py", "M = 1")
+
+    message = refused(zoo, "fintech.M")
+
+    assert "fintech/a.py and fintech/b.py" in message
+
+
+def test_a_symbol_of_a_file_and_of_the_folder_of_its_name_is_refused(zoo: Zoo) -> None:
+    write(zoo, "mnist.py", "def net(): ...")
+    write(zoo, "mnist/net.py", "")
+
+    assert "mnist/net.py and mnist.py" in refused(zoo, "mnist.net")
+
+
+def test_nothing_is_imported_to_find_a_name(zoo: Zoo) -> None:
+    write(zoo, "a.py", "raise RuntimeError('imported')\nC = 1")
+
+    assert find(zoo, "a.C").symbol == "C"
+
+
+def test_a_missing_symbol_is_told_with_what_the_file_defines(zoo: Zoo) -> None:
+    write(zoo, "m.py", "import os\nclass MyModel: ...\ndef loss(): ...\n_private = 1")
+
+    # The file may make the name at import, so that is where it is missed; a package cannot.
+    write(zoo, "fintech/models.py", "class MyKerasModel: ...")
+
+    message = refused(zoo, "fintech.MyKerasModle")
+
+    assert "Did you mean fintech.models.MyKerasModel?" in message
+    assert "models.py" in message
+
+
+def test_a_missing_file_is_told_with_what_is_there(zoo: Zoo) -> None:
+    write(zoo, "mnist/functional.py", "")
+    write(zoo, "mnist/notes.txt", "")
+
+    message = refused(zoo, "mnist.functoinal.model")
+
+    assert "there is neither a folder nor a file 'functoinal' in mnist; there is functional.py" in (
+        message
+    )
+    assert "notes" not in message
+
+
+@pytest.mark.parametrize("name", ["../x.y", "a/b.py", "a.b.py", "a..b", "", "a.b-c", "/etc.x"])
+def test_what_is_no_dotted_name_is_refused(zoo: Zoo, name: str) -> None:
+    assert "is no dotted name" in refused(zoo, name) or "neither" in refused(zoo, name)
+
+
+def test_a_path_is_answered_with_its_dotted_name(zoo: Zoo) -> None:
+    assert "Did you mean --model_def=mnist.model?" in refused(zoo, "./mnist/model.py")
+
+
+def test_a_link_out_of_the_zoo_is_refused(zoo: Zoo, tmp_path_factory) -> None:
+    outside = tmp_path_factory.mktemp("outside") / "secret.py"
+    outside.write_text("C = 1")
+    (zoo.folder / "a.py").symlink_to(outside)
+
+    assert "is a link out of the zoo" in refused(zoo, "a.C")
+
+
+def test_a_zoo_may_be_written_as_in_a_shell(tmp_path, monkeypatch) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert open_zoo("$HOME/work").folder == open_zoo("~/work").folder == tmp_path / "work"
+
+
+def test_a_zoo_that_is_not_there_is_told_with_a_near_name(tmp_path) -> None:
+    (tmp_path / "models").mkdir()
+
+    with pytest.raises(UsageError) as caught:
+        open_zoo(str(tmp_path / "model"))
+
+    assert f"Did you mean {tmp_path / 'models'}?" in str(caught.value)
+
+
+def test_a_zoo_that_is_a_file_is_told_to_be_one(tmp_path) -> None:
+    (tmp_path / "model.py").write_text("")
+
+    with pytest.raises(UsageError, match="is a file; name its folder"):
+        open_zoo(str(tmp_path / "model.py"))
+
+
+def test_no_zoo_is_the_prebuilt_one() -> None:
+    assert find(open_zoo(None), "regressor.DNN").symbol == "DNN"

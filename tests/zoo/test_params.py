@@ -1,0 +1,108 @@
+"""`--params` is read as literals, and a mistake in it is shown where it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticdl.errors import UsageError
+from elasticdl.zoo.params import parse_params
+
+
+def refused(text: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        parse_params(text)
+    return str(caught.value)
+
+
+def test_params_of_the_design_are_read() -> None:
+    assert parse_params("hidden_units=[10, 100, 20, 5], learning_rate=0.01") == {
+        "hidden_units": [10, 100, 20, 5],
+        "learning_rate": 0.01,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("", {}),
+        ("  ", {}),
+        ("a=-1.5e-3", {"a": -0.0015}),
+        ("a=1;b=2", {"a": 1, "b": 2}),
+        ("a=1; b=2,", {"a": 1, "b": 2}),
+        ("a = True , b = None", {"a": True, "b": None}),
+        ("a='x, y; z=[', b=\"it's\"", {"a": "x, y; z=[", "b": "it's"}),
+        ("a={'k': [1, (2, 3)], 'm': {}}", {"a": {"k": [1, (2, 3)], "m": {}}}),
+        ("a='\\'', b=1", {"a": "'", "b": 1}),
+        ("a='=', b=(1,)", {"a": "=", "b": (1,)}),
+        ("a='ä',\nb=1", {"a": "ä", "b": 1}),
+    ],
+)
+def test_literals_are_read(text: str, values: dict) -> None:
+    assert parse_params(text) == values
+
+
+def test_a_bare_word_is_shown_where_it_is_and_asked_to_have_quotes() -> None:
+    lines = refused("units=3, activation=relu").splitlines()
+
+    assert lines == [
+        "--params: relu is not a value of activation (at position 21).",
+        "    units=3, activation=relu",
+        "                        ^^^^",
+        '  Text needs quotes: "relu"',
+    ]
+
+
+def test_a_bare_word_in_a_list_is_shown_as_well() -> None:
+    message = refused("a=['ä', relu]")
+
+    assert message.splitlines()[1:3] == ["    a=['ä', relu]", "            ^^^^"]
+
+
+@pytest.mark.parametrize(("word", "literal"), [("true", "True"), ("null", "None")])
+def test_a_word_of_another_language_is_translated(word: str, literal: str) -> None:
+    assert f"In Python this is {literal}." in refused(f"a={word}")
+
+
+def test_no_code_runs(tmp_path) -> None:
+    trace = tmp_path / "ran"
+
+    assert "not a literal" in refused(f"a=open({str(trace)!r}, 'w')")
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a", "a has no name"),
+        ("a=1, 2", "use brackets:  a=[..., 2]"),
+        ("a=", "a has no value"),
+        ("a=1, a=2", "a is given twice"),
+        ("a=[1, 2", "'[' is never closed"),
+        ("a=1]", "']' closes nothing"),
+        ("a=(1]", "']' closes nothing"),
+        ("a='x", "the text that starts here never ends"),
+        ("a==1", "not a literal"),
+        ("a=1/3", "not a literal"),
+        ("a=f'{1}'", "not a literal"),
+        ("a={1, 2}", "holds a set"),
+        ("a=b'x'", "holds a bytes"),
+        ("1a=2", "'1a' is no name"),
+        ("class=2", "'class' is no name"),
+        ("a=1,,b=2", "nothing stands before this ','"),
+        ("a=1 # b=2", "'#' is not expected"),
+        ("a=" + "[" * 5000 + "]" * 5000, "not a literal"),
+    ],
+)
+def test_anything_else_is_refused_with_its_place(text: str, problem: str) -> None:
+    message = refused(text)
+
+    assert problem in message
+    assert "at position" in message
+
+
+def test_carets_stay_under_their_place_in_a_long_text() -> None:
+    text = ", ".join(f"name{i}={i}" for i in range(50)) + ", last=oops, more=1"
+
+    _, shown, carets, _ = refused(text).splitlines()
+
+    assert shown[carets.index("^") : carets.rindex("^") + 1] == "oops"

@@ -1,0 +1,103 @@
+"""A trained model keeps the zoo's code as it was, and no more than the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elasticdl.zoo import snapshot
+from elasticdl.zoo.snapshot import copy_zoo
+
+
+@pytest.fixture
+def zoo(tmp_path: Path) -> Path:
+    folder = tmp_path / "zoo"
+    folder.mkdir()
+    return folder
+
+
+def write(zoo: Path, name: str, content: bytes = b"x = 1\n") -> None:
+    path = zoo / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def copied(zoo: Path) -> tuple[set[str], list[str]]:
+    destination = zoo.parent / "copy"
+    left_out = copy_zoo(zoo, destination)
+    files = {str(p.relative_to(destination)) for p in destination.rglob("*") if p.is_file()}
+    return files, left_out
+
+
+def test_code_is_copied_byte_for_byte(zoo: Path) -> None:
+    write(zoo, "a/b.py", "# ä\r\n".encode())
+    write(zoo, "a/vocabulary.csv", b"1,2\n")
+
+    files, left_out = copied(zoo)
+
+    assert files == {"a/b.py", "a/vocabulary.csv"}
+    assert left_out == []
+    assert (zoo.parent / "copy/a/b.py").read_bytes() == "# ä\r\n".encode()
+
+
+def test_what_is_nobodys_code_is_not_copied(zoo: Path) -> None:
+    write(zoo, "m.py")
+    write(zoo, ".git/config")
+    write(zoo, ".env")
+    write(zoo, "a/__pycache__/m.cpython-311.pyc")
+    write(zoo, "env/pyvenv.cfg")
+    write(zoo, "env/lib/x.py")
+    write(zoo, "out/trained_model.pb")
+    write(zoo, "out/zoo/m.py")
+
+    assert copied(zoo) == ({"m.py"}, [])
+
+
+def test_a_large_file_is_left_out_and_named(zoo: Path) -> None:
+    write(zoo, "m.py")
+    write(zoo, "data/train.recordio", bytes(snapshot.MAX_FILE_BYTES + 1))
+    write(zoo, "data/just.bin", bytes(snapshot.MAX_FILE_BYTES))
+
+    assert copied(zoo) == ({"m.py", "data/just.bin"}, ["data/train.recordio"])
+
+
+def test_data_does_not_push_code_out(zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "MAX_TOTAL_BYTES", 100)
+    for number in range(5):
+        write(zoo, f"a{number}.bin", bytes(40))
+    write(zoo, "z/deep/m.py", bytes(30))
+
+    assert copied(zoo) == ({"z/deep/m.py", "a0.bin"}, ["a1.bin", "a2.bin", "a3.bin", "a4.bin"])
+
+
+def test_a_zoo_that_is_a_whole_disk_is_not_walked_through(zoo, monkeypatch) -> None:
+    monkeypatch.setattr(snapshot, "MAX_FILES", 3)
+    write(zoo, "m.py")
+    for number in range(5):
+        write(zoo, f"deep/{number}.txt")
+
+    files, left_out = copied(zoo)
+
+    assert "m.py" in files
+    assert len(files) == 3
+    assert left_out == ["all but the first 3 files"]
+
+
+def test_the_copy_may_lie_inside_of_the_zoo(zoo: Path) -> None:
+    write(zoo, "m.py")
+    destination = zoo / "out" / "zoo"
+
+    for _ in range(2):
+        copy_zoo(zoo, destination)
+
+    assert [p.name for p in destination.rglob("*")] == ["m.py"]
+
+
+def test_links_out_of_the_zoo_are_not_followed(zoo: Path) -> None:
+    write(zoo, "m.py")
+    (zoo / "secret.py").symlink_to("/etc/hostname")
+    (zoo / "loop").symlink_to(zoo, target_is_directory=True)
+    (zoo / "same.py").symlink_to(zoo / "m.py")
+
+    assert copied(zoo) == ({"m.py", "same.py"}, [])
