@@ -5,6 +5,7 @@ Ours reads RecordIO files through the user's `input_fn`; the peer has its arrays
 Then steps alone: our trainer against Keras' own `train_function`, one step a call and 32.
 """
 
+import itertools
 import json
 import os
 import statistics
@@ -73,10 +74,11 @@ def _ours(model, data, output, minibatch_size, num_epochs):
             f"--num_epochs={num_epochs}",
         ]
     )
-    events = [json.loads(line) for line in Path(output, "events.jsonl").open()]
+    lines = Path(output, "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
     ends = [event["time"] for event in events if event["event"] == "epoch_finished"]
     num_records = next(e["num_records"] for e in events if e["event"] == "job_started")
-    return num_records / statistics.median(b - a for a, b in zip(ends, ends[1:], strict=False))
+    return num_records / statistics.median(b - a for a, b in itertools.pairwise(ends))
 
 
 def _fit(model, num_records, minibatch_size, num_epochs):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "zoo"))
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
+import keras
+import numpy as np
 
 
 class Clock(keras.callbacks.Callback):
@@ -42,9 +42,7 @@ def main():
     y = rng.integers(0, zoo.CLASSES, (num_records, 1))
     keras.utils.set_random_seed(0)
     model = zoo.custom_model()
-    model.compile(
-        zoo.optimizer(), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    )
+    model.compile(zoo.optimizer(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     if "first_step" in sys.argv:
         model.fit(x, y, batch_size=minibatch_size, epochs=1, verbose=0, callbacks=[FirstStep()])
         return

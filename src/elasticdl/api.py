@@ -21,11 +21,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
-from elasticdl.engines.engine import Outcome, Reporter
 from elasticdl.errors import UsageError
 from elasticdl.job import Job, ModelReference, PredictionFormat, TrainingOptions
+
+if TYPE_CHECKING:
+    from elasticdl.engines.engine import Outcome, Reporter
 
 _OVERRIDES = ("input_fn", "loss", "optimizer", "eval_metrics_fn")
 
@@ -222,18 +225,16 @@ def prediction_job(
     Raises:
         UsageError: A value is wrong.
     """
-    if format not in get_args(PredictionFormat):
-        raise UsageError(
-            f"There is no prediction format {format!r}; have: "
-            f"{', '.join(get_args(PredictionFormat))}."
-        )
+    formats: dict[str, PredictionFormat] = {name: name for name in get_args(PredictionFormat)}
+    if format not in formats:
+        raise UsageError(f"There is no prediction format {format!r}; have: {', '.join(formats)}.")
     return Job(
         command="predict",
         data=_location(data),
         output=_location(output),
         trained_model=_location(trained_model),
         training=_training_options({"minibatch_size": minibatch_size}),
-        prediction_format=format,  # type: ignore[arg-type] - checked above
+        prediction_format=formats[format],
     )
 
 
@@ -242,7 +243,7 @@ _LEAST = {"num_epochs": 1, "minibatch_size": 1, "keep_checkpoint_max": 2}
 
 def _training_options(options: Mapping[str, Any]) -> TrainingOptions:
     fields = {f.name: f for f in dataclasses.fields(TrainingOptions)}
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in options.items():
         if name not in fields:
             raise UsageError(
@@ -277,7 +278,8 @@ def _location(text: str) -> str:
     return ",".join(
         part
         if "://" in part or part.startswith("git@")
-        else os.path.abspath(os.path.expanduser(part))
+        # Not Path.absolute(): `..` has to go, for equal places to be equal texts.
+        else os.path.abspath(Path(part).expanduser())  # noqa: PTH100
         for part in parts
         if part
     )
@@ -289,4 +291,3 @@ def did_you_mean(name: str, known: Any) -> str:
 
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
-

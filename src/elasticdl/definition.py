@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from elasticdl.data.schema import Schema
 
 
-class Mode(str, Enum):
+class Mode(StrEnum):
     """What a model or a data pipeline is used for; compares equal to its string."""
 
     TRAINING = "training"
@@ -56,7 +56,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class RecordInput:
-    """Batches made from decoded records: addressed by record number, so a position is found by seeking.
+    """Batches made from decoded records: a position is found by seeking.
 
     Attributes:
         input_fn: Takes the decoded records of one batch, returns `(features, labels)`; in

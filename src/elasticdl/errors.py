@@ -24,10 +24,10 @@ The exit codes are part of the command line's contract (docs/exit-codes.md).
 
 from __future__ import annotations
 
-import os
 import traceback
+from pathlib import Path
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE = str(Path(__file__).resolve().parent)
 
 
 class ElasticDLError(Exception):

@@ -1,3 +1,5 @@
+"""From a place in the ledger to batches, again and again the same."""
+
 import random
 import time
 from collections import Counter
@@ -9,7 +11,7 @@ from elasticdl.data.schema import Field, Schema
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, Origin, RecordInput
 from elasticdl.engines.feed import Prefetch, batches_in_order, shard_batches, training_batches
 from elasticdl.errors import DataError, DefinitionError, UserCodeError
-from elasticdl.sharding.ledger import Ledger, Piece, Row
+from elasticdl.sharding.ledger import Ledger, Piece
 from elasticdl.sharding.shard import ShardPlan
 from elasticdl.testing.memory_source import MemorySource
 
@@ -42,7 +44,7 @@ def stack_fields(records):
 
 def noisy(records):
     features, labels = stack_fields(records)
-    return {"x": features["x"] + np.random.rand() + random.random()}, labels
+    return {"x": features["x"] + np.random.rand() + random.random()}, labels  # noqa: NPY002 - users do
 
 
 def values(batches):
@@ -70,7 +72,7 @@ def test_a_batch_can_be_made_again_from_its_place_alone(committed):
     plan = ShardPlan(12, 2, 3)
     definition = definition_of(RecordInput(noisy, SCHEMA))
     whole = values(shard_batches(definition, source_of(12), plan, 1, Piece(0)))
-    np.random.rand(17)
+    np.random.rand(17)  # noqa: NPY002 - as above
 
     rest = values(shard_batches(definition, source_of(12), plan, 1, Piece(0, committed)))
 
@@ -138,7 +140,10 @@ def test_records_without_a_feature_are_refused_in_prediction():
 def parse(record):
     import tensorflow as tf
 
-    spec = {"x": tf.io.FixedLenFeature([1], tf.float32), "label": tf.io.FixedLenFeature([1], tf.int64)}
+    spec = {
+        "x": tf.io.FixedLenFeature([1], tf.float32),
+        "label": tf.io.FixedLenFeature([1], tf.int64),
+    }
     parsed = tf.io.parse_single_example(record, spec)
     return {"x": parsed["x"] + tf.random.uniform([1])}, parsed["label"]
 
@@ -173,7 +178,9 @@ def test_a_pipeline_that_does_not_repeat_itself_is_named():
 
 def test_a_pipeline_may_filter_everything_away():
     plan = ShardPlan(8, 2)
-    definition = definition_of(DatasetInput(lambda ds, mode: shuffled(ds, mode).filter(lambda x, y: False)))
+    definition = definition_of(
+        DatasetInput(lambda ds, mode: shuffled(ds, mode).filter(lambda x, y: False))
+    )
 
     fed = list(feed(definition, source_of(8), plan))
 

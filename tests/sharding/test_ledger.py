@@ -1,3 +1,5 @@
+"""Every batch once, whatever happens to the slots."""
+
 import json
 from collections import Counter
 

@@ -1,3 +1,5 @@
+"""Orders that are functions of a key."""
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

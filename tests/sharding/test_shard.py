@@ -1,3 +1,5 @@
+"""The cut of a dataset into shards."""
+
 from collections import Counter
 
 import pytest
@@ -37,7 +39,9 @@ def test_without_shuffle_records_come_as_stored():
 def test_epochs_differ_in_the_order_of_shards_and_of_records():
     plan = ShardPlan(1000, 2, 5)
 
-    assert [plan.record_range(0, p) for p in range(9)] != [plan.record_range(1, p) for p in range(9)]
+    assert [plan.record_range(0, p) for p in range(9)] != [
+        plan.record_range(1, p) for p in range(9)
+    ]
     assert plan.record_order(0, 0).tolist() != plan.record_order(1, 0).tolist()
 
 

@@ -99,7 +99,7 @@ def _run(args: list[str], *, debug: bool) -> int:
     try:
         result: Any = cli.main(args=args, prog_name="elasticdl", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help() if error.ctx else "")
+        click.echo(error.ctx.get_help())
         return 2
     except click.ClickException as error:
         error.show()
@@ -118,7 +118,7 @@ def _run(args: list[str], *, debug: bool) -> int:
         return error.exit_code
     except BrokenPipeError:
         # `elasticdl data show ... | head`: the reader has seen enough.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return 0
     except Exception as error:  # noqa: BLE001 - the last place to say something useful
         if debug:

@@ -21,4 +21,3 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
     for name, value in metrics.items():
         text = f"{value:.6g}" if isinstance(value, float) else str(value)
         click.echo(f"  {name:<{width}}  {text}")
-

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from elasticdl.definition import ModelDefinition
-from elasticdl.job import Job
+if TYPE_CHECKING:
+    from elasticdl.definition import ModelDefinition
+    from elasticdl.job import Job
 
 
 @dataclass(frozen=True)

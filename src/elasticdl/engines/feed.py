@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -27,10 +27,18 @@ from elasticdl.data.batch import Arrays, Batch, Record, leaves, map_arrays
 from elasticdl.data.record_source import RecordSource, locate
 from elasticdl.data.schema import Schema
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
-from elasticdl.errors import DataError, DefinitionError, ElasticDLError, UserCodeError, users_traceback
+from elasticdl.errors import (
+    DataError,
+    DefinitionError,
+    ElasticDLError,
+    UserCodeError,
+    users_traceback,
+)
 from elasticdl.sharding.ledger import Ledger, Piece, Row
 from elasticdl.sharding.permutation import derive_seed
-from elasticdl.sharding.shard import ShardPlan
+
+if TYPE_CHECKING:
+    from elasticdl.sharding.shard import ShardPlan
 
 _MAX_BYTES_AHEAD = 64 * 2**20
 
@@ -123,9 +131,9 @@ def shard_batches(
         definition,
         definition.input,
         [raw[i] for i in order],
-        Mode.TRAINING,
-        plan.minibatch_size,
-        _range_name(source, start, start + len(order)),
+        mode=Mode.TRAINING,
+        minibatch_size=plan.minibatch_size,
+        where=_range_name(source, start, start + len(order)),
     )
     yield from _after_replay(definition, batches, epoch, piece)
 
@@ -158,9 +166,13 @@ def batches_in_order(
         if isinstance(definition.input, DatasetInput):
             done = first
             for batch in _pipeline_batches(
-                definition, definition.input, source.read_bytes(first, last), mode,
-                minibatch_size, where,
-            ):  # fmt: skip
+                definition,
+                definition.input,
+                source.read_bytes(first, last),
+                mode=mode,
+                minibatch_size=minibatch_size,
+                where=where,
+            ):
                 yield done, batch
                 done += batch.num_examples
             if mode is Mode.PREDICTION and done != last:
@@ -200,25 +212,25 @@ def make_batch(
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{definition.origin}: the input function raised on {where}:\n"
-            f"{users_traceback(error)}"
+            f"{definition.origin}: the input function raised on {where}:\n{users_traceback(error)}"
         ) from error
-    features, labels = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    features, labels = map_arrays(np.asarray, (features, labels))
-    sizes = {array.shape[0] if array.ndim else None for array in leaves((features, labels))}
-    if isinstance(made, tuple) and len(made) != 2 or len(sizes) != 1 or None in sizes or 0 in sizes:
-        shapes = [list(array.shape) for array in leaves((features, labels))]
+    pair = made if isinstance(made, tuple) else (made, None)
+    arrays = leaves(map_arrays(np.asarray, pair))
+    sizes = {array.shape[0] if array.ndim else 0 for array in arrays}
+    if len(pair) != len(("features", "labels")) or len(sizes) != 1 or 0 in sizes:
+        shapes = [list(array.shape) for array in arrays]
         raise DefinitionError(
             f"{definition.origin}: the input function made arrays of the shapes {shapes} from "
             f"{len(records)} records; expected (features, labels), every array with one entry "
             "an example along its first axis."
         )
+    features, labels = map_arrays(np.asarray, pair)
     if labels is None and mode is not Mode.PREDICTION:
         raise DefinitionError(
             f"{definition.origin}: the input function returned no labels in {mode.value}; "
             "expected the pair (features, labels)."
         )
-    return Batch(features, labels, int(sizes.pop()))
+    return Batch(features, labels, sizes.pop())
 
 
 def reseed(seed: int) -> None:
@@ -235,6 +247,7 @@ def _pipeline_batches(
     definition: ModelDefinition,
     how: DatasetInput,
     records: Sequence[bytes],
+    *,
     mode: Mode,
     minibatch_size: int,
     where: str,
@@ -287,7 +300,8 @@ def _after_replay(
 
 def _digest(batch: Batch, before: int) -> int:
     for array in leaves((batch.features, batch.labels)):
-        data = repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array)
+        # Texts are objects: what lies in the array is where they are, not what they say.
+        data = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
         before = zlib.crc32(data, before)
     return before
 
@@ -318,10 +332,13 @@ def _without_labels(
         reseed(0)
         return leaves(make_batch(definition, how, [record], Mode.PREDICTION, where).features)
 
-    if any(not np.array_equal(a, b) for a, b in zip(features_with(0), features_with(1), strict=True)):
+    if any(
+        not np.array_equal(a, b) for a, b in zip(features_with(0), features_with(1), strict=True)
+    ):
         raise DataError(
             f"{where}: the records have no {', '.join(f.name for f in missing)}, which "
-            f"{definition.origin} makes the model's inputs from. They have {', '.join(sorted(present))}."
+            f"{definition.origin} makes the model's inputs from. They have "
+            f"{', '.join(sorted(present))}."
         )
     return reduced, missing
 
@@ -404,9 +421,11 @@ class Prefetch(Generic[T]):
                 size = self._size_bytes(item)
                 with self._changed:
                     self._changed.wait_for(
-                        lambda: self._closed
-                        or len(self._queue) < 2  # noqa: PLR2004 - one in use, one ready
-                        or self._queued_bytes < _MAX_BYTES_AHEAD
+                        lambda: (
+                            self._closed
+                            or len(self._queue) < 2  # noqa: PLR2004 - one in use, one ready
+                            or self._queued_bytes < _MAX_BYTES_AHEAD
+                        )
                     )
                     if self._closed:
                         return

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
 from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
@@ -30,8 +30,6 @@ from elasticdl.artifacts.trained_model import (
     load_trained_model,
     save_trained_model,
 )
-from elasticdl.data.batch import Batch
-from elasticdl.data.record_source import RecordSource
 from elasticdl.data.sources import open_source
 from elasticdl.definition import Mode, ModelDefinition, RecordInput
 from elasticdl.engines.engine import Outcome, Reporter
@@ -53,6 +51,10 @@ from elasticdl.sharding.ledger import Ledger, Piece, Row
 from elasticdl.sharding.shard import DEFAULT_MINIBATCHES_PER_SHARD, ShardPlan
 from elasticdl.training.create import create_trainer, import_framework
 from elasticdl.training.trainer import Exporter, StepResult, Trainer
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Batch
+    from elasticdl.data.record_source import RecordSource
 
 _SLOT = 0
 _MAX_SHARD_BYTES = 256 * 2**20
@@ -86,7 +88,15 @@ def train(job: Job, reporter: Reporter) -> Outcome:
         code = _code_as_it_is(job.model.zoo, reporter)
         with store, open_event_log(folder) as events, code as zoo_copy:
             try:
-                return _train(job, folder, claim.generation, store, events, reporter, zoo_copy)
+                return _train(
+                    job,
+                    folder=folder,
+                    generation=claim.generation,
+                    store=store,
+                    events=events,
+                    reporter=reporter,
+                    code=zoo_copy,
+                )
             except BaseException as error:
                 events.write(
                     JobFailed(
@@ -102,6 +112,7 @@ def train(job: Job, reporter: Reporter) -> Outcome:
 
 def _train(
     job: Job,
+    *,
     folder: OutputFolder,
     generation: int,
     store: CheckpointStore,
@@ -137,7 +148,6 @@ def _train(
     )
     if checkpoint is not None:
         trainer.load_state(checkpoint.state)
-        trainer.hooks.load_state(checkpoint.metadata["hooks"])
         reporter.note(f"Going on from step {checkpoint.step:,} in {folder.uri}.")
     events.write(
         JobStarted(
@@ -185,6 +195,7 @@ def _train(
             reporter=reporter,
             evaluate=evaluate_validation if validation is not None else None,
             place=place,
+            hooks_state=checkpoint.metadata["hooks"] if checkpoint is not None else None,
         )
         try:
             metrics = loop.run()
@@ -192,7 +203,9 @@ def _train(
             loop.interrupt()
             raise
     reporter.ended()
-    _save_model(job, folder, definition, trainer, metrics, code)
+    _save_model(
+        job, folder=folder, definition=definition, trainer=trainer, metrics=metrics, code=code
+    )
     events.write(JobFinished(step=trainer.step, metrics=metrics))
     return Outcome(folder.uri, trainer.step, metrics)
 
@@ -205,9 +218,7 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
     """
     with _trained(job, Mode.EVALUATION) as (trained, definition):
         source = _open(definition, job.data)
-        batches = batches_in_order(
-            definition, source, job.training.minibatch_size, Mode.EVALUATION
-        )
+        batches = batches_in_order(definition, source, job.training.minibatch_size, Mode.EVALUATION)
         with Prefetch(batches, lambda item: arrays_bytes(item[1].features)) as feed:
             trainer = _restored_trainer(trained, definition, _first(feed, job.data), job)
             reporter.started("Evaluating", source.num_records, "records")
@@ -241,21 +252,19 @@ def predict(job: Job, reporter: Reporter) -> Outcome:
         raise ValueError(f"Not a prediction job: {job}")
     with _trained(job, Mode.PREDICTION) as (trained, definition):
         source = _open(definition, job.data)
-        batches = batches_in_order(
-            definition, source, job.training.minibatch_size, Mode.PREDICTION
-        )
+        batches = batches_in_order(definition, source, job.training.minibatch_size, Mode.PREDICTION)
         with Prefetch(batches, lambda item: arrays_bytes(item[1].features)) as feed:
             trainer = _restored_trainer(trained, definition, _first(feed, job.data), job)
             reporter.started("Predicting", source.num_records, "records")
             try:
                 predict_batches(
                     trainer,
-                    definition,
                     _drain(feed),
-                    source,
-                    job.output,
-                    job.prediction_format,
-                    lambda done: reporter.advanced(done, {}),
+                    definition=definition,
+                    files=source.files,
+                    output=job.output,
+                    file_format=job.prediction_format,
+                    advanced=lambda done: reporter.advanced(done, {}),
                 )
             finally:
                 reporter.ended()
@@ -275,7 +284,7 @@ def _metadata(job: Job, source: RecordSource, checkpoint: Checkpoint | None) -> 
     Raises:
         DataError: The data is not what the checkpoint was trained on.
     """
-    files = [[file.uri, file.num_records] for file in source.files]
+    files: list[list[Any]] = [[file.uri, file.num_records] for file in source.files]
     if checkpoint is not None:
         before = checkpoint.metadata["files"]
         if before != files:
@@ -347,6 +356,7 @@ def _records_done(place: Place, num_records: int) -> int:
 
 def _save_model(
     job: Job,
+    *,
     folder: OutputFolder,
     definition: ModelDefinition,
     trainer: Trainer,
@@ -467,5 +477,3 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
     return versions
-
-

@@ -19,20 +19,22 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
 from elasticdl.data.batch import Batch, leaves
-from elasticdl.engines.engine import Reporter
 from elasticdl.engines.feed import FedBatch, Prefetch, arrays_bytes
 from elasticdl.errors import NonFiniteLossError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.events import Checkpointed, EpochFinished, Evaluated, EventLog, StepCommitted
-from elasticdl.job import TrainingOptions
 from elasticdl.sharding.ledger import Ledger, Row
-from elasticdl.training.trainer import MetricStates, StepResult, Trainer
+
+if TYPE_CHECKING:
+    from elasticdl.engines.engine import Reporter
+    from elasticdl.job import TrainingOptions
+    from elasticdl.training.trainer import MetricStates, StepResult, Trainer
 
 # A group of steps is one call: long enough to cost nothing, short enough to see the loss move.
 _MAX_GROUP_STEPS = 32
@@ -115,6 +117,7 @@ class Loop:
         reporter: Who tells people.
         evaluate: Runs the validation data through the model; None if there is none.
         place: Where the job stands.
+        hooks_state: What the callbacks remembered at the checkpoint that is gone on from.
     """
 
     options: TrainingOptions
@@ -129,6 +132,7 @@ class Loop:
     reporter: Reporter
     evaluate: Callable[[], dict[str, Any]] | None
     place: Place
+    hooks_state: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         now = time.monotonic()
@@ -153,6 +157,9 @@ class Loop:
         """
         hooks = self.trainer.hooks
         hooks.train_begin()
+        if self.hooks_state is not None:
+            # After train_begin: there callbacks forget what they remember.
+            hooks.load_state(self.hooks_state)
         self._deal()
         while not self._is_over():
             if not self.place.epoch_begun:
@@ -248,9 +255,8 @@ class Loop:
         limits = [_MAX_GROUP_STEPS, int(_MAX_GROUP_S / max(self._step_s, 1e-9)) or 1]
         limits.append(max(1, _MAX_GROUP_BYTES // max(1, arrays_bytes((batch.features,)))))
         step = self.trainer.step
-        for interval in (self.options.evaluation_steps, self.options.checkpoint_steps):
-            if interval:
-                limits.append(interval - step % interval)
+        observed = (self.options.evaluation_steps, self.options.checkpoint_steps)
+        limits.extend(interval - step % interval for interval in observed if interval)
         if self.options.max_steps:
             limits.append(self.options.max_steps - step)
         return min(limits)
@@ -298,9 +304,7 @@ class Loop:
         self.events.write(
             Evaluated(step=self.trainer.step, epoch=self.place.ledger.epoch, metrics=metrics)
         )
-        self.reporter.note(
-            f"step {self.trainer.step}: " + _in_words(metrics, prefix="validation ")
-        )
+        self.reporter.note(f"step {self.trainer.step}: " + _in_words(metrics, prefix="validation "))
         loss = metrics.get("loss", math.inf)
         if isinstance(loss, float) and loss < self.place.best_loss:
             self.place = replace(self.place, best_loss=loss)

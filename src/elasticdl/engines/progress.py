@@ -105,9 +105,7 @@ class Bar:
         """Move the bar."""
         speed = (done - self._first) / max(time.monotonic() - self._begun_s, 1e-9)
         words = "  ".join(f"{name} {value}" for name, value in facts.items())
-        self._bar.update(
-            self._task, completed=done, facts=f"{words}  {speed:,.0f} {self._unit}/s"
-        )
+        self._bar.update(self._task, completed=done, facts=f"{words}  {speed:,.0f} {self._unit}/s")
 
     def note(self, message: str) -> None:
         """Write a line above the bar."""

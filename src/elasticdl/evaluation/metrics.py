@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from elasticdl.training.trainer import MetricStates
+if TYPE_CHECKING:
+    from elasticdl.training.trainer import MetricStates
 
 
 def add_states(states: Iterable[MetricStates]) -> MetricStates:
@@ -30,7 +32,7 @@ def add_states(states: Iterable[MetricStates]) -> MetricStates:
         for name, arrays in batch.items():
             if name in total:
                 for mine, other in zip(total[name], arrays, strict=True):
-                    mine += other
+                    np.add(mine, other, out=mine)
             else:
                 total[name] = tuple(np.array(array, dtype=np.float64) for array in arrays)
     return total

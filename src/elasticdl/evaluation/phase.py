@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from elasticdl.data.batch import Batch
 from elasticdl.evaluation.metrics import add_states
-from elasticdl.training.trainer import MetricStates, Trainer
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Batch
+    from elasticdl.training.trainer import MetricStates, Trainer
 
 
 def evaluate(
     trainer: Trainer,
     batches: Iterable[Batch],
-    advanced: Callable[[int], None] = lambda num_examples: None,
+    advanced: Callable[[int], object] | None = None,
 ) -> dict[str, float | list[float]]:
     """Return the metrics of a model over batches; nothing of the model changes.
 
@@ -26,5 +29,6 @@ def evaluate(
     for batch in batches:
         total = add_states([total, trainer.evaluate(batch)])
         done += batch.num_examples
-        advanced(done)
+        if advanced is not None:
+            advanced(done)
     return trainer.evaluation_metrics.results(total)

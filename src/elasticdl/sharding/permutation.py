@@ -23,16 +23,13 @@ def derive_seed(*parts: int) -> int:
         >>> derive_seed(0, 1, 2) == derive_seed(0, 2, 1)
         False
     """
-    state = np.uint64(0)
-    with np.errstate(over="ignore"):
-        for part in parts:
-            state = _mix(state + np.uint64(part & 0xFFFF_FFFF_FFFF_FFFF))
-    return int(state >> np.uint64(1))
+    state = np.zeros(1, np.uint64)
+    for part in parts:
+        state = _mix(state + np.uint64(part & 0xFFFF_FFFF_FFFF_FFFF))
+    return int(state[0] >> np.uint64(1))
 
 
-def permute(
-    places: npt.NDArray[np.int64] | int, size: int, key: int
-) -> npt.NDArray[np.int64]:
+def permute(places: npt.NDArray[np.int64] | int, size: int, key: int) -> npt.NDArray[np.int64]:
     """Return which element stands at each place of a keyed permutation of 0 .. size-1.
 
     A Feistel network over the next power of four, walked until it falls below `size` (Black
@@ -68,7 +65,7 @@ def permute(
     return values.astype(np.int64).reshape(shape)
 
 
-def _mix(value: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64] | np.uint64:
+def _mix(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     value = value + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

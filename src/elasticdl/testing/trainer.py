@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from elasticdl.data.batch import Batch
 from elasticdl.training.trainer import Contribution, State, Trainer
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Batch
 
 
 def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) -> None:

@@ -7,11 +7,14 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from elasticdl.data.batch import Batch
-from elasticdl.definition import ModelDefinition
 from elasticdl.errors import DefinitionError, MissingExtraError
-from elasticdl.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Batch
+    from elasticdl.definition import ModelDefinition
+    from elasticdl.training.trainer import Trainer
 
 
 def create_trainer(

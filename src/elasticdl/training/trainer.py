@@ -78,11 +78,14 @@ class Hooks(Protocol):
 
     Attributes:
         observes_batches: A callback wants to see single batches, so steps are not grouped.
-        stop_requested: A callback asked for the training to end.
     """
 
     observes_batches: bool
-    stop_requested: bool
+
+    @property
+    def stop_requested(self) -> bool:
+        """A callback asked for the training to end."""
+        ...
 
     def train_begin(self) -> None:
         """Tell that training starts or goes on."""
@@ -130,15 +133,24 @@ class Trainer(Protocol):
 
     Attributes:
         step: Number of updates made so far.
-        training_metrics: Reads the states of `train_steps`.
-        evaluation_metrics: Reads the states of `evaluate`.
-        hooks: The user's callbacks.
     """
 
     step: int
-    training_metrics: Metrics
-    evaluation_metrics: Metrics
-    hooks: Hooks
+
+    @property
+    def training_metrics(self) -> Metrics:
+        """Reads the states of `train_steps`."""
+        ...
+
+    @property
+    def evaluation_metrics(self) -> Metrics:
+        """Reads the states of `evaluate`."""
+        ...
+
+    @property
+    def hooks(self) -> Hooks:
+        """The user's callbacks."""
+        ...
 
     def train_steps(self, batches: Sequence[Batch]) -> StepResult:
         """Make one update for each batch: the fused local path.

@@ -26,7 +26,7 @@ def data_schema():
 
 def input_fn(records):
     images = np.stack([record["image"] for record in records]) / 255
-    images = images + np.random.normal(size=images.shape, scale=0.1)
+    images = images + np.random.normal(size=images.shape, scale=0.1)  # noqa: NPY002 - users do
     flips = tf.random.uniform([len(records), 1, 1]) > 0.9
     images = tf.where(flips, images[:, ::-1], images)
     return {"image": tf.cast(images, tf.float32)}, np.stack([r["label"] for r in records])

@@ -1,11 +1,11 @@
 """Keras 3 on TensorFlow: the trainer, and what of Keras it needs taken apart.
 
-    trainer.py   the steps, compiled
-    inputs.py    how a batch's features are handed to a model
-    labels.py    labels that are numpy arrays to the user and tensors to TensorFlow
-    metrics.py   metrics as states that add up
-    hooks.py     the user's Keras callbacks
-    export.py    what serving needs
+trainer.py   the steps, compiled
+inputs.py    how a batch's features are handed to a model
+labels.py    labels that are numpy arrays to the user and tensors to TensorFlow
+metrics.py   metrics as states that add up
+hooks.py     the user's Keras callbacks
+export.py    what serving needs
 """
 
 from elasticdl.training.keras.trainer import KerasTrainer

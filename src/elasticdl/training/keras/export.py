@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import warnings
 from pathlib import Path
 
 import keras
@@ -28,7 +29,10 @@ def export(model: keras.Model, folder: Path) -> list[str]:
     """
     written = []
     if isinstance(model, keras.Sequential) or type(model).__name__ == "Functional":
-        model.save(folder / "model.keras")
+        with warnings.catch_warnings():
+            # Keras' own: it has not followed NumPy's newest word on copies yet.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            model.save(folder / "model.keras")
         written.append("model.keras")
     try:
         # Keras prints the endpoints; the run has its own voice.

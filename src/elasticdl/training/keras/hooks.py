@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -62,14 +63,17 @@ class KerasHooks:
         self._list.on_train_end(dict(logs))
 
     def state(self) -> dict[str, Any]:
-        """Return the plain attributes of each callback: `EarlyStopping.wait`, `.best`, ...
+        """Return what each callback has come to know: `EarlyStopping.wait`, `.best`, ...
 
-        Keras has no protocol for this; what is not a number, a text or a list of these (a
-        model, a function, arrays of weights) is left out.
+        Keras has no protocol for this. It is taken to be the attributes that are plain values
+        and no arguments of the constructor: arguments are the user's, come from the user's code
+        again, and Keras turns some around in place (`min_delta`).
         """
         return {
             f"{number}/{type(callback).__name__}": {
-                name: value for name, value in vars(callback).items() if _is_plain(value)
+                name: value
+                for name, value in vars(callback).items()
+                if _is_plain(value) and name not in _arguments(callback)
             }
             for number, callback in enumerate(self._callbacks)
         }
@@ -83,6 +87,15 @@ def _overrides(callback: keras.callbacks.Callback, moment: str) -> bool:
     return moment in vars(callback) or getattr(type(callback), moment) is not getattr(
         keras.callbacks.Callback, moment
     )
+
+
+def _arguments(callback: keras.callbacks.Callback) -> set[str]:
+    return {
+        name
+        for kind in inspect.getmro(type(callback))
+        if "__init__" in vars(kind)
+        for name in inspect.signature(vars(kind)["__init__"]).parameters
+    }
 
 
 def _is_plain(value: Any) -> bool:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from elasticdl.data.batch import Arrays, map_arrays
-from elasticdl.definition import Origin
 from elasticdl.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from elasticdl.definition import Origin
 
 Adapter = Callable[[Arrays], Any]
 

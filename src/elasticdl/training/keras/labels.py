@@ -24,7 +24,7 @@ _METHODS = {
     "ravel": lambda tensor: tf.reshape(tensor, [-1]),
     "flatten": lambda tensor: tf.reshape(tensor, [-1]),
     "reshape": lambda tensor, *shape, **_: tf.reshape(
-        tensor, shape[0] if len(shape) == 1 else shape
+        tensor, shape[0] if isinstance(shape[0], (tuple, list)) else shape
     ),
     "squeeze": lambda tensor, axis=None: tf.squeeze(tensor, axis=axis),
     **{
@@ -100,6 +100,27 @@ class NumpyLabels:
             raise NotANumpyFunctionError("len(labels)")
         return int(self._tensor.shape[0])
 
+    def __eq__(self, other: object) -> Any:
+        return wrap(tf.equal(self._tensor, tf.cast(unwrap(other), self._tensor.dtype)))
+
+    def __ne__(self, other: object) -> Any:
+        return wrap(tf.not_equal(self._tensor, tf.cast(unwrap(other), self._tensor.dtype)))
+
+    def __matmul__(self, other: Any) -> Any:
+        return wrap(tnp.matmul(self._tensor, unwrap(other)))
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return wrap(tnp.matmul(unwrap(other), self._tensor))
+
+    def __neg__(self) -> Any:
+        return wrap(-self._tensor)
+
+    def __abs__(self) -> Any:
+        return wrap(abs(self._tensor))
+
+    def __invert__(self) -> Any:
+        return wrap(~self._tensor)
+
     def __index__(self) -> int:
         raise NotANumpyFunctionError("array[labels]")
 
@@ -125,26 +146,33 @@ def _binary(name: str) -> Callable[[NumpyLabels, Any], Any]:
     return operator
 
 
-for _name in (
-    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul "
-    "rmatmul and rand or ror xor rxor lt le gt ge"
-).split():
+for _name in [
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "truediv",
+    "rtruediv",
+    "floordiv",
+    "rfloordiv",
+    "mod",
+    "rmod",
+    "pow",
+    "rpow",
+    "and",
+    "rand",
+    "or",
+    "ror",
+    "xor",
+    "rxor",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+]:
     setattr(NumpyLabels, f"__{_name}__", _binary(f"__{_name}__"))
-
-
-def _equal(self: NumpyLabels, other: Any) -> Any:
-    return wrap(tf.equal(self._tensor, tf.cast(unwrap(other), self._tensor.dtype)))
-
-
-def _not_equal(self: NumpyLabels, other: Any) -> Any:
-    return wrap(tf.not_equal(self._tensor, tf.cast(unwrap(other), self._tensor.dtype)))
-
-
-NumpyLabels.__eq__ = _equal  # type: ignore[assignment]
-NumpyLabels.__ne__ = _not_equal  # type: ignore[assignment]
-NumpyLabels.__neg__ = lambda self: wrap(-self._tensor)  # type: ignore[attr-defined]
-NumpyLabels.__abs__ = lambda self: wrap(abs(self._tensor))  # type: ignore[attr-defined]
-NumpyLabels.__invert__ = lambda self: wrap(~self._tensor)  # type: ignore[attr-defined]
 
 
 def wrap(value: Any) -> Any:

@@ -8,17 +8,19 @@ and written back into the variables to read the result. Plain scalars (first-gen
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.data.batch import Arrays
-from elasticdl.definition import MetricFunctions, NamedMetric
 from elasticdl.errors import DefinitionError
 from elasticdl.training.keras.labels import as_numpy, unwrap
-from elasticdl.training.trainer import MetricStates
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Arrays
+    from elasticdl.definition import MetricFunctions, NamedMetric
+    from elasticdl.training.trainer import MetricStates
 
 
 class KerasMetrics:

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from elasticdl.data.batch import Arrays, Batch, leaves, map_arrays, stack
 from elasticdl.definition import Mode, ModelDefinition
-from elasticdl.errors import CorruptCheckpointError, DefinitionError, UserCodeError
+from elasticdl.errors import CorruptCheckpointError, DefinitionError
 from elasticdl.training.keras import export, inputs
 from elasticdl.training.keras.hooks import KerasHooks
 from elasticdl.training.keras.labels import NotANumpyFunctionError, as_numpy, unwrap
@@ -134,9 +134,7 @@ class KerasTrainer:
 
     def evaluate(self, batch: Batch) -> MetricStates:
         """See `trainer.Trainer`."""
-        states = self._call(
-            "evaluate", self._evaluate, (batch.features, batch.labels), self.step
-        )
+        states = self._call("evaluate", self._evaluate, (batch.features, batch.labels), self.step)
         return _to_numpy(states)
 
     def predict(self, features: Arrays) -> Arrays:
@@ -147,7 +145,7 @@ class KerasTrainer:
     def state(self) -> State:
         """See `trainer.Trainer`; the seeds of dropout are no state, the step decides them."""
         state = {path: np.array(variable.numpy()) for path, variable in self._variables().items()}
-        state["step"] = np.int64(self.step)
+        state["step"] = np.array(self.step, np.int64)
         return state
 
     def load_state(self, state: State) -> None:
@@ -216,9 +214,9 @@ class KerasTrainer:
             return array[0]
 
         trace = tf.function(
-            lambda: self._train_one(
-                map_arrays(first, features), map_arrays(first, labels), step
-            )[1],
+            lambda: self._train_one(map_arrays(first, features), map_arrays(first, labels), step)[
+                1
+            ],
             autograph=False,
         )
         shapes = trace.get_concrete_function().structured_outputs
@@ -342,8 +340,7 @@ class KerasTrainer:
         specs = map_arrays(
             lambda t: tf.TensorSpec(_open(t.shape, axes, fixed_axis), t.dtype), tensors
         )
-        key = (name, fixed_axis, tuple((s.shape, s.dtype) for s in leaves(specs)))
-        key = (*key[:2], str(key[2]))
+        key = (name, fixed_axis, str(specs))
         if key not in self._compiled:
             self._compiled[key] = self._compile(
                 lambda features, labels, at: function(
@@ -368,7 +365,10 @@ class KerasTrainer:
     def _compile(self, function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
         if self._eager:
             return function
-        return tf.function(function, input_signature=signature, autograph=False)
+        compiled: Callable[..., Any] = tf.function(
+            function, input_signature=signature, autograph=False
+        )
+        return compiled
 
     # --- the rest ---------------------------------------------------------------------------
 
@@ -460,6 +460,3 @@ def _to_numpy(states: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...
 
 def _shape_of(array: Any) -> str:
     return "missing" if array is None else f"{array.dtype}{list(array.shape)}"
-
-
-__all__ = ["KerasTrainer", "UserCodeError"]

@@ -1,0 +1,65 @@
+"""What every test may count on: quiet frameworks and no GPU.
+
+Set in the environment before any framework is imported, so that the commands a test starts
+inherit it. Fixtures that only one folder needs live in that folder's own conftest.py.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("elasticdl", deadline=None)
+settings.load_profile("elasticdl")
+# Results are compared bit by bit, and must not depend on the machine having a GPU.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """Return the root of the repository."""
+    return Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return a function that runs Python code in a fresh interpreter.
+
+    It raises `CalledProcessError` where the code fails; its output is text.
+    """
+
+    def run(code: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+        )
+
+    return run
+
+
+def _sample(name: str) -> Callable[..., Path]:
+    """Return a fixture: a folder with a data set, `train/` and `test/`, as RecordIO files."""
+
+    @pytest.fixture(scope="session", name=name)
+    def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        from elasticdl.data.samples import write_sample
+
+        folder = tmp_path_factory.mktemp(name)
+        write_sample(name, str(folder))
+        return folder
+
+    return sample
+
+
+digits, patches = _sample("digits"), _sample("patches")
+iris, wine, diabetes = _sample("iris"), _sample("wine"), _sample("diabetes")
