@@ -1,0 +1,1 @@
+"""What a run leaves behind: its output folder, checkpoints and the TrainedModel."""

@@ -1,0 +1,311 @@
+"""Checkpoints: a run's whole state, published whole, found again whole.
+
+    checkpoints/
+      step-0000000200/  one checkpoint (`checkpoint_files.py`)
+      step-0000000300/  ...
+      best.json         {"step": 200}
+
+A checkpoint counts when its folder has a manifest, and is loaded when its files have the sizes
+and hashes listed there. The two newest and the best are never pruned, so that one damaged file
+does not cost the run. What the tensors mean is the trainer's business, what the metadata means
+is the engine's; neither is looked at here.
+
+Callers: the engines save and resume; `api.py` loads the best.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+from elasticdl.artifacts.checkpoint_files import (
+    Checkpoint,
+    encode_metadata,
+    read_checkpoint,
+    write_files,
+)
+from elasticdl.artifacts.local_storage import output_errors
+from elasticdl.artifacts.remote_storage import MANIFEST
+from elasticdl.errors import CorruptCheckpointError, OutputError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+    from types import TracebackType
+
+    from elasticdl.artifacts.folder import OutputFolder
+
+FOLDER = "checkpoints"
+BEST = f"{FOLDER}/best.json"
+MIN_KEPT = 2
+
+__all__ = ["Checkpoint", "CheckpointStore", "Restored", "SavedCheckpoint"]
+
+_STEP_FOLDER = re.compile(r"^step-(\d{10,})$")
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """What saving came to.
+
+    Attributes:
+        step: The checkpoint's step.
+        num_bytes: Size of its files.
+        write_s: How long writing and publishing took, in seconds.
+        blocked_s: How long the caller of `save` or `save_in_background` was kept, in seconds.
+    """
+
+    step: int
+    num_bytes: int
+    write_s: float
+    blocked_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class Restored:
+    """A checkpoint that was found whole.
+
+    Attributes:
+        checkpoint: The newest whole one.
+        damaged: One sentence for each newer one that was passed over, newest first.
+    """
+
+    checkpoint: Checkpoint
+    damaged: Sequence[str]
+
+
+class CheckpointStore:
+    """The checkpoints of one output folder, for the process that holds its claim.
+
+    Attributes:
+        last_blocked_s: How long the last save kept its caller, in seconds; 0 before the first.
+
+    Args:
+        folder: The job's output.
+        keep_max: How many of the newest stay, beside the best; at least 2.
+
+    Raises:
+        UsageError: `keep_max` is less than 2.
+
+    Example:
+        >>> import numpy as np
+        >>> from elasticdl.artifacts.folder import OutputFolder
+        >>> store = CheckpointStore(OutputFolder("memory://doc-checkpoints"))
+        >>> saved = store.save(Checkpoint(7, {"w": np.float32([1.0, 2.0])}, {"epoch": 0}))
+        >>> store.latest().checkpoint.state
+        {'w': array([1., 2.], dtype=float32)}
+    """
+
+    def __init__(self, folder: OutputFolder, keep_max: int = 3) -> None:
+        if keep_max < MIN_KEPT:
+            raise UsageError(
+                f"--keep_checkpoint_max={keep_max}: at least {MIN_KEPT} checkpoints are kept, so "
+                "that a damaged one does not cost the run. Give 2 or more."
+            )
+        self._folder = folder
+        self._keep_max = keep_max
+        self.last_blocked_s = 0.0
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._in_flight: Future[SavedCheckpoint] | None = None
+        self._in_flight_blocked_s = 0.0
+        self._saved: list[SavedCheckpoint] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Finish what is being written; an error that is already on its way goes first."""
+        try:
+            self.wait()
+        except OutputError:
+            if error is None:
+                raise
+        finally:
+            self._writer.shutdown()
+
+    # --- Saving -------------------------------------------------------------------------------
+
+    def save(self, checkpoint: Checkpoint, *, best: bool = False) -> SavedCheckpoint:
+        """Publish a checkpoint and prune old ones; returns when it is on the disk.
+
+        Checkpoints of later steps are removed: they belong to a history that was given up when
+        the run resumed from an earlier step.
+
+        Args:
+            checkpoint: What to save.
+            best: Whether it becomes the best one.
+
+        Raises:
+            OutputError: It cannot be written, or something of it cannot be stored. The
+                checkpoints that were there before still are.
+        """
+        self.wait()
+        saved = self._write(checkpoint, encode_metadata(checkpoint), best=best)
+        self.last_blocked_s = saved.write_s
+        return replace(saved, blocked_s=saved.write_s)
+
+    def save_in_background(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
+        """Publish a checkpoint from another thread, one at a time.
+
+        Waits for the one before, if that is still being written. What came of it is told by
+        `take_saved`.
+
+        Args:
+            checkpoint: What to save; its arrays must not be changed afterwards.
+            best: Whether it becomes the best one.
+
+        Raises:
+            OutputError: The checkpoint *before* could not be written; this one is not begun.
+        """
+        self.wait()
+        begin = time.perf_counter()
+        # At once: the caller goes on and changes what it counts with.
+        metadata = encode_metadata(checkpoint)
+        self._in_flight = self._writer.submit(self._write, checkpoint, metadata, best=best)
+        self._in_flight_blocked_s = time.perf_counter() - begin
+        self.last_blocked_s += self._in_flight_blocked_s
+
+    def wait(self) -> None:
+        """Return when nothing is being written any more.
+
+        Raises:
+            OutputError: What was being written could not be.
+        """
+        if self._in_flight is None:
+            return
+        begin = time.perf_counter()
+        flight, self._in_flight = self._in_flight, None
+        saved = flight.result()
+        # Counted to the checkpoint that was waited for, so that the sum over all of them is
+        # the time the training stood still.
+        blocked_s = self._in_flight_blocked_s + time.perf_counter() - begin
+        self._saved.append(replace(saved, blocked_s=blocked_s))
+        self.last_blocked_s = blocked_s
+
+    def take_saved(self) -> list[SavedCheckpoint]:
+        """Return what `save_in_background` has published since the last call; never waits.
+
+        Raises:
+            OutputError: A checkpoint could not be written.
+        """
+        if self._in_flight is not None and self._in_flight.done():
+            self.wait()
+        taken, self._saved = self._saved, []
+        return taken
+
+    def mark_best(self, step: int) -> None:
+        """Keep the checkpoint of a step until another one is marked.
+
+        Waits for what is being written; `save_in_background(..., best=True)` does not.
+
+        Raises:
+            OutputError: There is no checkpoint of this step, or it cannot be marked.
+        """
+        self.wait()
+        if step not in self.steps():
+            raise OutputError(
+                f"{self._folder.where(FOLDER)}: there is no checkpoint of step {step} to mark as "
+                f"the best; there are those of steps {self.steps()}."
+            )
+        self._mark_best(step)
+
+    def _mark_best(self, step: int) -> None:
+        self._folder.write_bytes(BEST, json.dumps({"step": step}).encode())
+
+    def _write(self, checkpoint: Checkpoint, metadata: bytes, *, best: bool) -> SavedCheckpoint:
+        begin = time.perf_counter()
+        name = _name(checkpoint.step)
+        with self._folder.staging(name) as staging, output_errors(self._folder.where(name)):
+            num_bytes = write_files(staging, checkpoint.step, checkpoint.state, metadata)
+        if best:
+            self._mark_best(checkpoint.step)
+        self._prune(checkpoint.step)
+        return SavedCheckpoint(checkpoint.step, num_bytes, time.perf_counter() - begin, 0.0)
+
+    def _prune(self, newest: int) -> None:
+        published = [step for step in self.steps() if step <= newest]
+        kept = {self.best_step(), *published[-self._keep_max :]}
+        for name in self._folder.list(FOLDER):
+            # By name and not by `steps()`, so that unfinished uploads go as well.
+            step = _step_of(name)
+            if step is not None and step not in kept:
+                self._folder.delete(f"{FOLDER}/{name}")
+
+    # --- Finding ------------------------------------------------------------------------------
+
+    def steps(self) -> list[int]:
+        """Return the steps that have a published checkpoint, oldest first."""
+        found = [(_step_of(name), name) for name in self._folder.list(FOLDER)]
+        return sorted(
+            step
+            for step, name in found
+            if step is not None and self._folder.exists(f"{FOLDER}/{name}/{MANIFEST}")
+        )
+
+    def best_step(self) -> int | None:
+        """Return the step that is marked as the best; None if there is none."""
+        if not self._folder.exists(BEST):
+            return None
+        try:
+            return int(json.loads(self._folder.read_bytes(BEST))["step"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptCheckpointError(
+                f'{self._folder.where(BEST)}: expected {{"step": NUMBER}}. Delete the file; the '
+                "next evaluation marks the best checkpoint again."
+            ) from error
+
+    def latest(self) -> Restored | None:
+        """Return the newest checkpoint whose files are whole; None if there never was one.
+
+        Raises:
+            CorruptCheckpointError: There are checkpoints and all of them are damaged.
+            OutputError: The folder cannot be read.
+        """
+        damaged: list[str] = []
+        for step in reversed(self.steps()):
+            try:
+                return Restored(self.load(step), tuple(damaged))
+            except CorruptCheckpointError as error:
+                damaged.append(str(error))
+        if damaged:
+            raise CorruptCheckpointError(
+                f"{self._folder.where(FOLDER)}: every checkpoint is damaged:\n"
+                + "\n".join(f"  {line}" for line in damaged)
+                + f"\nDelete {self._folder.where(FOLDER)} to start over, or put a copy back."
+            )
+        return None
+
+    def best(self) -> Checkpoint | None:
+        """Return the checkpoint that is marked as the best; None if none is.
+
+        Raises:
+            CorruptCheckpointError: It is damaged.
+        """
+        step = self.best_step()
+        return None if step is None else self.load(step)
+
+    def load(self, step: int) -> Checkpoint:
+        """Return the checkpoint of a step.
+
+        Raises:
+            CorruptCheckpointError: Its files are not those its manifest lists, or there is none.
+        """
+        return read_checkpoint(self._folder, _name(step), step)
+
+
+def _name(step: int) -> str:
+    return f"{FOLDER}/step-{step:010d}"
+
+
+def _step_of(name: str) -> int | None:
+    found = _STEP_FOLDER.match(name)
+    return int(found[1]) if found else None

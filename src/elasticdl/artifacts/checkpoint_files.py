@@ -1,0 +1,172 @@
+"""One checkpoint as files: tensors, metadata, and a manifest that knows their hashes.
+
+    step-0000000200/
+      tensors-HASH.safetensors   path -> tensor
+      metadata-HASH.json         everything else
+      manifest.json              the two names, sizes and SHA-256; the step; the format's version
+
+The hash in a name lets a manifest change from one set of files to another in one step, also on
+an object store, which cannot rename a folder. Which checkpoints there are, and which stay, is
+the business of `checkpoint.py`.
+
+Callers: `checkpoint.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl.artifacts.remote_storage import MANIFEST
+from elasticdl.artifacts.tensors import read_tensors, write_tensors
+from elasticdl.errors import CorruptCheckpointError, OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from elasticdl.artifacts.folder import OutputFolder
+
+FORMAT_VERSION = 1
+
+_TENSORS = "tensors"
+_METADATA = "metadata"
+_HASH_DIGITS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A run's state at a committed step.
+
+    Attributes:
+        step: Number of updates made.
+        state: Path -> tensor: weights, statistics, optimizer slots.
+        metadata: Everything else that is needed to go on, as JSON values (the ledger, metric
+            states, what callbacks remember, seeds). Numpy values in it come back as numbers
+            and lists, other keys than strings as strings.
+    """
+
+    step: int
+    state: Mapping[str, np.ndarray[Any, Any]]
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _ListedFile:
+    """A file as a manifest lists it."""
+
+    name: str
+    num_bytes: int
+    sha256: str
+
+
+def encode_metadata(checkpoint: Checkpoint) -> bytes:
+    """Return a checkpoint's metadata as JSON.
+
+    Raises:
+        OutputError: JSON has no word for something in it.
+    """
+    try:
+        return json.dumps(checkpoint.metadata, default=_plain).encode()
+    except (TypeError, ValueError) as error:
+        raise OutputError(
+            f"The checkpoint of step {checkpoint.step} holds something that JSON has no word for: "
+            f"{error}. What a callback remembers must be numbers, texts, lists and dicts of them."
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} {value!r:.80}")
+
+
+def write_files(
+    folder: Path, step: int, state: Mapping[str, np.ndarray[Any, Any]], metadata: bytes
+) -> int:
+    """Write a checkpoint into an empty folder; return its size in bytes.
+
+    Raises:
+        OutputError: A tensor cannot be stored.
+        OSError: The folder cannot be written.
+    """
+    write_tensors(folder / f"{_TENSORS}.safetensors", state)
+    (folder / f"{_METADATA}.json").write_bytes(metadata)
+    files = {}
+    for path in list(folder.iterdir()):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        named = path.rename(path.with_stem(f"{path.stem}-{digest[:_HASH_DIGITS]}"))
+        files[path.stem] = asdict(_ListedFile(named.name, named.stat().st_size, digest))
+    manifest = {"format_version": FORMAT_VERSION, "step": step, "files": files}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2, sort_keys=True))
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def read_checkpoint(folder: OutputFolder, name: str, step: int) -> Checkpoint:
+    """Return the checkpoint in a folder, every byte of it checked.
+
+    Args:
+        folder: The output.
+        name: Name of the checkpoint's folder in it.
+        step: Which step it should be of.
+
+    Raises:
+        CorruptCheckpointError: Its files are not those its manifest lists, or there is none.
+        OutputError: Another version of elasticdl wrote it, or a store does not answer.
+    """
+    where = folder.where(f"{name}/{MANIFEST}")
+    try:
+        manifest = json.loads(_read(folder, f"{name}/{MANIFEST}"))
+        version = manifest["format_version"]
+        if version == FORMAT_VERSION:
+            _check_step(manifest["step"], step)
+            tensors = _ListedFile(**manifest["files"][_TENSORS])
+            metadata = _ListedFile(**manifest["files"][_METADATA])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptCheckpointError(
+            f"{where}: is not the manifest of the checkpoint of step {step}."
+        ) from error
+    if version != FORMAT_VERSION:
+        raise OutputError(
+            f"{where}: has format version {version}; this elasticdl reads {FORMAT_VERSION}. "
+            "Resume with the elasticdl that wrote it, or name another --output."
+        )
+    data = _read_verified(folder, name, tensors)
+    try:
+        state = read_tensors(data, folder.where(f"{name}/{tensors.name}"))
+    except OutputError as error:
+        raise CorruptCheckpointError(str(error)) from error
+    return Checkpoint(step, state, json.loads(_read_verified(folder, name, metadata)))
+
+
+def _check_step(found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(f"step {found}")
+
+
+def _read_verified(folder: OutputFolder, name: str, listed: _ListedFile) -> bytes:
+    path = f"{name}/{listed.name}"
+    data = _read(folder, path)
+    found = hashlib.sha256(data).hexdigest()
+    if (len(data), found) != (listed.num_bytes, listed.sha256):
+        raise CorruptCheckpointError(
+            f"{folder.where(path)}: expected {listed.num_bytes} bytes with SHA-256 "
+            f"{listed.sha256:.12}..., found {len(data)} bytes with {found:.12}...."
+        )
+    return data
+
+
+def _read(folder: OutputFolder, path: str) -> bytes:
+    try:
+        return folder.read_bytes(path)
+    except OutputError as error:
+        # A store that does not answer is no damaged checkpoint: passing the newest over would
+        # throw its steps away.
+        if folder.is_local or not folder.exists(path):
+            raise CorruptCheckpointError(str(error)) from error
+        raise

@@ -1,0 +1,157 @@
+"""Who may write into an output folder: one process at a time, and only runs of one job.
+
+    claim --> is it ours to touch? --> lock --> tidy up --> same job? --> generation + 1
+                     |                  |                      |
+              OutputTakenError   OutputBusyError        OutputTakenError
+
+Nothing is created in a folder that holds something else. How the lock holds, and where it does
+so less well, is said in `lock.py`. Every claim counts the folder's generation up, so that
+events and later engines can tell one start of a job from another.
+
+Callers: `OutputFolder.claim`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from elasticdl.artifacts.lock import hold
+from elasticdl.errors import OutputError, OutputTakenError
+from elasticdl.job import Job
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from elasticdl.artifacts.folder import OutputFolder
+    from elasticdl.artifacts.lock import Lock
+
+JOB_FILE = "job.json"
+LOCK_FILE = ".lock"
+GENERATION_FILE = ".generation"
+
+
+@dataclass
+class Claim:
+    """The right to write into an output, until `release` or the end of the `with` block.
+
+    Attributes:
+        resumed: Whether an earlier run of the same job left something there.
+        generation: How often the job was started in this folder, 1 the first time.
+    """
+
+    resumed: bool
+    generation: int
+    _lock: Lock = field(repr=False)
+
+    def release(self) -> None:
+        """Let others claim the output; doing it twice does no harm."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def claim(folder: OutputFolder, job: Job) -> Claim:
+    """Hold an output for one run of a job.
+
+    Args:
+        folder: The output; it is made if it is not there.
+        job: What is to run. `job.json` in the folder is written, or compared by
+            `Job.identity()` and then renewed (a job may be resumed with more epochs).
+
+    Raises:
+        OutputBusyError: Another process works on it; names its process id and host.
+        OutputTakenError: It holds another job, or files that are not a job's.
+        OutputError: It cannot be written, or its `job.json` cannot be read.
+    """
+    _refuse_foreign(folder)
+    lock = hold(folder, LOCK_FILE)
+    try:
+        _refuse_foreign(folder)
+        folder.remove_stale()
+        resumed = folder.exists(JOB_FILE)
+        if resumed:
+            _refuse_another_job(folder, job)
+        generation = _read_generation(folder) + 1
+        folder.write_bytes(GENERATION_FILE, str(generation).encode())
+        folder.write_bytes(JOB_FILE, job.to_json().encode())
+    except BaseException:
+        lock.release()
+        raise
+    return Claim(resumed, generation, lock)
+
+
+def _refuse_foreign(folder: OutputFolder) -> None:
+    names = [name for name in folder.list() if name not in {LOCK_FILE, GENERATION_FILE}]
+    if names and JOB_FILE not in names:
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")  # noqa: PLR2004 - enough to recognise a folder by
+        raise OutputTakenError(
+            f"{folder.uri} is not empty and holds no {JOB_FILE} (it holds {shown}), so it is not "
+            "the output of a job. Name an empty or new folder with --output."
+        )
+
+
+def _refuse_another_job(folder: OutputFolder, job: Job) -> None:
+    where = folder.where(JOB_FILE)
+    try:
+        there = Job.from_json(folder.read_bytes(JOB_FILE).decode()).identity()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OutputError(
+            f"{where}: cannot be read as a job ({type(error).__name__}: {error}). It is damaged, "
+            "or another version of elasticdl wrote it. Name another --output, or delete "
+            f"{folder.uri} to start over."
+        ) from error
+    # Through JSON, as what is there came: a tuple and a list are the same request.
+    asked = json.loads(json.dumps(job.identity()))
+    differing = _differences(json.loads(json.dumps(there)), asked)
+    if differing:
+        lines = "\n".join(f"  {line}" for line in differing)
+        raise OutputTakenError(
+            f"{folder.uri} belongs to another job. What differs:\n{lines}\n"
+            f"Name another --output, or delete {folder.uri} to start over."
+        )
+
+
+_ABSENT = object()
+
+
+def _differences(there: Any, asked: Any, name: str = "") -> list[str]:
+    """Return one line for each field that differs, by its dotted name."""
+    if isinstance(there, dict) and isinstance(asked, dict):
+        return [
+            line
+            for key in sorted({*there, *asked})
+            for line in _differences(
+                there.get(key, _ABSENT), asked.get(key, _ABSENT), f"{name}.{key}" if name else key
+            )
+        ]
+    if there == asked and type(there) is type(asked):
+        return []
+    return [f"{name}: {_shown(there)} there, {_shown(asked)} asked for"]
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is _ABSENT else repr(value)
+
+
+def _read_generation(folder: OutputFolder) -> int:
+    if not folder.exists(GENERATION_FILE):
+        return 0
+    text = folder.read_bytes(GENERATION_FILE)
+    try:
+        return int(text)
+    except ValueError as error:
+        raise OutputError(
+            f"{folder.where(GENERATION_FILE)}: expected a whole number, found {text[:20]!r}. "
+            "Write the number of times this job was started into it, or delete the folder."
+        ) from error

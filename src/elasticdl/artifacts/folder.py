@@ -1,0 +1,215 @@
+"""The output of a job: one folder, on this machine or on an object store.
+
+Everything a run leaves behind is written through an `OutputFolder`, so that three things hold
+wherever it lies: a name never leads out of the folder, a file or folder is whole or not there,
+and trouble is an `OutputError` that names the path and the way out. It knows nothing of what
+is written; who may write is decided in `claim.py`.
+
+    OUTPUT/
+      job.json        whose it is (`claim.py`)         .lock        who works on it now
+      checkpoints/    `checkpoint.py`                  .generation  how often it was started
+      trained_model.pb, params.safetensors, zoo/ ...   `trained_model.py`
+      events.jsonl    `event_log.py`
+
+Callers: `api.py` and the engines; `evaluation/` and `prediction/` read trained models by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from elasticdl.artifacts.claim import claim
+from elasticdl.artifacts.local_storage import LocalStorage
+from elasticdl.artifacts.remote_storage import RemoteStorage
+from elasticdl.data.stored_file import local_path
+from elasticdl.errors import OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from elasticdl.artifacts.claim import Claim
+    from elasticdl.job import Job
+
+
+class OutputFolder:
+    """A folder that files appear in whole.
+
+    Making one reads and writes nothing; the folder itself is made by the first write. Names are
+    relative, with `/` between their parts; the empty name is the folder itself.
+
+    Attributes:
+        uri: Where it is, as it was named.
+        is_local: Whether it lies on this machine.
+
+    Raises:
+        MissingExtraError: A package is needed to reach such an address.
+        UsageError: There is no such kind of address.
+
+    Example:
+        >>> folder = OutputFolder("memory://doc-folder")
+        >>> folder.write_bytes("reports/first.txt", b"well")
+        >>> folder.list("reports")
+        ['first.txt']
+        >>> folder.read_bytes("reports/first.txt")
+        b'well'
+    """
+
+    def __init__(self, uri: str | os.PathLike[str]) -> None:
+        self.uri = os.fspath(uri)
+        path = local_path_of(self.uri)
+        self.is_local = path is not None
+        self._storage = RemoteStorage(self.uri) if path is None else LocalStorage(path)
+
+    def __repr__(self) -> str:
+        return f"OutputFolder({self.uri!r})"
+
+    def where(self, name: str = "") -> str:
+        """Return the path or URI of a name, for messages."""
+        return self._storage.where(_checked(name, self.uri))
+
+    def local_path(self, name: str = "") -> Path | None:
+        """Return the path of a name; None if the folder is not on this machine."""
+        storage = self._storage
+        return storage.path(_checked(name, self.uri)) if isinstance(storage, LocalStorage) else None
+
+    def read_bytes(self, name: str) -> bytes:
+        """Return the content of a file.
+
+        Raises:
+            OutputError: There is none, or it cannot be read.
+        """
+        return self._storage.read_bytes(_checked(name, self.uri))
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Write a whole file in one step; on an object store, with one put.
+
+        Raises:
+            OutputError: It cannot be written; what was there before still is.
+        """
+        self._storage.write_bytes(_checked(name, self.uri), data)
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """Yield an empty folder on this machine, on the output's own disk; it is gone afterwards.
+
+        Raises:
+            OutputError: It cannot be made.
+        """
+        path = self._storage.new_staging("scratch")
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def staging(self, name: str) -> Iterator[Path]:
+        """Yield an empty folder on this machine that is published when the block ends.
+
+        Nothing of it stays if the block raises.
+
+        Raises:
+            OutputError: It cannot be made or published; what was there before still is.
+        """
+        name = _checked(name, self.uri)
+        path = self._storage.new_staging(name)
+        try:
+            yield path
+            self._storage.publish(path, name)
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def publish(self, local_folder: Path, name: str) -> None:
+        """Make a folder (or file) of this machine appear under a name, replacing what is there.
+
+        On this machine it appears in one step. On an object store its `manifest.json` is
+        uploaded last, and a folder that should have one and has none is not there yet.
+
+        Args:
+            local_folder: What to publish; it is moved, so it is gone afterwards.
+            name: What it is called from then on.
+
+        Raises:
+            OutputError: It cannot be published; a local target is as it was before.
+        """
+        self._storage.publish(local_folder, _checked(name, self.uri))
+
+    def list(self, name: str = "") -> Sequence[str]:
+        """Return the names in a folder, sorted; none if there is no such folder."""
+        return self._storage.names(_checked(name, self.uri))
+
+    def exists(self, name: str = "") -> bool:
+        """Return whether there is a file or a folder of this name."""
+        return self._storage.exists(_checked(name, self.uri))
+
+    def delete(self, name: str) -> None:
+        """Remove a file or a folder, if it is there.
+
+        Raises:
+            OutputError: It cannot be removed.
+        """
+        self._storage.delete(_checked(name, self.uri))
+
+    def fetch(self, name: str, destination: Path) -> None:
+        """Copy a file or folder to a new path on this machine.
+
+        Raises:
+            OutputError: It is not there, or cannot be read or written.
+        """
+        if not self.exists(name):
+            raise OutputError(f"{self.where(name)}: there is no such file or folder.")
+        self._storage.fetch(_checked(name, self.uri), destination)
+
+    def claim(self, job: Job) -> Claim:
+        """Hold the folder for the time of a run; see `claim.claim`."""
+        return claim(self, job)
+
+    def move(self, name: str, to: str) -> None:
+        """Give a file another name in the folder, replacing the file that has it.
+
+        Raises:
+            OutputError: It cannot be moved.
+        """
+        self._storage.move(_checked(name, self.uri), _checked(to, self.uri))
+
+    def remove_stale(self, of: str | None = None) -> None:
+        """Remove what dead processes left half-written; only for who holds it.
+
+        Args:
+            of: Name in the folder of what was being written; None is anything anywhere in it.
+
+        Raises:
+            OutputError: It cannot be removed.
+        """
+        self._storage.remove_stale(of)
+
+
+def local_path_of(uri: str) -> Path | None:
+    """Return the absolute path that a path or `file://` URI names; None for other URIs.
+
+    Example:
+        >>> local_path_of("file:///data/out").as_posix()
+        '/data/out'
+        >>> local_path_of("s3://bucket/out") is None
+        True
+    """
+    path = local_path(uri)
+    return None if path is None else Path(path).expanduser().absolute()
+
+
+def _checked(name: str, uri: str) -> str:
+    """Return a name in its plain form.
+
+    Raises:
+        OutputError: It leads out of the folder.
+    """
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
+        raise OutputError(
+            f"{name!r} is not a name inside {uri}: it must be relative, with / between its parts "
+            "and no '..'."
+        )
+    return "" if path == PurePosixPath() else str(path)

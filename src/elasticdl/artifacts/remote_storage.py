@@ -1,0 +1,159 @@
+"""A folder on an object store, reached through fsspec: `s3://`, `gs://`, `memory://`, ...
+
+An object store has no rename, so a folder cannot appear in one step. One object can: it is
+there when its upload is complete. A folder is therefore uploaded with its manifest last and
+removed with its manifest first, and whoever reads a folder without one treats it as not there.
+A folder that replaces another does so when its manifest is there; files whose content differs
+must differ in name for that (a checkpoint's names hold their hash).
+File systems that are no object stores (`sftp://`, `hdfs://`) are written the same way; on
+those a file that is being uploaded can be seen.
+
+Callers: `folder.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from elasticdl.artifacts.local_storage import is_temporary, missing
+from elasticdl.data.stored_file import filesystem
+from elasticdl.errors import ElasticDLError, OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MANIFEST = "manifest.json"
+"""The file that makes a folder whole: uploaded last, removed first."""
+
+
+class RemoteStorage:
+    """The files of a folder on an object store; `LocalStorage` has the same methods."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri.rstrip("/")
+        self._fs, root = filesystem(self.uri)
+        self._root = root.rstrip("/")
+
+    def where(self, name: str) -> str:
+        """Return the URI of a name, for messages."""
+        return f"{self.uri}/{name}" if name else self.uri
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}".rstrip("/")
+
+    @contextlib.contextmanager
+    def _errors(self, name: str, doing: str) -> Iterator[None]:
+        """Turn what a store's library raises into an `OutputError`."""
+        try:
+            yield
+        except ElasticDLError:
+            raise
+        except Exception as error:
+            # Every store raises classes of its own; none of them is worth importing here.
+            raise OutputError(
+                f"{self.where(name)}: cannot be {doing}: {type(error).__name__}: {error}. Check "
+                "the address and your credentials, or name another place with --output."
+            ) from error
+
+    def read_bytes(self, name: str) -> bytes:
+        """Return a file's content.
+
+        Raises:
+            OutputError: There is none, or it cannot be read.
+        """
+        with self._errors(name, "read"):
+            try:
+                return bytes(self._fs.cat_file(self._path(name)))
+            except FileNotFoundError as error:
+                raise missing(self.where(name)) from error
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Upload a whole file with one put."""
+        with self._errors(name, "written"):
+            self._fs.pipe_file(self._path(name), data)
+
+    def new_staging(self, name: str) -> Path:
+        """Return a new empty folder on this machine, to be uploaded by `publish`."""
+        return Path(tempfile.mkdtemp(prefix=f"elasticdl-{PurePosixPath(name).name}-"))
+
+    def publish(self, aside: Path, name: str) -> None:
+        """Upload a file or folder, the manifest last; `aside` is gone afterwards."""
+        with self._errors(name, "written"):
+            if aside.is_dir():
+                self._upload_folder(aside, name)
+                shutil.rmtree(aside)
+            else:
+                self._fs.put_file(str(aside), self._path(name))
+                aside.unlink()
+
+    def _upload_folder(self, aside: Path, name: str) -> None:
+        root = self._path(name)
+        before = set(self._fs.find(root)) if self._fs.exists(root) else set()
+        files = [path for path in aside.rglob("*") if path.is_file()]
+        for path in sorted(files, key=lambda path: (path == aside / MANIFEST, path)):
+            target = f"{root}/{path.relative_to(aside).as_posix()}"
+            self._fs.put_file(str(path), target)
+            before.discard(target)
+        # Only now: until the manifest was there, these files were the folder.
+        for path in sorted(before):
+            self._fs.rm_file(path)
+
+    def names(self, name: str) -> list[str]:
+        """Return the names in a folder, sorted; none if there is no such folder."""
+        path = self._path(name)
+        with self._errors(name, "listed"):
+            # A listing that was remembered would hide what another process wrote.
+            self._fs.invalidate_cache()
+            try:
+                found = self._fs.ls(path, detail=False)
+            except FileNotFoundError:
+                return []
+        # Some stores list a folder's own marker object among what is in it.
+        parent = PurePosixPath("/", path)
+        children = [PurePosixPath("/", entry) for entry in found]
+        return sorted({child.name for child in children if child.parent == parent})
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is a file or a folder of this name."""
+        with self._errors(name, "read"):
+            self._fs.invalidate_cache()
+            return bool(self._fs.exists(self._path(name)))
+
+    def delete(self, name: str) -> None:
+        """Remove a file or folder, if it is there; a folder's manifest goes first."""
+        with self._errors(name, "deleted"):
+            for path in (f"{self._path(name)}/{MANIFEST}", self._path(name)):
+                if self._fs.exists(path):
+                    self._fs.rm(path, recursive=True)
+
+    def fetch(self, name: str, destination: Path) -> None:
+        """Download a file or folder to a new path on this machine."""
+        with self._errors(name, "read"):
+            if self._fs.isfile(self._path(name)):
+                self._fs.get_file(self._path(name), str(destination))
+                return
+            root = PurePosixPath("/", self._path(name))
+            for path in self._fs.find(self._path(name)):
+                target = destination / PurePosixPath("/", path).relative_to(root)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                self._fs.get_file(path, str(target))
+
+    def move(self, name: str, to: str) -> None:
+        """Give a file another name; a copy within the store, then a removal."""
+        with self._errors(to, "written"):
+            self._fs.mv(self._path(name), self._path(to))
+
+    def remove_stale(self, of: str | None) -> None:
+        """Remove what dead processes left half-written of one name.
+
+        A job folder has nothing of the kind: what is not whole there has no manifest, and is
+        replaced when its turn comes.
+        """
+        if of is not None:
+            for name in self.names(""):
+                if is_temporary(name, of):
+                    self.delete(name)

@@ -1,0 +1,113 @@
+"""Named arrays as a safetensors file, whatever their dtype, shape and layout.
+
+The safetensors package writes memory as it lies and has no numpy dtype for bfloat16 when it
+reads; both are settled here. It knows neither checkpoints nor trained models, and never pickles.
+
+Callers: `checkpoint.py`, `trained_model.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from elasticdl.errors import OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_NUMPY_DTYPES = {
+    "BOOL": "bool",
+    "I8": "int8",
+    "I16": "int16",
+    "I32": "int32",
+    "I64": "int64",
+    "U8": "uint8",
+    "U16": "uint16",
+    "U32": "uint32",
+    "U64": "uint64",
+    "F16": "float16",
+    "F32": "float32",
+    "F64": "float64",
+    "C64": "complex64",
+}
+_ML_DTYPES = {
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+}
+_STORABLE = frozenset({*_NUMPY_DTYPES.values(), *_ML_DTYPES.values()})
+
+_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Write named arrays into a new file.
+
+    Args:
+        path: The file.
+        tensors: Name -> array of any shape, also 0-d and empty.
+
+    Raises:
+        OutputError: An array's dtype cannot be stored.
+        OSError: The file cannot be written.
+    """
+    # asarray, not ascontiguousarray: that would make a scalar an array of one.
+    dense = {name: np.asarray(value, order="C") for name, value in tensors.items()}
+    for name, array in dense.items():
+        if array.dtype.name not in _STORABLE:
+            raise OutputError(
+                f"{name!r} has dtype {array.dtype}; what can be stored is "
+                f"{', '.join(sorted(_STORABLE))}. Convert it, or keep it out of the model's state."
+            )
+    try:
+        safetensors.numpy.save_file(dense, path)
+    except safetensors.SafetensorError as error:
+        # The package reports a full disk as its own error, with the system's number in the text.
+        number = _SYSTEM_ERROR.search(str(error))
+        if number is None:
+            raise OutputError(f"{path}: cannot be written: {error}.") from error
+        raise OSError(int(number[1]), str(error), str(path)) from error
+
+
+def read_tensors(data: bytes, where: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the arrays `write_tensors` wrote, each in memory of its own.
+
+    Args:
+        data: The whole file.
+        where: What an error names.
+
+    Raises:
+        OutputError: The bytes are not a safetensors file, or hold a dtype numpy has no word for.
+    """
+    try:
+        found = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
+    except safetensors.SafetensorError as error:
+        raise OutputError(f"{where}: is not a whole safetensors file: {error}.") from error
+    return {
+        name: np.frombuffer(tensor["data"], _dtype(tensor["dtype"], where)).reshape(tensor["shape"])
+        for name, tensor in found
+    }
+
+
+def _dtype(name: str, where: str) -> np.dtype[Any]:
+    if name in _NUMPY_DTYPES:
+        return np.dtype(_NUMPY_DTYPES[name])
+    if name in _ML_DTYPES:
+        # Every framework that makes such tensors brings this package; no other model needs it.
+        import ml_dtypes  # noqa: PLC0415
+
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+        return dtype
+    raise OutputError(
+        f"{where}: holds a tensor of dtype {name}; what can be read is "
+        f"{', '.join(sorted({*_NUMPY_DTYPES, *_ML_DTYPES}))}. A newer elasticdl may read it."
+    )

@@ -1,0 +1,355 @@
+"""The TrainedModel: a folder that is enough to predict, evaluate and explain where it came from.
+
+    OUTPUT/
+      trained_model.pb     what it is (`Description`), the seal of the rest: written last
+      params.safetensors   path -> tensor
+      zoo/                 the user's code as it was
+      saved_model/ ...     for serving, whatever the trainer exports
+
+A folder without `trained_model.pb` is no TrainedModel (yet). When one replaces another, that
+file goes first, so that old words never stand beside new tensors; a run that dies in between
+makes the TrainedModel again from its last checkpoint. How the zoo is copied and what a framework
+exports is given in as functions: neither is known here.
+
+Callers: the engines save, `api.py` and `prediction/` load.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import time
+import weakref
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from elasticdl.artifacts import trained_model_pb2
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.local_storage import output_errors
+from elasticdl.artifacts.tensors import read_tensors, write_tensors
+from elasticdl.errors import OutputError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+
+FORMAT_VERSION = 1
+MODEL_FILE = "trained_model.pb"
+PARAMS_FILE = "params.safetensors"
+ZOO_FOLDER = "zoo"
+
+_RESERVED = frozenset(
+    {MODEL_FILE, PARAMS_FILE, ZOO_FOLDER, "checkpoints", "job.json", "events.jsonl"}
+)
+
+MetricValues: TypeAlias = "Mapping[str, float | list[float]]"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a trained model is, as `trained_model.pb` says it. Absent texts are empty.
+
+    Attributes:
+        model_def: Dotted name within the zoo: file, then class or function.
+        model_def_params: As given with `--params`.
+        input_function: Dotted name that was given with `--input_fn`.
+        loss: Dotted name that was given with `--loss`.
+        optimizer: Dotted name that was given with `--optimizer`.
+        docker_commit_id: A pullable image that holds the zoo.
+        dialect: How the model was described.
+        model_zoo: Folder or URL the model came from; empty for the prebuilt zoo.
+        zoo_commit: Commit of the zoo, where it is a git repository.
+        framework: Which trainer runs it.
+        versions: Package -> version that trained it.
+        data_schema_json: What `data_schema()` said (`Schema.to_json`).
+        job_id: Names the job.
+        job_json: The whole job (`Job.to_json`).
+        created_unix_s: When it was saved, in seconds since 1970-01-01 UTC.
+        overrides: Contract function -> dotted name of what replaced it.
+        metrics: What it scored when it was saved; one value, or one a class or threshold.
+        step: Updates made.
+        exports: Names of what lies beside it for serving; filled in by `save_trained_model`.
+        params_filename: Where the tensors are; filled in by `save_trained_model`.
+        params_sha256: Their file's SHA-256; filled in by `save_trained_model`.
+        format_version: Of the folder; filled in by `save_trained_model`.
+    """
+
+    model_def: str
+    model_def_params: str = ""
+    input_function: str = ""
+    loss: str = ""
+    optimizer: str = ""
+    docker_commit_id: str = ""
+    dialect: str = ""
+    model_zoo: str = ""
+    zoo_commit: str = ""
+    framework: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    data_schema_json: str = ""
+    job_id: str = ""
+    job_json: str = ""
+    created_unix_s: float = 0.0
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    metrics: MetricValues = field(default_factory=dict)
+    step: int = 0
+    exports: Sequence[str] = ()
+    params_filename: str = PARAMS_FILE
+    params_sha256: str = ""
+    format_version: int = FORMAT_VERSION
+
+
+class TrainedModel:
+    """A saved model; its words are at hand, its tensors are read when they are asked for.
+
+    Attributes:
+        folder: Where it lies.
+        description: What it is.
+    """
+
+    def __init__(self, folder: OutputFolder, description: Description) -> None:
+        self.folder = folder
+        self.description = description
+
+    def __repr__(self) -> str:
+        return f"TrainedModel({self.folder.uri!r}, {self.description.model_def!r})"
+
+    @cached_property
+    def params(self) -> Mapping[str, np.ndarray[Any, Any]]:
+        """Path -> tensor, read and checked at first use.
+
+        Raises:
+            OutputError: The file is missing, damaged or not the one that was saved.
+        """
+        name = self.description.params_filename
+        _refuse_way_out(self.folder, name)
+        data = self.folder.read_bytes(name)
+        found = hashlib.sha256(data).hexdigest()
+        if found != self.description.params_sha256:
+            raise OutputError(
+                f"{self.folder.where(name)}: is damaged: expected SHA-256 "
+                f"{self.description.params_sha256:.12}..., found {found:.12}... in "
+                f"{len(data)} bytes. Copy the folder anew, or run the training again: it goes on "
+                "from its last checkpoint."
+            )
+        return read_tensors(data, self.folder.where(name))
+
+    @cached_property
+    def zoo(self) -> Path:
+        """The user's code as a folder on this machine; a remote one is downloaded once.
+
+        Raises:
+            OutputError: There is none, or it cannot be downloaded.
+        """
+        return self._on_this_machine(ZOO_FOLDER)
+
+    def exported(self, name: str) -> Path:
+        """Return what was exported under a name, on this machine.
+
+        Raises:
+            OutputError: Nothing was, or it cannot be downloaded.
+        """
+        if name not in self.description.exports:
+            raise OutputError(
+                f"{self.folder.uri}: holds no {name}; it has "
+                f"{', '.join(self.description.exports) or 'nothing for serving'}."
+            )
+        return self._on_this_machine(name)
+
+    def _on_this_machine(self, name: str) -> Path:
+        path = self.folder.local_path(name)
+        if path is None:
+            path = self._downloads / name
+            if not path.exists():
+                self.folder.fetch(name, path)
+        elif not path.exists():
+            raise OutputError(f"{path}: is missing from the trained model. Copy the folder anew.")
+        return path
+
+    @cached_property
+    def _downloads(self) -> Path:
+        path = tempfile.mkdtemp(prefix="elasticdl-model-")
+        # As long as this object: the code in it is imported while the model is used.
+        weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+        return Path(path)
+
+
+def save_trained_model(
+    folder: OutputFolder,
+    description: Description,
+    params: Mapping[str, np.ndarray[Any, Any]],
+    *,
+    copy_zoo: Callable[[Path], None] | None = None,
+    export: Callable[[Path], None] | None = None,
+) -> TrainedModel:
+    """Write a trained model into a folder, replacing the one that is there.
+
+    Args:
+        folder: The job's output.
+        description: What the model is; the fields that describe files are filled in here.
+        params: Path -> tensor.
+        copy_zoo: Fills an empty folder with the user's code.
+        export: Fills an empty folder with files and folders for serving; each appears beside
+            the model under its own name.
+
+    Returns:
+        The model, as `load_trained_model` would return it.
+
+    Raises:
+        OutputError: It cannot be written, or an export has a name of ours. There is no
+            TrainedModel then; the checkpoints are untouched.
+
+    Example:
+        >>> folder = OutputFolder("memory://doc-model")
+        >>> saved = save_trained_model(folder, Description("mnist.model"), {"w": np.zeros(2)})
+        >>> load_trained_model("memory://doc-model").params
+        {'w': array([0., 0.])}
+    """
+    with folder.scratch() as scratch, output_errors(folder.where()):
+        exports = _prepare(scratch, params, copy_zoo, export)
+        with (scratch / PARAMS_FILE).open("rb") as file:
+            params_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        stale = {ZOO_FOLDER, *_exports_of(folder)} - {path.name for path in scratch.iterdir()}
+        # From here to the last line there is no TrainedModel.
+        folder.delete(MODEL_FILE)
+        for name in sorted(stale):
+            folder.delete(name)
+        for path in sorted(scratch.iterdir()):
+            folder.publish(path, path.name)
+    description = replace(
+        description,
+        created_unix_s=description.created_unix_s or time.time(),
+        exports=tuple(exports),
+        params_filename=PARAMS_FILE,
+        params_sha256=params_sha256,
+        format_version=FORMAT_VERSION,
+    )
+    folder.write_bytes(MODEL_FILE, _encode(description))
+    return TrainedModel(folder, description)
+
+
+def load_trained_model(uri: str | os.PathLike[str]) -> TrainedModel:
+    """Return the trained model in a folder, its tensors not read yet.
+
+    Args:
+        uri: The folder, on this machine or as an address.
+
+    Raises:
+        OutputError: There is no finished model, its file is damaged, or another version of
+            elasticdl wrote it.
+    """
+    folder = OutputFolder(uri)
+    if not folder.exists(MODEL_FILE):
+        raise OutputError(_why_none(folder))
+    return TrainedModel(folder, _decode(folder.read_bytes(MODEL_FILE), folder.where(MODEL_FILE)))
+
+
+def _why_none(folder: OutputFolder) -> str:
+    if not folder.exists():
+        return f"{folder.uri}: there is no such folder. Name the output of a finished training."
+    if folder.exists("checkpoints"):
+        return (
+            f"{folder.uri}: its training is not finished, so it holds checkpoints and no "
+            f"{MODEL_FILE}. Run the same `elasticdl train` again: it goes on where it ended."
+        )
+    return f"{folder.uri}: holds no {MODEL_FILE}. Name the output of a finished training."
+
+
+def _prepare(
+    scratch: Path,
+    params: Mapping[str, np.ndarray[Any, Any]],
+    copy_zoo: Callable[[Path], None] | None,
+    export: Callable[[Path], None] | None,
+) -> list[str]:
+    """Lay out everything but `trained_model.pb` in a folder; return the names of the exports."""
+    if export is not None:
+        export(scratch)
+    exports = sorted(path.name for path in scratch.iterdir())
+    taken = sorted(_RESERVED.intersection(exports))
+    if taken:
+        raise OutputError(
+            f"The export wrote {', '.join(taken)}, which is a name of the output folder itself. "
+            "Give what is exported another name, such as saved_model."
+        )
+    write_tensors(scratch / PARAMS_FILE, params)
+    if copy_zoo is not None:
+        (scratch / ZOO_FOLDER).mkdir()
+        copy_zoo(scratch / ZOO_FOLDER)
+    return exports
+
+
+def _exports_of(folder: OutputFolder) -> Sequence[str]:
+    """Return what the model that is being replaced exported."""
+    try:
+        data = folder.read_bytes(MODEL_FILE)
+        names = _decode(data, folder.where(MODEL_FILE)).exports
+    except OutputError:
+        # There is none, or none that says so: nothing to tidy up by.
+        return ()
+    return [name for name in names if "/" not in name and name not in _RESERVED]
+
+
+def _refuse_way_out(folder: OutputFolder, name: str) -> None:
+    """Raise if a name that came with the model leads out of it, also by a link."""
+    path = folder.local_path(name)
+    root = folder.local_path()
+    if path is None or root is None or path.resolve().is_relative_to(root.resolve()):
+        return
+    raise OutputError(
+        f"{folder.where(MODEL_FILE)}: names {name!r} as its tensors, which leads out of the "
+        "folder. Use the model only if you know where it came from, with its files in one folder."
+    )
+
+
+def _encode(description: Description) -> bytes:
+    metrics = {name: _metric_value(value) for name, value in description.metrics.items()}
+    plain = {f.name: getattr(description, f.name) for f in fields(description)}
+    message = trained_model_pb2.TrainedModel(**{**plain, "metrics": metrics})
+    body: bytes = message.SerializeToString(deterministic=True)
+    return body + _seal(body)
+
+
+def _metric_value(value: Any) -> Any:
+    array = np.asarray(value, dtype=np.float64)
+    return trained_model_pb2.MetricValue(values=array.ravel().tolist(), is_list=array.ndim > 0)
+
+
+def _seal(body: bytes) -> bytes:
+    """Return the field that goes behind all others: protobuf messages can be appended to."""
+    sha256 = hashlib.sha256(body).digest()
+    return bytes(trained_model_pb2.TrainedModel(sha256=sha256).SerializeToString())
+
+
+def _decode(data: bytes, where: str) -> Description:
+    body = data[: -len(_seal(b""))]
+    if data != body + _seal(body):
+        raise OutputError(
+            f"{where}: is damaged, or was not written by elasticdl: its {len(data)} bytes do not "
+            "have the hash at their end. Copy the folder anew, or run the training again: it goes "
+            "on from its last checkpoint."
+        )
+    message = trained_model_pb2.TrainedModel.FromString(body)
+    if message.format_version != FORMAT_VERSION:
+        # There is no older format yet; the first one to come will be converted here.
+        raise OutputError(
+            f"{where}: has format version {message.format_version} and was written by elasticdl "
+            f"{message.versions.get('elasticdl', 'of an unknown version')}; this one reads "
+            f"version {FORMAT_VERSION}. Use that elasticdl, or a newer one than this."
+        )
+    values: dict[str, Any] = {f.name: getattr(message, f.name) for f in fields(Description)}
+    return Description(
+        **{
+            **values,
+            "versions": dict(message.versions),
+            "overrides": dict(message.overrides),
+            "exports": tuple(message.exports),
+            "metrics": {
+                name: list(metric.values) if metric.is_list else metric.values[0]
+                for name, metric in message.metrics.items()
+            },
+        }
+    )

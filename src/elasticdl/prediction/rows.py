@@ -1,0 +1,164 @@
+"""What a row of predictions is: a key and one field per model output.
+
+Keys and names are made here for every format alike; how a row is stored is the business of
+`recordio.py`, `csv.py` and `parquet.py`.
+
+Callers: `writers.py` and those three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from elasticdl.data.file_ranges import split_range
+from elasticdl.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elasticdl.data.batch import Arrays
+    from elasticdl.data.record_source import RecordFile
+
+KEY = "key"
+_ONLY_OUTPUT = "output"
+
+Columns: TypeAlias = "Mapping[str, np.ndarray[Any, Any]]"
+"""Output name -> array, one row an example; in the model's order."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """What one output is in every row.
+
+    Attributes:
+        name: Its name.
+        dtype: Name of its numpy dtype, as the model gave it; `bytes` for texts.
+        shape: Of one example.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def named_outputs(outputs: Arrays, num_examples: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Return a model's outputs by the names they are written under.
+
+    A single output is `output`, those of a dict have their names, those of a list are
+    `output_0`, `output_1`, ...
+
+    Args:
+        outputs: As the trainer's `predict` returned them.
+        num_examples: What the first axis of each must be.
+
+    Raises:
+        DefinitionError: An output has another first axis or an impossible name, or two have one.
+
+    Example:
+        >>> sorted(named_outputs([np.zeros(3), np.ones((3, 2))], 3))
+        ['output_0', 'output_1']
+    """
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    for name, value in _named(outputs, ""):
+        array = np.asarray(value)
+        if array.ndim == 0 or len(array) != num_examples:
+            raise DefinitionError(
+                f"The model's output {name!r} has shape {list(array.shape)} for {num_examples} "
+                "examples. Its first axis must be the example: do not sum or squeeze it away."
+            )
+        if name == KEY or name in found:
+            raise DefinitionError(
+                f"The model has an output named {name!r}, which is the name of "
+                f"{'the column of record keys' if name == KEY else 'another output'}. "
+                "Rename the layer that makes it."
+            )
+        if not _is_writable(array):
+            raise DefinitionError(
+                f"The model's output {name!r} is {array.dtype}; predictions are real numbers, "
+                "texts or byte strings. Convert it in the model."
+            )
+        found[name] = array
+    return found
+
+
+def _named(tree: Arrays, prefix: str) -> list[tuple[str, Any]]:
+    if isinstance(tree, Mapping):
+        items = [(f"{prefix}{name}", value) for name, value in tree.items()]
+    elif isinstance(tree, (list, tuple)):
+        items = [(f"{prefix or 'output_'}{i}", value) for i, value in enumerate(tree)]
+    else:
+        return [(prefix.removesuffix("_") or _ONLY_OUTPUT, tree)]
+    return [leaf for name, value in items for leaf in _named(value, f"{name}_")]
+
+
+def _is_writable(array: np.ndarray[Any, Any]) -> bool:
+    if array.dtype.kind == "O":
+        return all(isinstance(value, (str, bytes)) for value in array.ravel())
+    # Frameworks' own floats (bfloat16) are of kind V, as are records with named fields.
+    return array.dtype.kind in "fiubSUV" and array.dtype.names is None
+
+
+def fields_of(columns: Columns) -> tuple[Field, ...]:
+    """Return what the columns say of every row."""
+    return tuple(
+        Field(name, "bytes" if is_text(array) else array.dtype.name, tuple(array.shape[1:]))
+        for name, array in columns.items()
+    )
+
+
+def is_text(array: np.ndarray[Any, Any]) -> bool:
+    """Return whether an array holds texts or byte strings."""
+    return array.dtype.kind in "SUO"
+
+
+def as_bytes(array: np.ndarray[Any, Any]) -> list[bytes]:
+    """Return the values of an array of texts, encoded, in row order."""
+    # tolist() of a fixed-width array would drop zero bytes at the end, as numpy always does.
+    return [v.encode() if isinstance(v, str) else bytes(v) for v in array.ravel().tolist()]
+
+
+def plain_floats(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array whose dtype numpy itself knows: bfloat16 and float8 become float32."""
+    return array if array.dtype.isbuiltin == 1 else array.astype(np.float32)
+
+
+def record_keys(files: Sequence[RecordFile], start: int, stop: int) -> list[str]:
+    """Return which record of which file each prediction is of.
+
+    Args:
+        files: The files of the source, in reading order.
+        start: First record, numbered over all files.
+        stop: One past the last.
+
+    Returns:
+        `FILE:NUMBER` for each record: the file's path from the folder that all files share,
+        and the record's number in it, from 0.
+
+    Raises:
+        IndexError: There are no such records.
+
+    Example:
+        >>> from elasticdl.data.record_source import RecordFile
+        >>> record_keys([RecordFile("d/x/a.csv", 2), RecordFile("d/y/a.csv", 3)], 1, 4)
+        ['x/a.csv:1', 'y/a.csv:0', 'y/a.csv:1']
+    """
+    names = _relative([file.uri for file in files])
+    return [
+        f"{names[part.file_index]}:{number}"
+        for part in split_range(files, start, stop)
+        for number in range(part.start, part.stop)
+    ]
+
+
+def _relative(uris: Sequence[str]) -> list[str]:
+    split = [uri.split("/") for uri in uris]
+    shared = 0
+    for parts in zip(*(folders[:-1] for folders in split), strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared += 1
+    return ["/".join(parts[shared:]) for parts in split]

@@ -1,0 +1,219 @@
+"""Where predictions go: a RecordIO file, or a folder of part files; complete or not at all.
+
+    OUTPUT.recordio        rows in the order of the records
+    OUTPUT/                part-00000.csv, part-00001.csv, ...
+      _SUCCESS             what the parts are (JSON), there when all of them are
+
+Parts are written into a staging folder beside the output and published together when the last
+one is complete. An earlier prediction of the same name is replaced then and not before; anything
+else of that name is refused. While it is written, the output is locked.
+
+On this machine a folder appears in one step. Where that cannot be (an object store; a folder that
+is mounted, or whose parent may not be written), parts appear one by one and `_SUCCESS` last: wait
+for it.
+
+Callers: `phase.py`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.local_storage import output_errors
+from elasticdl.artifacts.lock import hold
+from elasticdl.errors import DefinitionError, OutputError, UsageError
+from elasticdl.prediction.parts import DEFAULT_RECORDS_PER_PART, Parts
+from elasticdl.prediction.rows import named_outputs, record_keys
+from elasticdl.prediction.target import MANIFEST, Target, target_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from elasticdl.artifacts.lock import Lock
+    from elasticdl.data.batch import Arrays
+    from elasticdl.job import PredictionFormat
+    from elasticdl.prediction.parts import Part, PartDescription
+
+__all__ = ["MANIFEST", "PredictionWriter", "open_writer", "record_keys"]
+
+
+def open_writer(
+    output: str,
+    file_format: PredictionFormat = "recordio",
+    *,
+    records_per_part: int = DEFAULT_RECORDS_PER_PART,
+) -> PredictionWriter:
+    """Return a writer of predictions; nothing is at the output before it is closed.
+
+    Args:
+        output: A path or address: one file if it ends in `.recordio`, else a folder.
+        file_format: What the part files are.
+        records_per_part: How many records a part file holds.
+
+    Raises:
+        OutputBusyError: Another process is writing there.
+        OutputTakenError: There is something that is no prediction.
+        OutputError: It cannot be written.
+        UsageError: A `.recordio` file of another format was asked for.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> output = tempfile.mkdtemp() + "/predicted"
+        >>> with open_writer(output, "csv") as writer:
+        ...     writer.write(0, ["a.csv:0", "a.csv:1"], np.float32([0.5, 1.0]))
+        >>> print(Path(output, "part-00000.csv").read_text())
+        key,output
+        a.csv:0,0.5
+        a.csv:1,1.0
+        <BLANKLINE>
+    """
+    target = target_of(output)
+    if target.is_file and file_format != "recordio":
+        raise UsageError(
+            f"--output={output} is a RecordIO file by its name, and --format={file_format} was "
+            "asked for. Leave --format out, or name a folder."
+        )
+    target.refuse_foreign()
+    lock = hold(target.place, f".{target.name}.lock", output)
+    try:
+        target.refuse_foreign()
+        target.place.remove_stale(target.name)
+        staging = OutputFolder(target.place.where(target.staging))
+        path = staging.local_path()
+        if path is not None:
+            with output_errors(path.parent):
+                path.mkdir(parents=True)
+    except BaseException:
+        lock.release()
+        raise
+    return PredictionWriter(target, Parts(staging, file_format, records_per_part), lock)
+
+
+class PredictionWriter:
+    """Writes predictions in the order of the records, and publishes them when it is closed.
+
+    Used in a `with` statement: an exception in its body publishes nothing, and what was there
+    before still is.
+
+    Attributes:
+        parts: Where the parts are collected; other processes may write some of them.
+    """
+
+    def __init__(self, target: Target, parts: Parts, lock: Lock) -> None:
+        self.parts = parts
+        self._target = target
+        self._lock = lock
+        self._part: Part | None = None
+        self._part_index = -1
+        self._next_record = 0
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.discard()
+
+    def write(self, start_record: int, keys: Sequence[str], outputs: Arrays) -> None:
+        """Append the predictions of the records that come next.
+
+        Args:
+            start_record: Number of the first one; 0, then where the call before ended.
+            keys: One for each record; see `record_keys`.
+            outputs: What the model says of them, one row an example.
+
+        Raises:
+            OutputError: They cannot be written.
+            DefinitionError: The outputs are not rows, or not like those before.
+            ValueError: The writer is closed, or records were left out.
+        """
+        if self._closed or start_record != self._next_record:
+            raise ValueError(
+                f"Record {self._next_record} comes next, not {start_record}"
+                + (" (and the writer is closed)" if self._closed else "")
+            )
+        columns = named_outputs(outputs, len(keys))
+        done = 0
+        while done < len(keys):
+            index, begun = divmod(start_record + done, self.parts.records_per_part)
+            stop = min(len(keys), done + self.parts.records_per_part - begun)
+            rows = {name: array[done:stop] for name, array in columns.items()}
+            self._part_at(index).write(keys[done:stop], rows)
+            done = stop
+        self._next_record += len(keys)
+
+    def _part_at(self, index: int) -> Part:
+        if self._part is None or self._part_index != index:
+            if self._part is not None:
+                self._part.close()
+            self._part, self._part_index = self.parts.part(index), index
+        return self._part
+
+    def part(self, index: int) -> Part:
+        """Return a new writer of one part, for who does not write them in order."""
+        return self.parts.part(index)
+
+    def close(self) -> None:
+        """Publish the predictions; does nothing the second time.
+
+        Raises:
+            OutputError: A part is missing, or they cannot be published. Nothing new is there
+                then, and what was there before still is, unless parts are put in place one by
+                one.
+            DefinitionError: The outputs in two parts are not alike.
+        """
+        if self._closed:
+            return
+        try:
+            if self._part is not None:
+                self._part.close()
+                self._part = None
+            described = self.parts.described()
+            _check_complete(self.parts, described, self._target.output)
+            self._target.publish(self.parts, described)
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Leave nothing but what was there before; does nothing to a writer that is closed."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._part is not None:
+            self._part.discard()
+        # A leftover must not hide the error that led here; the next writer removes it.
+        with suppress(OutputError):
+            self._target.place.delete(self._target.staging)
+        self._lock.release()
+
+
+def _check_complete(parts: Parts, described: Sequence[PartDescription], output: str) -> None:
+    for index, part in enumerate(described):
+        if part.name != parts.file_name(index):
+            raise OutputError(
+                f"{output}: {parts.file_name(index)} was not written, though {part.name} was. "
+                "Write the missing part, or predict again."
+            )
+        if part.num_records != parts.records_per_part and index + 1 < len(described):
+            raise OutputError(
+                f"{output}: {part.name} has {part.num_records} records and should have "
+                f"{parts.records_per_part}, because others follow. Write it again from its first."
+            )
+        if part.fields != described[0].fields:
+            raise DefinitionError(
+                f"{output}: the model's outputs in {part.name} are not those in "
+                f"{described[0].name}. Predict again with one model."
+            )

@@ -1,0 +1,36 @@
+"""The log of a run follows its output, wherever that is."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from elasticdl.artifacts.event_log import EVENTS_FILE, open_event_log
+from elasticdl.events import JobFinished, parse_events
+
+
+def steps_in(folder) -> list[int]:
+    return [event.step for event in parse_events(folder.read_bytes(EVENTS_FILE))]
+
+
+def test_a_log_goes_on_where_it_ended(folder) -> None:
+    for step in (1, 2):
+        with open_event_log(folder) as log:
+            log.write(JobFinished(step=step))
+
+    assert steps_in(folder) == [1, 2]
+
+
+def test_what_was_published_is_there_while_the_run_goes_on(folder) -> None:
+    with open_event_log(folder) as log:
+        log.write(JobFinished(step=1))
+        log.publish()
+
+        assert steps_in(folder) == [1]
+
+
+def test_a_run_that_fails_has_its_log_published(folder) -> None:
+    with suppress(KeyError), open_event_log(folder) as log:
+        log.write(JobFinished(step=1))
+        raise KeyError
+
+    assert steps_in(folder) == [1]

@@ -1,0 +1,84 @@
+"""Keys and names of a prediction's rows, the same in every format."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from elasticdl.data.record_source import RecordFile
+from elasticdl.errors import DefinitionError
+from elasticdl.prediction.rows import Field, fields_of, named_outputs, record_keys
+
+TWO = np.zeros((2, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "names"),
+    [
+        (TWO, ["output"]),
+        ([TWO, TWO], ["output_0", "output_1"]),
+        ((TWO,), ["output_0"]),
+        ({"b": TWO, "a": TWO}, ["b", "a"]),
+        ({"a": [TWO, TWO], "b": {"c": TWO}}, ["a_0", "a_1", "b_c"]),
+        ({"a_": TWO}, ["a_"]),
+    ],
+    ids=["array", "list", "tuple", "dict", "nested", "underscore"],
+)
+def test_outputs_are_named_after_where_they_are(outputs, names) -> None:
+    assert list(named_outputs(outputs, 2)) == names
+
+
+@pytest.mark.parametrize(
+    ("outputs", "told"),
+    [
+        (np.float32(1), "first axis must be the example"),
+        (np.zeros((3, 2)), "for 2 examples"),
+        ({"key": TWO}, "the column of record keys"),
+        ({"a_0": TWO, "a": [TWO]}, "another output"),
+        (TWO.astype(complex), "complex128"),
+        (np.array([{}, None], object), "object"),
+        (np.zeros(2, "M8[s]"), "datetime64"),
+    ],
+    ids=["scalar", "length", "key", "same name", "complex", "objects", "dates"],
+)
+def test_outputs_that_are_no_rows_are_named(outputs, told) -> None:
+    with pytest.raises(DefinitionError, match=told):
+        named_outputs(outputs, 2)
+
+
+def test_fields_say_dtype_and_shape_of_one_example() -> None:
+    columns = {"a": TWO, "b": np.array(["x", "y"]), "c": np.zeros(2, ml_dtypes.bfloat16)}
+
+    assert fields_of(columns) == (
+        Field("a", "float32", (3,)),
+        Field("b", "bytes", ()),
+        Field("c", "bfloat16", ()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("uris", "keys"),
+    [
+        (["/data/a.recordio"], ["a.recordio:0"]),
+        (["/data/a", "/data/b"], ["a:0", "b:0"]),
+        (["/data/x/a", "/data/y/a"], ["x/a:0", "y/a:0"]),
+        (["/data/a", "/data/x/a"], ["a:0", "x/a:0"]),
+        (["s3://one/a", "s3://two/a"], ["one/a:0", "two/a:0"]),
+        (["/data/ab/f", "/data/ac/f"], ["ab/f:0", "ac/f:0"]),
+        (["a", "b"], ["a:0", "b:0"]),
+    ],
+)
+def test_keys_start_where_the_files_paths_part(uris, keys) -> None:
+    assert record_keys([RecordFile(uri, 1) for uri in uris], 0, len(uris)) == keys
+
+
+def test_keys_count_within_each_file() -> None:
+    files = [RecordFile("d/a", 2), RecordFile("d/empty", 0), RecordFile("d/b", 3)]
+
+    assert record_keys(files, 1, 4) == ["a:1", "b:0", "b:1"]
+
+
+def test_there_are_no_keys_for_records_that_are_not_there() -> None:
+    with pytest.raises(IndexError):
+        record_keys([RecordFile("a", 2)], 1, 3)

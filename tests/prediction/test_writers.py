@@ -1,0 +1,536 @@
+"""Predictions are in order, whole, the same whoever wrote them, and replace nothing else."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import fsspec
+import ml_dtypes
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from elasticdl.data.recordio import RecordIOSource, Writer
+from elasticdl.errors import (
+    DefinitionError,
+    OutputBusyError,
+    OutputError,
+    OutputTakenError,
+    UsageError,
+)
+from elasticdl.prediction import target as target_module
+from elasticdl.prediction.writers import open_writer
+
+FORMATS = ["recordio", "parquet", "csv"]
+
+
+@pytest.fixture(params=["local", "memory"])
+def place(request, tmp_path) -> str:
+    """Return where outputs may be put: on this machine, and on a store."""
+    return str(tmp_path) if request.param == "local" else f"memory://{uuid.uuid4().hex}/p"
+
+
+def keys(start: int, stop: int) -> list[str]:
+    return [f"a:{i}" for i in range(start, stop)]
+
+
+def outputs(start: int, stop: int) -> np.ndarray:
+    return np.stack([np.arange(start, stop), -np.arange(start, stop)], axis=1).astype(np.float32)
+
+
+def predict(output: str, file_format="recordio", num_records=5, batch=2, **options) -> None:
+    with open_writer(output, file_format, **options) as writer:
+        for start in range(0, num_records, batch):
+            stop = min(start + batch, num_records)
+            writer.write(start, keys(start, stop), outputs(start, stop))
+
+
+def names_in(uri: str) -> list[str]:
+    """Return all names in a folder, hidden ones too."""
+    fs, path = fsspec.core.url_to_fs(uri)
+    return sorted(Path(name).name for name in fs.ls(path, detail=False))
+
+
+def rows_of(uri: str, file_format: str = "recordio") -> list[tuple[str, list[float]]]:
+    """Return key and output of each row, read by an independent reader where there is one."""
+    if file_format == "recordio":
+        source = RecordIOSource([uri])
+        records = source.read_records(0, source.num_records, None)
+        return [(row["key"][0].decode(), row["output"].tolist()) for row in records]
+    with fsspec.open(uri, "rb") as file:
+        if file_format == "parquet":
+            table = pyarrow.parquet.read_table(file)
+            return list(zip(table["key"].to_pylist(), table["output"].to_pylist(), strict=True))
+        lines = list(csv.reader(file.read().decode().splitlines()))
+    assert lines[0] == ["key", "output_0", "output_1"]
+    return [(line[0], [float(value) for value in line[1:]]) for line in lines[1:]]
+
+
+EXPECTED = [(f"a:{i}", [i, -i]) for i in range(5)]
+
+
+# --- What is written --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_a_folder_has_rows_in_order_with_their_keys(place, file_format) -> None:
+    predict(f"{place}/out", file_format)
+
+    assert names_in(place) == ["out"]
+    assert names_in(f"{place}/out") == ["_SUCCESS", f"part-00000.{file_format}"]
+    assert rows_of(f"{place}/out/part-00000.{file_format}", file_format) == EXPECTED
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_parts_are_ranges_of_records_whatever_the_batches_were(place, file_format) -> None:
+    predict(f"{place}/out", file_format, records_per_part=2, batch=3)
+
+    rows = [rows_of(f"{place}/out/part-0000{part}.{file_format}", file_format) for part in range(3)]
+    assert rows == [EXPECTED[:2], EXPECTED[2:4], EXPECTED[4:]]
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_a_name_that_ends_in_recordio_is_one_file(place, num_parts) -> None:
+    predict(f"{place}/out.recordio", records_per_part=5 if num_parts == 1 else 2)
+
+    assert names_in(place) == ["out.recordio"]
+    assert rows_of(f"{place}/out.recordio") == EXPECTED
+
+
+def test_no_record_makes_an_empty_file_or_folder(place) -> None:
+    predict(f"{place}/out", num_records=0)
+    predict(f"{place}/out.recordio", num_records=0)
+
+    assert names_in(f"{place}/out") == ["_SUCCESS"]
+    assert RecordIOSource([f"{place}/out.recordio"]).num_records == 0
+
+
+def test_the_manifest_says_what_the_parts_are(tmp_path) -> None:
+    predict(str(tmp_path / "out"), "csv", records_per_part=3)
+    manifest = json.loads((tmp_path / "out" / "_SUCCESS").read_text())
+    first = (tmp_path / "out" / "part-00000.csv").read_bytes()
+
+    assert manifest["fields"] == [{"name": "output", "dtype": "float32", "shape": [2]}]
+    assert (manifest["format"], manifest["num_records"]) == ("csv", 5)
+    assert [part["num_records"] for part in manifest["parts"]] == [3, 2]
+    assert manifest["parts"][0] == {
+        "name": "part-00000.csv",
+        "num_records": 3,
+        "num_bytes": len(first),
+        "sha256": hashlib.sha256(first).hexdigest(),
+    }
+
+
+def write_one(output: str, file_format: str, tree) -> None:
+    with open_writer(output, file_format) as writer:
+        writer.write(0, ["a:0", "a:1"], tree)
+
+
+TREE = {
+    "probs": np.float32([[[0.1, 0.2]], [[0.3, 0.4]]]),
+    "class": np.int64([-1, 7]),
+    "half": np.array([1.5, 2.5], ml_dtypes.bfloat16),
+    "exact": np.float64([0.1, 0.2]),
+    "yes": np.array([True, False]),
+    "name": np.array(["ä,b", 'c"d'], object),
+    "raw": np.array([b"x", b"y\n"], object),
+}
+
+
+def test_every_output_is_a_feature_of_the_example(tmp_path) -> None:
+    write_one(str(tmp_path / "o.recordio"), "recordio", TREE)
+    row = RecordIOSource([str(tmp_path / "o.recordio")]).read_records(0, 2, None)[1]
+
+    assert set(row) == {"key", *TREE}
+    np.testing.assert_array_equal(row["probs"], np.float32([0.3, 0.4]))
+    assert (row["class"].tolist(), row["yes"].tolist()) == ([7], [0])
+    assert (row["half"].tolist(), row["exact"].dtype) == ([2.5], np.float32)
+    assert (row["name"][0], row["raw"][0]) == (b'c"d', b"y\n")
+
+
+def test_every_output_is_a_typed_column(tmp_path) -> None:
+    write_one(str(tmp_path / "o"), "parquet", TREE)
+    table = pyarrow.parquet.read_table(tmp_path / "o" / "part-00000.parquet")
+
+    assert {name: str(table.schema.field(name).type) for name in table.column_names} == {
+        "key": "string",
+        "probs": "fixed_size_list<element: fixed_size_list<element: float>[2]>[1]",
+        "class": "int64",
+        "half": "float",
+        "exact": "double",
+        "yes": "bool",
+        "name": "binary",
+        "raw": "binary",
+    }
+    assert table["probs"].to_pylist()[1] == TREE["probs"][1].tolist()
+    assert table["class"].to_pylist() == [-1, 7]
+
+
+def test_csv_reads_back_to_the_same_values(tmp_path) -> None:
+    write_one(str(tmp_path / "o"), "csv", TREE)
+    with (tmp_path / "o" / "part-00000.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+
+    assert list(rows[0]) == [
+        *("key", "probs_0", "probs_1", "class", "half", "exact", "yes", "name", "raw")
+    ]
+    assert np.float32(rows[1]["probs_1"]) == np.float32(0.4)
+    assert rows[0]["probs_0"] == "0.1"
+    assert float(rows[0]["exact"]) == 0.1
+    assert (rows[0]["name"], rows[1]["name"], rows[1]["raw"]) == ("ä,b", 'c"d', "y\n")
+
+
+def test_texts_with_fixed_width_are_strings_in_parquet(tmp_path) -> None:
+    write_one(str(tmp_path / "o"), "parquet", np.array(["a", "bc"]))
+    table = pyarrow.parquet.read_table(tmp_path / "o" / "part-00000.parquet")
+
+    assert table["output"].to_pylist() == ["a", "bc"]
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_an_output_without_values_is_written(tmp_path, file_format) -> None:
+    tree = {"none": np.zeros((2, 0), np.float32), "one": np.zeros((2, 1), np.float32)}
+
+    write_one(str(tmp_path / "o"), file_format, tree)
+
+    assert names_in(f"{tmp_path}/o") == ["_SUCCESS", f"part-00000.{file_format}"]
+
+
+def test_two_outputs_that_would_share_a_csv_column_are_refused(tmp_path) -> None:
+    tree = {"a": np.zeros((2, 2)), "a_0": np.zeros(2)}
+
+    with pytest.raises(DefinitionError, match="CSV column 'a_0'"):
+        write_one(str(tmp_path / "o"), "csv", tree)
+
+
+def test_bytes_that_are_no_text_are_refused_by_csv(tmp_path) -> None:
+    with pytest.raises(DefinitionError, match="no UTF-8"):
+        write_one(str(tmp_path / "o"), "csv", np.array([b"\xff", b""], object))
+
+
+def test_an_integer_too_large_for_an_example_is_refused(tmp_path) -> None:
+    with pytest.raises(DefinitionError, match="18446744073709551615"):
+        write_one(str(tmp_path / "o"), "recordio", np.array([1, 2**64 - 1], np.uint64))
+
+
+@pytest.mark.parametrize(
+    "second", [np.zeros((1, 3), np.float32), np.zeros((1, 2), np.float64), {"b": outputs(0, 1)}]
+)
+def test_outputs_that_change_between_batches_are_refused(tmp_path, second) -> None:
+    writer = open_writer(str(tmp_path / "o"))
+    writer.write(0, keys(0, 1), outputs(0, 1))
+
+    with (
+        writer,
+        pytest.raises(DefinitionError, match=r"changed from output: float32\[2\] to .* a:1"),
+    ):
+        writer.write(1, keys(1, 2), second)
+
+
+def test_records_cannot_be_left_out(tmp_path) -> None:
+    with open_writer(str(tmp_path / "o")) as writer:
+        writer.write(0, keys(0, 2), outputs(0, 2))
+        with pytest.raises(ValueError, match="Record 2 comes next, not 3"):
+            writer.write(3, keys(3, 4), outputs(3, 4))
+
+
+# --- Parts written by several -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["out", "out.recordio"])
+def test_parts_written_in_any_order_and_twice_give_the_same(place, name) -> None:
+    predict(f"{place}/in_order_{name}", records_per_part=2)
+    with open_writer(f"{place}/{name}", records_per_part=2) as writer:
+        for index in (2, 0, 1, 0):
+            start, stop = 2 * index, min(2 * index + 2, 5)
+            with writer.part(index) as part:
+                part.write(keys(start, stop), outputs(start, stop))
+
+    if name == "out":
+        for part in ("_SUCCESS", "part-00000.recordio", "part-00002.recordio"):
+            same = fsspec.open(f"{place}/in_order_out/{part}").open().read()
+            assert fsspec.open(f"{place}/out/{part}").open().read() == same
+    else:
+        assert rows_of(f"{place}/{name}") == EXPECTED
+
+
+def test_a_part_that_fails_is_no_part(place) -> None:
+    writer = open_writer(f"{place}/out", records_per_part=2)
+    with suppress(DefinitionError), writer.part(0) as part:
+        part.write(keys(0, 1), outputs(0, 1))
+        part.write(keys(1, 2), outputs(1, 3))
+
+    assert writer.parts.described() == []
+    writer.discard()
+    assert not fsspec.core.url_to_fs(place)[0].exists(f"{place}/out")
+
+
+def test_a_part_holds_its_range_and_no_more(place) -> None:
+    with (
+        open_writer(f"{place}/out", records_per_part=2) as writer,
+        pytest.raises(ValueError, match="cannot hold"),
+        writer.part(0) as part,
+    ):
+        part.write(keys(0, 3), outputs(0, 3))
+
+
+def test_a_missing_part_is_named_and_nothing_is_published(place) -> None:
+    writer = open_writer(f"{place}/out", records_per_part=2)
+    for index in (0, 2):
+        with writer.part(index) as part:
+            part.write(keys(0, 2), outputs(0, 2))
+
+    with pytest.raises(OutputError, match=r"part-00001\.recordio was not written"):
+        writer.close()
+
+    assert names_in(place) == []
+
+
+def test_a_part_that_is_short_in_the_middle_is_named(place) -> None:
+    writer = open_writer(f"{place}/out", records_per_part=2)
+    for index in (0, 1):
+        with writer.part(index) as part:
+            part.write(keys(0, 1), outputs(0, 1))
+
+    with pytest.raises(OutputError, match="has 1 records and should have 2"):
+        writer.close()
+
+
+def test_parts_of_different_models_are_refused(place) -> None:
+    writer = open_writer(f"{place}/out", records_per_part=2)
+    for index, tree in enumerate([outputs(0, 2), {"b": outputs(0, 2)}]):
+        with writer.part(index) as part:
+            part.write(keys(0, 2), tree)
+
+    with pytest.raises(DefinitionError, match=r"part-00001\.recordio are not those"):
+        writer.close()
+
+
+# --- Whole or not there -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["out", "out.recordio"])
+def test_nothing_is_there_before_the_end(place, name) -> None:
+    with open_writer(f"{place}/{name}", records_per_part=1) as writer:
+        for start in range(3):
+            writer.write(start, keys(start, start + 1), outputs(start, start + 1))
+        assert name not in names_in(place)
+
+    assert names_in(place) == [name]
+
+
+def fail_on_the_way(output: str, **options) -> None:
+    with open_writer(output, **options) as writer:
+        writer.write(0, keys(0, 3), outputs(0, 3))
+        raise KeyError
+
+
+@pytest.mark.parametrize("name", ["out", "out.recordio"])
+def test_a_prediction_that_fails_leaves_nothing(place, name) -> None:
+    with pytest.raises(KeyError):
+        fail_on_the_way(f"{place}/{name}", records_per_part=2)
+
+    assert names_in(place) == []
+
+
+@pytest.mark.parametrize("name", ["out", "out.recordio"])
+def test_an_earlier_prediction_stays_until_a_new_one_is_whole(place, name) -> None:
+    predict(f"{place}/{name}", records_per_part=2)
+    with pytest.raises(KeyError):
+        fail_on_the_way(f"{place}/{name}", records_per_part=1)
+
+    first = f"{place}/{name}" + ("/part-00000.recordio" if name == "out" else "")
+    assert rows_of(first) == EXPECTED[: 2 if name == "out" else 5]
+
+    predict(f"{place}/{name}", num_records=1)
+    assert rows_of(first) == EXPECTED[:1]
+    if name == "out":
+        assert names_in(f"{place}/out") == ["_SUCCESS", "part-00000.recordio"]
+
+
+def test_closing_twice_publishes_once(tmp_path) -> None:
+    writer = open_writer(str(tmp_path / "o"))
+    writer.write(0, keys(0, 1), outputs(0, 1))
+    writer.close()
+    writer.close()
+
+    assert names_in(f"{tmp_path}/o") == ["_SUCCESS", "part-00000.recordio"]
+    with pytest.raises(ValueError, match="closed"):
+        writer.write(1, keys(1, 2), outputs(1, 2))
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path, file_format) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    noise = np.random.default_rng(0).normal(size=(2000, 10))
+    try:
+        with pytest.raises(OutputError), open_writer(str(tmp_path / "o"), file_format) as writer:
+            writer.write(0, keys(0, 2000), noise)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert names_in(str(tmp_path)) == []
+
+
+WRITE_FOREVER = """
+import sys
+import numpy as np
+from elasticdl.prediction.writers import open_writer
+
+with open_writer(sys.argv[1], records_per_part=1) as writer:
+    print("open", flush=True)
+    for start in range(10**9):
+        writer.write(start, [f"a:{start}"], np.zeros((1, 2), np.float32))
+"""
+
+
+def write_elsewhere(output: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", WRITE_FOREVER, output]
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+    assert writer.stdout.readline() == b"open\n"
+    return writer
+
+
+@pytest.mark.parametrize("name", ["out", "out.recordio"])
+def test_what_a_killed_prediction_left_is_removed_by_the_next(tmp_path, name) -> None:
+    writer = write_elsewhere(str(tmp_path / name))
+    with pytest.raises(OutputBusyError, match=rf"{name}: process {writer.pid} on "):
+        open_writer(str(tmp_path / name))
+    writer.send_signal(signal.SIGKILL)
+    writer.communicate()
+    assert name not in names_in(str(tmp_path))
+
+    predict(str(tmp_path / name))
+
+    assert names_in(str(tmp_path)) == [name]
+
+
+def test_two_outputs_of_one_folder_do_not_disturb_each_other(place) -> None:
+    with open_writer(f"{place}/a") as writer:
+        predict(f"{place}/b")
+        writer.write(0, keys(0, 1), outputs(0, 1))
+
+    assert names_in(place) == ["a", "b"]
+
+
+# --- What is not replaced ---------------------------------------------------------------------
+
+
+def test_a_folder_of_something_else_is_refused(place) -> None:
+    fsspec.open(f"{place}/out/thesis.tex", "wb", auto_mkdir=True).open().close()
+
+    with pytest.raises(OutputTakenError, match=r"out: holds thesis\.tex.*--output"):
+        open_writer(f"{place}/out")
+
+    assert names_in(place) == ["out"]
+
+
+def test_a_prediction_to_which_something_was_added_is_refused(place) -> None:
+    predict(f"{place}/out")
+    fsspec.open(f"{place}/out/notes.txt", "wb").open().close()
+
+    with pytest.raises(OutputTakenError, match=r"notes\.txt"):
+        open_writer(f"{place}/out")
+
+
+@pytest.mark.parametrize("manifest", [None, b"", b"{}", b"[]"])
+def test_parts_of_another_program_are_refused(place, manifest) -> None:
+    predict(f"{place}/out")
+    fs = fsspec.core.url_to_fs(place)[0]
+    fs.rm(f"{place}/out/_SUCCESS")
+    if manifest is not None:
+        fs.pipe_file(f"{place}/out/_SUCCESS", manifest)
+
+    with pytest.raises(OutputTakenError, match="_SUCCESS"):
+        open_writer(f"{place}/out")
+
+
+@pytest.mark.parametrize("key", [None, b"no number", b"", b"a:1 b"])
+def test_a_file_of_training_data_is_not_overwritten(place, key) -> None:
+    from elasticdl.data.example import encode
+
+    fsspec.core.url_to_fs(place)[0].makedirs(place, exist_ok=True)
+    with Writer(f"{place}/train.recordio") as writer:
+        label = {"label": np.int64([1])}
+        writer.write(encode(label if key is None else {**label, "key": [key]}))
+
+    with pytest.raises(OutputTakenError, match=r"train\.recordio: holds records that are no pred"):
+        open_writer(f"{place}/train.recordio")
+
+    assert names_in(place) == ["train.recordio"]
+
+
+def test_a_file_that_is_no_recordio_is_not_overwritten(tmp_path) -> None:
+    (tmp_path / "o.recordio").write_bytes(b"precious text")
+
+    with pytest.raises(OutputTakenError, match="holds no predictions"):
+        open_writer(str(tmp_path / "o.recordio"))
+
+
+def test_a_file_is_not_taken_for_a_folder_nor_a_folder_for_a_file(tmp_path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "folder.recordio").mkdir()
+
+    with pytest.raises(OutputError, match="is a file, and predictions would be a folder"):
+        open_writer(str(tmp_path / "file"))
+    with pytest.raises(OutputError, match="is a folder, and predictions would be a file"):
+        open_writer(str(tmp_path / "folder.recordio"))
+
+
+def test_a_recordio_name_and_another_format_is_a_usage_error(tmp_path) -> None:
+    with pytest.raises(UsageError, match="--format=csv"):
+        open_writer(str(tmp_path / "o.recordio"), "csv")
+
+
+# --- Places a folder cannot be renamed to -----------------------------------------------------
+
+
+@pytest.fixture
+def mounted(tmp_path, monkeypatch) -> Path:
+    """Return a folder that cannot be renamed, as one that is mounted into a container."""
+    path = tmp_path / "mounted"
+    path.mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == path)
+    return path
+
+
+def test_a_mounted_folder_gets_its_parts_inside(mounted) -> None:
+    before = mounted.stat().st_ino
+    for num_records in (5, 3):
+        predict(str(mounted), num_records=num_records, records_per_part=2)
+
+    assert names_in(str(mounted)) == ["_SUCCESS", "part-00000.recordio", "part-00001.recordio"]
+    assert names_in(str(mounted.parent)) == ["mounted"]
+    assert mounted.stat().st_ino == before
+
+
+def test_a_prediction_that_died_while_put_in_place_is_replaced(mounted, monkeypatch) -> None:
+    predict(str(mounted), records_per_part=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(target_module, "_manifest", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            predict(str(mounted), records_per_part=1)
+    assert "_SUCCESS" not in names_in(str(mounted))
+
+    predict(str(mounted), records_per_part=3)
+
+    assert names_in(str(mounted)) == ["_SUCCESS", "part-00000.recordio", "part-00001.recordio"]
+
+
+def test_a_whole_bucket_can_be_the_output() -> None:
+    bucket = f"memory://{uuid.uuid4().hex}"
+    predict(bucket)
+
+    assert names_in(bucket) == ["_SUCCESS", "part-00000.recordio"]
