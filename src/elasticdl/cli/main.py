@@ -92,7 +92,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     debug = "--debug" in args
     args = [argument for argument in args if argument != "--debug"]
     signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(_run(args, debug=debug))
+    try:
+        code = _run(args, debug=debug)
+    except KeyboardInterrupt:
+        # A second Ctrl-C, while the first was being answered.
+        code = _INTERRUPTED
+    sys.exit(code)
 
 
 def _run(args: list[str], *, debug: bool) -> int:
@@ -133,8 +138,8 @@ def _run(args: list[str], *, debug: bool) -> int:
     return result if isinstance(result, int) else 0
 
 
-class _TerminatedError(KeyboardInterrupt):
-    """SIGTERM: ends a run as Ctrl-C does, after a last checkpoint."""
+class _TerminatedError(BaseException):
+    """SIGTERM: ends a run as Ctrl-C does, after a last checkpoint; nobody's `except` stops it."""
 
 
 def _terminate(signum: int, frame: FrameType | None) -> NoReturn:

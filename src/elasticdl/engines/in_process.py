@@ -13,7 +13,6 @@ import os
 import platform
 import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -85,9 +84,9 @@ def train(job: Job, reporter: Reporter) -> Outcome:
     folder = OutputFolder(job.output)
     with folder.claim(job) as claim:
         store = CheckpointStore(folder, job.training.keep_checkpoint_max)
-        code = _code_as_it_is(job.model.zoo, reporter)
-        with store, open_event_log(folder) as events, code as zoo_copy:
+        with store, open_event_log(folder) as events, folder.scratch() as code:
             try:
+                _copy_code(job.model.zoo, code, reporter)
                 return _train(
                     job,
                     folder=folder,
@@ -95,7 +94,7 @@ def train(job: Job, reporter: Reporter) -> Outcome:
                     store=store,
                     events=events,
                     reporter=reporter,
-                    code=zoo_copy,
+                    code=code,
                 )
             except BaseException as error:
                 events.write(
@@ -199,7 +198,10 @@ def _train(
         )
         try:
             metrics = loop.run()
-        except KeyboardInterrupt:
+        except Exception:
+            raise
+        except BaseException:
+            # Ctrl-C or SIGTERM: nothing is wrong with the training.
             loop.interrupt()
             raise
     reporter.ended()
@@ -405,18 +407,15 @@ def _save_model(
     )
 
 
-@contextlib.contextmanager
-def _code_as_it_is(zoo_name: str | None, reporter: Reporter) -> Iterator[Path]:
-    """Yield a copy of the user's code, which may be edited while the training runs."""
-    with tempfile.TemporaryDirectory(prefix="elasticdl-zoo-") as copy:
-        left_out = zoo.copy_zoo(zoo.open_zoo(zoo_name).folder, Path(copy))
-        if left_out:
-            reporter.note(
-                f"Too large for the trained model's copy of the code: {', '.join(left_out[:5])}"
-                + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else "")  # noqa: PLR2004
-                + ". A model that reads these files cannot predict without them."
-            )
-        yield Path(copy)
+def _copy_code(zoo_name: str | None, destination: Path, reporter: Reporter) -> None:
+    """Copy the user's code, which may be edited while the training runs."""
+    left_out = zoo.copy_zoo(zoo.open_zoo(zoo_name).folder, destination)
+    if left_out:
+        reporter.note(
+            f"Too large for the trained model's copy of the code: {', '.join(left_out[:5])}"
+            + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else "")  # noqa: PLR2004
+            + ". A model that reads these files cannot predict without them."
+        )
 
 
 @contextlib.contextmanager

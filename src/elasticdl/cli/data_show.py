@@ -1,0 +1,212 @@
+"""How `elasticdl data show` draws: tables of fields and records, pictures as blocks of colour.
+
+What is in the files is `data/overview.py`'s to find out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from rich import box
+from rich.color import Color
+from rich.markup import escape
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from elasticdl.data.wording import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console, RenderableType
+
+    from elasticdl.data.batch import Record
+    from elasticdl.data.overview import Overview
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+_UNIT = 1000
+_MOST_VALUES = 6
+_MOST_BYTES = 40
+_MOST_COLUMNS = 7
+_COLUMN_PADDING = 3
+_BRIGHTEST = 255
+# Fewer pixels than this may as well be any other list of numbers.
+_LEAST_SIDE, _LEAST_GUESSED_SIDE = 8, 16
+_PICTURE_COLUMNS = 32
+_RGB = 3
+_SHADES = " ░▒▓█"
+_UPPER_HALF = "▀"
+
+
+def show(overview: Overview, console: Console) -> None:
+    """Print what is inside of files."""
+    about = "about " if overview.is_estimate else ""
+    facts = [
+        counted(len(overview.files), "file"),
+        f"{about}{overview.num_records:,} record{'' if overview.num_records == 1 else 's'}",
+        _size(overview.size_bytes),
+        *([overview.layout] if overview.layout else []),
+    ]
+    console.print(Text(f"{overview.format}: {', '.join(facts)}", "bold"))
+    if overview.raw:
+        console.print(_raw(overview.raw))
+        return
+    if not overview.fields:
+        return
+    console.print(_fields(overview))
+    if overview.records:
+        console.print(_records(overview.records, console))
+
+
+def _fields(overview: Overview) -> Table:
+    title = f"Fields, in the first {overview.num_looked_at:,}"
+    if overview.num_looked_at == overview.num_records:
+        title = "Fields"
+    table = Table("field", "dtype", "shape", "values", title=title, **_STYLE)
+    for field in overview.fields:
+        table.add_row(*map(Text, (field.name, field.dtype, field.shape, field.values)))
+    return table
+
+
+_STYLE: dict[str, Any] = {"box": box.SIMPLE_HEAD, "title_justify": "left", "title_style": "bold"}
+
+
+def _records(records: Sequence[Record], console: Console) -> Table:
+    """Return a table of records: one a row, or one a column where that shows more at once."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+    in_colour = console.color_system is not None
+    cells = [[_cell(record.get(name), in_colour=in_colour) for name in names] for record in records]
+    # Pictures are high: side by side, several of them are on the screen.
+    width = sum(_picture_width(record) + _COLUMN_PADDING for record in records)
+    have_pictures = width > _COLUMN_PADDING * len(records)
+    fit = width + max(map(len, names), default=0) + _COLUMN_PADDING <= console.width
+    if len(names) > _MOST_COLUMNS or (have_pictures and fit):
+        table = Table("", *(str(i) for i in range(len(records))), title="Records", **_STYLE)
+        for i, name in enumerate(names):
+            table.add_row(Text(name), *(row[i] for row in cells))
+        return table
+    table = Table("", *map(escape, names), title="Records", **_STYLE)
+    for number, row in enumerate(cells):
+        table.add_row(Text(str(number), "dim"), *row)
+    return table
+
+
+def _picture_width(record: Record) -> int:
+    pictures = [picture for array in record.values() if (picture := as_picture(array)) is not None]
+    return max((_shrunk(picture).shape[1] for picture in pictures), default=0)
+
+
+def _raw(records: Sequence[bytes]) -> Table:
+    table = Table("", "bytes", title="Records, which are no tf.Examples", **_STYLE)
+    for number, record in enumerate(records):
+        shown = record[:_MOST_BYTES]
+        more = f" ... ({len(record):,} bytes)" if len(record) > _MOST_BYTES else ""
+        table.add_row(Text(str(number), "dim"), Text(repr(shown) + more))
+    return table
+
+
+def _cell(array: Array | None, *, in_colour: bool) -> RenderableType:
+    if array is None:
+        return Text("-", "dim")
+    picture = as_picture(array)
+    if picture is not None:
+        return draw(picture, in_colour=in_colour)
+    return Text(_shortened(array))
+
+
+def _shortened(array: Array) -> str:
+    """Return the values of an array, only the first of many."""
+    values = array.ravel()[:_MOST_VALUES].tolist()
+    words = ", ".join(map(_value, values))
+    if array.size == 1:
+        return words
+    more = f", ... ({array.size:,} values)" if array.size > _MOST_VALUES else ""
+    return f"[{words}{more}]"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if not isinstance(value, bytes):
+        return str(value)
+    more = "..." if len(value) > _MOST_BYTES else ""
+    try:
+        return repr(value[:_MOST_BYTES].decode()) + more
+    except UnicodeDecodeError:
+        return repr(value[:_MOST_BYTES]) + more
+
+
+def _size(num_bytes: float) -> str:
+    unit = 0
+    while num_bytes >= _UNIT and unit < len(_UNITS) - 1:
+        num_bytes /= _UNIT
+        unit += 1
+    return f"{num_bytes:.0f} {_UNITS[unit]}" if unit == 0 else f"{num_bytes:.1f} {_UNITS[unit]}"
+
+
+# --- pictures ----------------------------------------------------------------------------------
+
+
+def as_picture(array: Array) -> Array | None:
+    """Return an array as a picture `[height, width, 3]`, 0 .. 255; None if it is none.
+
+    A list of numbers is taken for a square picture if there are enough of them, and all are
+    brightnesses.
+    """
+    if array.dtype == object or not np.isfinite(array).all():
+        return None
+    shape = array.shape
+    if len(shape) == 1:
+        if array.min(initial=0) < 0 or array.max(initial=0) > _BRIGHTEST:
+            return None
+        shape = _guessed_shape(array.size)
+    if len(shape) == _RGB - 1:
+        shape = (*shape, 1)
+    is_picture = len(shape) == _RGB and shape[2] in (1, _RGB) and min(shape[:2]) >= _LEAST_SIDE
+    if not is_picture:
+        return None
+    picture = array.reshape(shape).astype(np.float64)
+    low, high = min(picture.min(), 0), picture.max()
+    if low < 0 or not 1 < high <= _BRIGHTEST:
+        picture = (picture - low) / max(high - low, np.finfo(np.float64).tiny) * _BRIGHTEST
+    return np.broadcast_to(picture, (*shape[:2], _RGB))
+
+
+def _guessed_shape(size: int) -> tuple[int, ...]:
+    for depth in (1, _RGB):
+        side = math.isqrt(size // depth)
+        if side >= _LEAST_GUESSED_SIDE and side * side * depth == size:
+            return (side, side, depth)
+    return ()
+
+
+def draw(picture: Array, *, in_colour: bool) -> Text:
+    """Return a picture as text: two pixels one above the other in each character."""
+    small = _shrunk(picture)
+    if len(small) % 2:
+        small = np.concatenate([small, small[-1:]])
+    text = Text()
+    for upper, lower in zip(small[::2], small[1::2], strict=True):
+        if text:
+            text.append("\n")
+        if in_colour:
+            for one, other in zip(upper, lower, strict=True):
+                style = Style(color=Color.from_rgb(*one), bgcolor=Color.from_rgb(*other))
+                text.append(_UPPER_HALF, style)
+        else:
+            brightness = np.concatenate([[upper], [lower]]).mean(axis=(0, 2)) / (_BRIGHTEST + 1)
+            text.append("".join(_SHADES[int(b * len(_SHADES))] for b in brightness))
+    return text
+
+
+def _shrunk(picture: Array) -> Array:
+    """Return a picture no wider than there is room, pixels averaged."""
+    step = math.ceil(picture.shape[1] / _PICTURE_COLUMNS)
+    height, width = (side // step * step for side in picture.shape[:2])
+    blocks = picture[:height, :width].reshape(height // step, step, width // step, step, _RGB)
+    return np.asarray(blocks.mean(axis=(1, 3)))

@@ -1,0 +1,80 @@
+"""`elasticdl zoo`: look through the prebuilt models, or start a model file of one's own.
+
+Prints what `zoo/catalogue.py` reads from the source; loads no framework, so it answers at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from elasticdl.errors import OutputError, OutputTakenError, UsageError
+from elasticdl.zoo import catalogue
+
+
+@click.group()
+def zoo() -> None:
+    """See the prebuilt models, or start a model file of your own."""
+
+
+@zoo.command("list")
+def list_models() -> None:
+    """List the prebuilt models: what each is, its data and its params.
+
+    \b
+    Any of them trains without --model_zoo:
+      elasticdl train --model_def=NAME --data=DATA --output=OUTPUT
+    """
+    table = Table("model_def", "what it does", "params", show_lines=True)
+    for entry in catalogue.entries():
+        params = "\n".join(map(str, entry.params))
+        table.add_row(entry.name, f"{entry.summary}\n[dim]Data: {entry.data}[/dim]", params)
+    console = Console()
+    console.print(table)
+    console.print("More of one:  elasticdl zoo show NAME", highlight=False)
+
+
+@zoo.command("show")
+@click.argument("name")
+def show_model(name: str) -> None:
+    """Print what a prebuilt model says of itself, and where its source is."""
+    found = {entry.name: entry for entry in catalogue.entries()}
+    if name not in found:
+        near = difflib.get_close_matches(name, found, n=1, cutoff=0.4)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(found)}."
+        raise UsageError(f"There is no prebuilt model {name!r}. {hint}")
+    entry = found[name]
+    click.secho(entry.name, bold=True)
+    click.echo(f"{entry.doc}\n")
+    click.echo(f"Params: {', '.join(map(str, entry.params)) or 'none'}")
+    click.echo(f"Source: {entry.file}:{entry.line}")
+
+
+@zoo.command("init")
+@click.argument("folder", type=click.Path(path_type=Path))
+def init(folder: Path) -> None:
+    """Write a small commented model file into FOLDER, to be made your own."""
+    target = folder / catalogue.STARTER.name
+    if target.exists():
+        raise OutputTakenError(
+            f"{target} is there already; it was left as it is. Name another folder."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(catalogue.STARTER, target)
+    except OSError as error:
+        raise OutputError(
+            f"{target} cannot be written: {error.strerror}. Name a folder that can."
+        ) from error
+    click.echo(f"Wrote {target}. It trains as it is:\n")
+    click.echo("  elasticdl data sample digits --output digits")
+    click.echo(
+        f"  elasticdl train --model_zoo={folder} --model_def={target.stem} "
+        "--data=digits/train --output=my_first_model\n"
+    )
+    click.echo("Then change the file and train into another output.")

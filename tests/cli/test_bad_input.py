@@ -1,0 +1,291 @@
+"""Bad input gets one clear message, an exit code, no traceback, and leaves nothing half-written."""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.cli.main import _run
+from elasticdl.data import recordio
+from elasticdl.data.example import encode
+from tests.engines.conftest import MODEL, write_records
+
+
+@pytest.fixture
+def zoo(tmp_path):
+    folder = tmp_path / "zoo"
+    folder.mkdir()
+    (folder / "small.py").write_text(MODEL)
+    return folder
+
+
+@pytest.fixture
+def train(zoo, tmp_path, capsys):
+    """Run `elasticdl train`; returns its exit code and what it said."""
+    write_records(tmp_path / "train.recordio", 64)
+
+    def run(**options):
+        flags = {
+            "model_zoo": zoo,
+            "model_def": "small",
+            "data": tmp_path / "train.recordio",
+            "output": tmp_path / "out",
+            "minibatch_size": 16,
+            **options,
+        }
+        code = _run(
+            ["train", "--quiet", *(f"--{name}={value}" for name, value in flags.items())],
+            debug=False,
+        )
+        said = capsys.readouterr().err
+        assert "Traceback" not in said.replace("Traceback of", "")
+        return code, said
+
+    return run
+
+
+def edit(zoo, old, new):
+    text = (zoo / "small.py").read_text()
+    assert old in text
+    (zoo / "small.py").write_text(text.replace(old, new))
+
+
+def line_of(zoo, text):
+    lines = (zoo / "small.py").read_text().splitlines()
+    return next(i for i, line in enumerate(lines, 1) if text in line)
+
+
+def nothing_was_trained(tmp_path):
+    return not (tmp_path / "out" / "trained_model.pb").exists()
+
+
+def test_a_missing_function_is_named_with_its_file(train, zoo, tmp_path):
+    edit(zoo, "def loss(", "def lost(")
+
+    code, said = train()
+
+    assert code == 3
+    assert "small.py" in said
+    assert "loss" in said
+    assert nothing_was_trained(tmp_path)
+
+
+def test_a_wrong_arity_is_named_with_its_line(train, zoo):
+    edit(zoo, "def loss(output, labels):", "def loss(output):")
+
+    code, said = train()
+
+    assert code == 3
+    assert f"small.py:{line_of(zoo, 'def loss(')}" in said
+    assert "ElasticDL module" in said
+
+
+def test_a_record_that_does_not_fit_the_schema_is_named_with_its_field(train, zoo):
+    edit(zoo, '"shape": [4]', '"shape": [5]')
+
+    code, said = train()
+
+    assert code == 4
+    assert re.search(r"train\.recordio.*record 0", said), said
+    assert "'x'" in said or "x:" in said or "x " in said
+    assert "5" in said
+
+
+def test_a_missing_label_is_named(train, tmp_path):
+    unlabelled = write_records(tmp_path / "unlabelled.recordio", 20, fields=("x",))
+
+    code, said = train(data=unlabelled)
+
+    assert code == 4
+    assert "unlabelled.recordio" in said
+    assert "label" in said
+
+
+def test_a_glob_without_files_is_named(train, tmp_path):
+    code, said = train(data=tmp_path / "trian" / "*.recordio")
+
+    assert code == 4
+    assert "trian" in said
+
+
+def test_a_damaged_file_is_named_with_the_place(train, tmp_path):
+    path = tmp_path / "train.recordio"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+    code, said = train()
+
+    assert code == 4
+    assert re.search(r"train\.recordio.*byte \d+.*expected.*found", said, re.DOTALL), said
+
+
+def test_a_truncated_file_is_named_with_the_place(train, tmp_path):
+    path = tmp_path / "train.recordio"
+    path.write_bytes(path.read_bytes()[:-10])
+
+    code, said = train()
+
+    assert code == 4
+    assert re.search(r"train\.recordio.*byte \d+.*expected.*found", said, re.DOTALL), said
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(train, zoo, tmp_path):
+    train(max_steps=2)
+
+    code, said = train(params="learning_rate=1e38", output=tmp_path / "diverged")
+
+    assert code == 5
+    assert re.search(r"(loss is (nan|inf)|NaN or infinity).* step \d", said), said
+    assert "learning rate" in said
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ("learning_rat=0.1", "learning_rate"),
+        ("units='many'", "units"),
+        ("units=eight", "eight"),
+        ("units=[1, 2", "units=[1, 2"),
+    ],
+)
+def test_a_wrong_param_is_named_with_its_value(train, params, expected, tmp_path):
+    code, said = train(params=params)
+
+    assert code == 2
+    assert expected in said
+    assert nothing_was_trained(tmp_path)
+
+
+def test_an_output_that_cannot_be_written_is_named(train, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+
+    code, said = train(output=tmp_path / "file" / "out")
+
+    assert code == 6
+    assert str(tmp_path / "file") in said
+
+
+def test_a_full_disk_keeps_what_was_complete(train, tmp_path):
+    train(max_steps=2)
+    before = CheckpointStore(OutputFolder(tmp_path / "out")).steps()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # A limit on file sizes is what a full disk looks like to a process: writing fails part-way.
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
+    try:
+        code, said = train(checkpoint_steps=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+
+    assert code == 6
+    assert "room" in said
+    assert CheckpointStore(OutputFolder(tmp_path / "out")).steps() == before
+    assert train()[0] == 0
+
+
+def test_an_output_of_another_job_is_named_with_what_differs(train):
+    train()
+
+    code, said = train(seed=5)
+
+    assert code == 6
+    assert "seed" in said
+    assert "--output" in said
+
+
+def test_a_folder_of_something_else_is_left_alone(train, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("years of work")
+
+    code, _ = train()
+
+    assert code == 6
+    assert os.listdir(tmp_path / "out") == ["thesis.txt"]
+
+
+def test_a_second_process_on_one_output_is_refused_naming_the_first(train, zoo, tmp_path):
+    arguments = [
+        sys.executable, "-m", "elasticdl.cli.main", "train", f"--model_zoo={zoo}",
+        "--model_def=small", f"--data={tmp_path / 'train.recordio'}", "--num_epochs=100000",
+        f"--output={tmp_path / 'out'}", "--minibatch_size=16",
+    ]  # fmt: skip
+    first = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
+    try:
+        while not (tmp_path / "out" / "events.jsonl").exists():
+            assert first.poll() is None
+            time.sleep(0.05)
+        code, said = train()
+    finally:
+        first.kill()
+        first.wait()
+
+    assert code == 6
+    assert str(first.pid) in said
+
+
+def test_an_unknown_flag_and_an_unknown_command_get_a_suggestion(capsys):
+    assert _run(["train", "--model_deff=x"], debug=False) == 2
+    assert "--model_def" in capsys.readouterr().err
+    assert _run(["evalute"], debug=False) == 2
+    assert "'evaluate'" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_what_was_reached(zoo, tmp_path):
+    write_records(tmp_path / "train.recordio", 64)
+    arguments = [
+        sys.executable, "-m", "elasticdl.cli.main", "train", f"--model_zoo={zoo}",
+        "--model_def=small", f"--data={tmp_path / 'train.recordio'}", "--num_epochs=100000",
+        f"--output={tmp_path / 'out'}", "--minibatch_size=16",
+    ]  # fmt: skip
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    events = tmp_path / "out" / "events.jsonl"
+    while not (events.exists() and "step_committed" in events.read_text()):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert "the same command goes on" in said
+    assert CheckpointStore(OutputFolder(tmp_path / "out")).latest().checkpoint.step > 0
+
+
+def test_a_traceback_comes_with_debug_only(tmp_path, capsys):
+    arguments = ["evaluate", "--trained_model=nowhere", "--data=nothing"]
+
+    assert _run(arguments, debug=False) == 6
+    assert "Traceback" not in capsys.readouterr().err
+    _run(arguments, debug=True)
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_empty_files_are_refused(train, tmp_path):
+    with recordio.Writer(str(tmp_path / "empty.recordio")):
+        pass
+
+    code, said = train(data=tmp_path / "empty.recordio")
+
+    assert code == 4
+    assert "empty.recordio" in said
+
+
+def test_a_dtype_that_does_not_fit_is_named(train, tmp_path):
+    with recordio.Writer(str(tmp_path / "texts.recordio")) as writer:
+        for _ in range(4):
+            text = np.array([b"a", b"b", b"c", b"d"], dtype=object)
+            writer.write(encode({"x": text, "label": np.int64([0])}))
+
+    code, said = train(data=tmp_path / "texts.recordio")
+
+    assert code == 4
+    assert "texts.recordio" in said
+    assert "float32" in said

@@ -1,0 +1,426 @@
+"""`elasticdl data`: what a person types and reads."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from elasticdl.cli import data_show
+from elasticdl.cli.data import data, parse_schema
+from elasticdl.data import overview
+from elasticdl.data.overview import look_into
+from elasticdl.data.recordio import Writer
+from elasticdl.data.samples import SAMPLES, write_sample
+from elasticdl.data.schema import Schema
+from elasticdl.data.sources import open_source
+from elasticdl.errors import (
+    DefinitionError,
+    MissingExtraError,
+    NoDataError,
+    SchemaError,
+    UsageError,
+    UserCodeError,
+)
+
+MODEL_FILE = """
+import numpy as np
+
+
+def data_schema():
+    return [
+        {"name": "size", "shape": [1], "dtype": "int64"},
+        {"name": "text", "shape": [1], "dtype": "string"},
+    ]
+
+
+def prepare_data_for_a_single_file(filename):
+    with open(filename) as file:
+        text = file.read()
+    if "bad" in text:
+        raise ValueError("This text is bad.")
+    return np.array([len(text)]), text
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return a working folder with a zoo and some text files."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "texts.py").write_text(MODEL_FILE)
+    (tmp_path / "in").mkdir()
+    for i in range(20):
+        (tmp_path / "in" / f"{i:02}.txt").write_text("a" * i)
+    yield tmp_path
+    sys.modules.pop("texts", None)
+
+
+def run(*words):
+    """Run `elasticdl data ...` and return what it printed; its errors are raised."""
+    result = CliRunner().invoke(data, [*map(str, words)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_help_shows_examples_and_loads_nothing_heavy(run_python):
+    code = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from elasticdl.cli.data import data\n"
+        "for words in [], ['sample'], ['prepare'], ['show']:\n"
+        "    result = CliRunner().invoke(data, [*words, '--help'])\n"
+        "    assert 'elasticdl data ' in result.output, result.output\n"
+        "heavy = {'tensorflow', 'keras', 'pyarrow', 'sklearn', 'numpy', 'rich', 'fsspec'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+
+    run_python(code)
+
+
+# --- sample --------------------------------------------------------------------------------------
+
+
+def test_sample_writes_data_and_says_what_to_try(folder):
+    printed = run("sample", "iris", "--output=my iris")
+
+    assert open_source("my iris/train").num_records == 120
+    assert "my iris/train  120 records in 4 files" in printed
+    assert "label: int64[1]" in printed
+    assert "elasticdl data show 'my iris/test'" in printed
+    assert re.search(r"--data='my iris/train/\*' --validation_data='my iris/test/\*'", printed)
+
+
+@pytest.mark.parametrize("file_format", ["recordio", "tfrecord", "csv", "parquet"])
+def test_sample_writes_the_format_asked_for(folder, file_format):
+    run("sample", "wine", "--output=wine", f"--format={file_format}")
+
+    assert {path.suffix for path in Path("wine").glob("*/*")} == {f".{file_format}"}
+
+
+def test_help_of_sample_names_all_samples():
+    printed = run("sample", "--help")
+
+    assert [name for name in SAMPLES if f"  {name} " not in printed] == []
+
+
+def test_every_sample_names_a_prebuilt_model_that_there_is():
+    from elasticdl.zoo import catalogue
+
+    models = {entry.name for entry in catalogue.entries()}
+    for sample in SAMPLES.values():
+        named = re.match(r"--model_def=(\S+)", sample.trains)
+        assert named is not None
+        assert named[1] in models
+
+
+def test_an_unknown_sample_is_refused(folder):
+    with pytest.raises(UsageError, match="did you mean 'digits'"):
+        run("sample", "digit", "--output=x")
+
+
+def test_without_the_extra_sample_says_how_to_install_it(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+
+    with pytest.raises(MissingExtraError, match=r"pip install 'elasticdl\[samples\]'"):
+        run("sample", "iris", "--output=x")
+
+
+# --- prepare -------------------------------------------------------------------------------------
+
+PREPARE = ("prepare", "--model_zoo=zoo", "--model_def=texts", "--input=in/*.txt", "--output=out")
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_prepare_runs_the_function_of_a_model_file_over_files(folder, num_processes):
+    printed = run(*PREPARE, f"--num_processes={num_processes}")
+
+    source = open_source("out")
+    schema = parse_schema("size: int64[1], text: string[1]")
+    records = source.read_records(0, 20, schema)
+    assert sorted(record["size"].item() for record in records) == list(range(20))
+    assert all(len(r["text"].item()) == r["size"].item() for r in records)
+    assert re.search(r"20 records in 10 files in out", printed)
+
+
+def test_prepare_again_says_what_it_kept(folder):
+    run(*PREPARE)
+    (folder / "in" / "00.txt").write_text("changed")
+
+    assert "9 of 10 parts were there already" in run(*PREPARE)
+
+
+def test_prepare_says_when_kept_files_were_made_by_another_version_of_the_file(folder):
+    run(*PREPARE)
+    (folder / "zoo" / "texts.py").write_text(MODEL_FILE + "\n# Other.\n")
+
+    printed = run(*PREPARE)
+    assert "texts has changed since 10 of them were made; they were kept. --overwrite" in printed
+
+    assert "kept" not in run(*PREPARE, "--overwrite")
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_a_function_that_raises_is_quoted_with_its_own_file_and_line(folder, num_processes):
+    (folder / "in" / "07.txt").write_text("bad")
+    message = (
+        r"(?s)zoo/texts\.py:12: prepare_data_for_a_single_file\(\) raised for the file in/07\.txt:"
+        r'\n  .*texts\.py", line 16.*ValueError: This text is bad\.'
+    )
+
+    with pytest.raises(UserCodeError, match=message):
+        run(*PREPARE, f"--num_processes={num_processes}")
+
+
+@pytest.mark.parametrize(
+    ("lacks", "message"),
+    [
+        (
+            "prepare_data_for_a_single_file",
+            r"there is no prepare_data_for_a_single_file\(filename\)",
+        ),
+        ("data_schema", r"there is no data_schema\(\) in the file"),
+    ],
+)
+def test_a_model_file_without_what_preparing_needs_is_refused(folder, lacks, message):
+    path = folder / "zoo" / "texts.py"
+    path.write_text(MODEL_FILE.replace(lacks, "something_else"))
+
+    with pytest.raises(DefinitionError, match=rf"zoo/texts\.py:1: {message}.*--help"):
+        run(*PREPARE)
+    assert not (folder / "out").exists()
+
+
+def test_a_schema_that_is_wrong_is_named_with_its_line(folder):
+    path = folder / "zoo" / "texts.py"
+    path.write_text(MODEL_FILE.replace('"int64"', '"int65"'))
+
+    with pytest.raises(
+        DefinitionError, match=r"zoo/texts\.py:5: data_schema\(\), entry 0 \('size'\)"
+    ):
+        run(*PREPARE)
+
+
+# --- show ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file_format", ["recordio", "tfrecord", "csv", "parquet"])
+def test_show_tells_format_count_fields_and_records(folder, file_format):
+    write_sample("iris", "iris", file_format)
+
+    printed = run("show", "iris/test", "--limit=2")
+
+    assert printed.startswith(f"{file_format}: 2 files, 30 records, ")
+    assert re.search(r"label +int64 +\[1\] +0 \.\. 2", printed)
+    assert re.search(r"sepal_length_cm +float32 +\[1\] +\d\.\d", printed)
+    assert printed.count("\n  0 ") == printed.count("\n  1 ") == 1
+    assert "\n  2 " not in printed
+
+
+def test_show_tells_chunks_and_row_groups(folder):
+    write_sample("iris", "a", "recordio")
+    write_sample("iris", "b", "parquet")
+
+    assert "2 chunks, compressor: snappy" in run("show", "a/test")
+    assert "4 row groups, compression: snappy" in run("show", "b/train")
+
+
+def test_show_takes_what_a_shell_makes_of_a_pattern(folder):
+    write_sample("iris", "iris")
+
+    assert "2 files, 30 records" in run("show", *sorted(Path("iris/test").iterdir()))
+
+
+def test_show_with_many_fields_has_a_line_for_each(folder):
+    write_sample("wine", "wine")
+
+    printed = run("show", "wine/test", "--limit=3")
+
+    assert re.search(r"\n  proline +\d+ +\d+ +\d+", printed)
+
+
+def test_show_with_limit_0_shows_no_record(folder):
+    write_sample("iris", "iris")
+
+    assert "Records" not in run("show", "iris/test", "--limit=0")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--schema=image: float32[28, 28], label: int64[1]"],
+        ["--model_zoo=zoo", "--model_def=mnist"],
+    ],
+)
+def test_show_reads_shapes_from_a_schema(folder, options):
+    write_sample("digits", "digits")
+    (folder / "zoo" / "mnist.py").write_text(
+        "def data_schema():\n"
+        "    return [dict(name='image', shape=[28, 28], dtype='float32'),\n"
+        "            dict(name='label', shape=[1], dtype='int64')]\n"
+    )
+
+    assert re.search(
+        r"image +float32 +\[28, 28\] +0 \.\. 255", run("show", "digits/test", *options)
+    )
+
+
+def test_show_finds_records_that_do_not_fit_the_schema(folder):
+    write_sample("digits", "digits")
+
+    with pytest.raises(SchemaError, match=r"record 0: field 'image' has 784 values"):
+        run("show", "digits/test", "--schema=image: float32[32, 32]")
+
+
+def test_show_draws_pictures(folder):
+    write_sample("digits", "digits")
+
+    printed = run("show", "digits/test", "--limit=1")
+
+    assert printed.count("█") > 5
+    assert len([line for line in printed.splitlines() if set(line) & set("░▒▓█")]) >= 10
+
+
+def test_show_prints_records_that_are_no_examples_as_bytes(folder):
+    with Writer("a.recordio") as writer:
+        writer.write(b"hello, [bold]")
+        writer.write(bytes(range(256)) * 2)
+
+    printed = run("show", "a.recordio")
+
+    assert "recordio: 1 file, 2 records" in printed
+    assert "which are no tf.Examples" in printed
+    assert "b'hello, [bold]'" in printed
+    assert "(512 bytes)" in printed
+
+
+def test_show_tells_of_fields_that_are_not_in_every_record(folder):
+    schema = Schema.from_user([{"name": "[x]", "shape": [1], "dtype": "float32"}])
+    from elasticdl.data import example
+
+    with Writer("a.recordio") as writer:
+        writer.write(schema.encode((float("nan"),)))
+        writer.write(example.encode({"[x]": np.float32([1, 2]), "t": [b"\xff", "ü".encode()]}))
+        writer.write(example.encode({"t": [b"word"]}))
+
+    printed = run("show", "a.recordio")
+
+    assert re.search(
+        r"\[x\] +float32 +1 to 2 values +1 \.\. 2, 1 not finite, not in 1 record", printed
+    )
+    assert re.search(r"t +bytes +1 to 2 values +3 different, 1 to 4 bytes", printed)
+    assert "b'\\xff', 'ü'" in printed
+
+
+@pytest.mark.parametrize("file_format", ["tfrecord", "csv"])
+def test_show_of_a_huge_file_reads_its_beginning_and_estimates_the_rest(
+    folder, monkeypatch, file_format
+):
+    write_sample("breast_cancer", "big", file_format)
+    (file,) = sorted(Path("big/train").iterdir())[:1]
+    monkeypatch.setattr(overview, "_WHOLE_BYTES", 1000)
+    monkeypatch.setattr(overview, "_HEAD_BYTES", file.stat().st_size // 3)
+    true_count = open_source(str(file)).num_records
+
+    found = look_into(str(file), 3)
+
+    assert found.is_estimate
+    assert abs(found.num_records - true_count) <= true_count * 0.05
+    assert len(found.records) == 3
+    assert f"about {found.num_records} records" in run("show", file)
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        (["nothing.recordio"], NoDataError, "No file matches 'nothing.recordio'"),
+        (["zoo", "--limit=-1"], UsageError, "--limit=-1: expected 0 or more"),
+        (
+            ["zoo", "--schema=x float32"],
+            UsageError,
+            "'x float32' is no field; expected NAME: DTYPE",
+        ),
+        (["zoo", "--schema=x: float23[1]"], DefinitionError, "dtype is 'float23'"),
+        (["zoo", "--schema=x: int8[]", "--model_def=a"], UsageError, "both say a schema"),
+        (["zoo", "--model_zoo=zoo"], UsageError, "--model_zoo=zoo needs --model_def"),
+    ],
+)
+def test_show_refuses_what_makes_no_sense(folder, words, error, message):
+    with pytest.raises(error, match=message):
+        run("show", *words)
+
+
+# --- pictures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_picture"),
+    [
+        ((28, 28), True),
+        ((28, 28, 1), True),
+        ((32, 20, 3), True),
+        ((256,), True),
+        ((768,), True),
+        ((64,), False),
+        ((300,), False),
+        ((4, 4), False),
+        ((28, 28, 2), False),
+        ((2, 28, 28), False),
+    ],
+)
+def test_an_array_is_a_picture_by_its_shape(shape, is_picture):
+    picture = data_show.as_picture(np.ones(shape, np.float32))
+
+    assert (picture is not None) == is_picture
+
+
+def test_a_list_with_negative_numbers_is_no_picture():
+    assert data_show.as_picture(np.linspace(-1, 1, 784)) is None
+
+
+@pytest.mark.parametrize("highest", [1, 255])
+def test_brightness_may_go_to_1_or_to_255(highest):
+    array = np.zeros((16, 16), np.float32)
+    array[0, 0] = highest
+
+    assert data_show.as_picture(array).max() == 255
+
+
+def test_a_picture_in_colour_has_two_pixels_in_a_character():
+    picture = np.zeros((4, 8, 3))
+    picture[2, 5] = (255, 0, 0)
+    picture[3, 5] = (0, 0, 255)
+
+    text = data_show.draw(picture, in_colour=True)
+
+    assert text.plain == "\n".join(["▀" * 8] * 2)
+    style = text.spans[8 + 5].style
+    assert (*style.color.triplet, *style.bgcolor.triplet) == (255, 0, 0, 0, 0, 255)
+
+
+def test_a_large_picture_is_made_smaller():
+    text = data_show.draw(np.full((480, 640, 3), 200.0), in_colour=False)
+
+    lines = text.plain.splitlines()
+    assert len(lines[0]) <= 32
+    assert len(lines) <= 12
+    assert set(text.plain) == {"▓", "\n"}
+
+
+def test_pictures_stand_side_by_side_where_there_is_room(folder):
+    write_sample("digits", "digits")
+    found = look_into("digits/test", 3)
+
+    heights = []
+    for width in (60, 120):
+        console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
+        data_show.show(found, console)
+        console.file.close()
+        heights.append(len(console.export_text().splitlines()))
+
+    assert heights[1] < heights[0] - 20
