@@ -29,7 +29,7 @@ def run():
     result = {}
     with tempfile.TemporaryDirectory() as work:
         for model, (num_records, minibatch_size, num_epochs, bar) in CASES.items():
-            data = _write_data(Path(work), model, num_records)
+            data = write_data(Path(work), model, num_records)
             ours, peer = [], []
             for i in range(RUNS):
                 ours.append(
@@ -37,19 +37,19 @@ def run():
                 )
                 peer.append(_fit(model, num_records, minibatch_size, num_epochs))
             result[f"{model}_records_per_s"] = ratio(ours, peer, bar)
-    for line in _pinned([sys.executable, "-m", "benchmarks.steps"]).splitlines():
+    for line in pinned([sys.executable, "-m", "benchmarks.steps"]).splitlines():
         if line.startswith("{"):
             result.update(json.loads(line))
     return result
 
 
-def _write_data(work, model, num_records):
+def write_data(work, model, num_records):
     import numpy as np
 
     from elasticdl.data import recordio
     from elasticdl.data.example import encode
 
-    shape = {"cnn": (28, 28), "mlp": (64,)}[model]
+    shape = (28, 28) if model == "cnn" else (64,)
     rng = np.random.default_rng(0)
     path = work / f"{model}.recordio"
     with recordio.Writer(str(path)) as writer:
@@ -59,8 +59,9 @@ def _write_data(work, model, num_records):
     return path
 
 
-def _ours(model, data, output, minibatch_size, num_epochs):
-    _pinned(
+def train(model, data, output, minibatch_size, num_epochs, *, stop_after_s=None):
+    """Train as a user does, pinned to one core."""
+    pinned(
         [
             sys.executable,
             "-m",
@@ -72,8 +73,13 @@ def _ours(model, data, output, minibatch_size, num_epochs):
             f"--output={output}",
             f"--minibatch_size={minibatch_size}",
             f"--num_epochs={num_epochs}",
-        ]
+        ],
+        stop_after_s,
     )
+
+
+def _ours(model, data, output, minibatch_size, num_epochs):
+    train(model, data, output, minibatch_size, num_epochs)
     lines = Path(output, "events.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     ends = [event["time"] for event in events if event["event"] == "epoch_finished"]
@@ -83,23 +89,25 @@ def _ours(model, data, output, minibatch_size, num_epochs):
 
 def _fit(model, num_records, minibatch_size, num_epochs):
     script = HERE / "peers" / "keras_fit.py"
-    printed = _pinned(
+    printed = pinned(
         [sys.executable, str(script), model, str(num_records), str(minibatch_size), str(num_epochs)]
     )
     line = next(line for line in printed.splitlines() if line.startswith("epochs"))
     return num_records / statistics.median(map(float, line.split()[2:]))
 
 
-def _pinned(command):
+def pinned(command, stop_after_s=None):
+    """Run a command on one core and return what it printed; Ctrl-C it after some seconds."""
+    stop = ["timeout", "--signal=INT", "--preserve-status", str(stop_after_s)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        ["taskset", "-c", "0", *command],
+        ["taskset", "-c", "0", *(stop if stop_after_s else []), *command],
         check=False,
         capture_output=True,
         text=True,
         env=environment,
         cwd=HERE.parent,
     )
-    if done.returncode:
+    if done.returncode and not stop_after_s:
         sys.exit(f"{command} failed:\n{done.stderr[-3000:]}")
     return done.stdout

@@ -7,6 +7,7 @@ leave a TrainedModel. Each step is one function here.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -40,6 +41,7 @@ from elasticdl.engines.feed import (
     shard_batches,
     training_batches,
 )
+from elasticdl.engines.interrupts import Interrupts
 from elasticdl.engines.loop import Loop, Place
 from elasticdl.errors import DataError, OutputError
 from elasticdl.evaluation.phase import evaluate as evaluate_batches
@@ -86,7 +88,6 @@ def train(job: Job, reporter: Reporter) -> Outcome:
         store = CheckpointStore(folder, job.training.keep_checkpoint_max)
         with store, open_event_log(folder) as events, folder.scratch() as code:
             try:
-                _copy_code(job.model.zoo, code, reporter)
                 return _train(
                     job,
                     folder=folder,
@@ -97,9 +98,10 @@ def train(job: Job, reporter: Reporter) -> Outcome:
                     code=code,
                 )
             except BaseException as error:
+                interrupted = not isinstance(error, Exception)
                 events.write(
                     JobFailed(
-                        kind=type(error).__name__,
+                        kind="Interrupted" if interrupted else type(error).__name__,
                         message=str(error),
                         step=max(store.steps(), default=0),
                     )
@@ -129,11 +131,18 @@ def _train(
         return Outcome(
             folder.uri, checkpoint.step, checkpoint.metadata["metrics"], already_done=True
         )
+    opened = zoo.open_zoo(job.model.zoo)
+    code_sha256 = _copy_code(opened, code, reporter)
+    if checkpoint is not None and checkpoint.metadata["code_sha256"] != code_sha256:
+        reporter.note(
+            f"The code in {opened.name} was changed since step {checkpoint.step:,}: from here on "
+            "the new code trains. Take another --output to start over with it."
+        )
     import_framework()
-    definition = zoo.define(job.model, _context(job, Mode.TRAINING))
+    definition = zoo.define(job.model, _context(job, Mode.TRAINING), opened)
     source = _open(definition, job.data)
     validation = _open(definition, job.validation_data) if job.validation_data else None
-    metadata = _metadata(job, source, checkpoint)
+    metadata = {**_metadata(job, source, checkpoint), "code_sha256": code_sha256}
     plan = ShardPlan(**metadata["plan"])
     place = Place(Ledger(plan.num_shards))
     if checkpoint is not None:
@@ -168,9 +177,11 @@ def _train(
     def evaluate_validation() -> dict[str, Any]:
         assert validation is not None  # noqa: S101
         batches = batches_in_order(definition, validation, plan.minibatch_size, Mode.EVALUATION)
-        return evaluate_batches(trainer, (batch for _, batch in batches))
+        return evaluate_batches(
+            trainer, (batch for _, batch in batches), lambda _: interrupts.check()
+        )
 
-    with Prefetch(
+    with Interrupts() as interrupts, Prefetch(
         training_batches(
             definition,
             source,
@@ -194,15 +205,16 @@ def _train(
             reporter=reporter,
             evaluate=evaluate_validation if validation is not None else None,
             place=place,
-            hooks_state=checkpoint.metadata["hooks"] if checkpoint is not None else None,
+            safe_point=interrupts.check,
         )
+        if checkpoint is not None:
+            loop.hooks_state = checkpoint.metadata["hooks"]
+            loop.metrics = dict(checkpoint.metadata["metrics"])
         try:
             metrics = loop.run()
-        except Exception:
-            raise
         except BaseException:
-            # Ctrl-C or SIGTERM: nothing is wrong with the training.
-            loop.interrupt()
+            if interrupts.answered_safely:
+                loop.interrupt()
             raise
     reporter.ended()
     _save_model(
@@ -407,15 +419,20 @@ def _save_model(
     )
 
 
-def _copy_code(zoo_name: str | None, destination: Path, reporter: Reporter) -> None:
-    """Copy the user's code, which may be edited while the training runs."""
-    left_out = zoo.copy_zoo(zoo.open_zoo(zoo_name).folder, destination)
+def _copy_code(opened: zoo.Zoo, destination: Path, reporter: Reporter) -> str:
+    """Copy the user's code, which may be edited while the training runs; return its SHA-256."""
+    left_out = zoo.copy_zoo(opened.folder, destination)
     if left_out:
         reporter.note(
             f"Too large for the trained model's copy of the code: {', '.join(left_out[:5])}"
             + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else "")  # noqa: PLR2004
             + ". A model that reads these files cannot predict without them."
         )
+    digest = hashlib.sha256()
+    for path in sorted(destination.rglob("*")):
+        if path.is_file():
+            digest.update(f"{path.relative_to(destination)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager

@@ -117,7 +117,9 @@ class Loop:
         reporter: Who tells people.
         evaluate: Runs the validation data through the model; None if there is none.
         place: Where the job stands.
+        safe_point: Called where weights and ledger agree, so that a run may be ended there.
         hooks_state: What the callbacks remembered at the checkpoint that is gone on from.
+        metrics: The last ones known.
     """
 
     options: TrainingOptions
@@ -132,7 +134,9 @@ class Loop:
     reporter: Reporter
     evaluate: Callable[[], dict[str, Any]] | None
     place: Place
+    safe_point: Callable[[], None]
     hooks_state: Mapping[str, Any] | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         now = time.monotonic()
@@ -144,10 +148,10 @@ class Loop:
         # What has happened since the last checkpoint would be lost.
         self._unsaved = False
         self._blocked_s = 0.0
+        self._copied_s: dict[int, float] = {}
         self._step_s = 0.0
         self._rows: list[tuple[int, int, int, int, int]] = []
         self._since_event: list[MetricStates] = []
-        self._metrics: dict[str, Any] = {}
 
     def run(self) -> dict[str, Any]:
         """Train to the end; returns the last metrics.
@@ -167,16 +171,17 @@ class Loop:
                 self.place = replace(self.place, epoch_begun=True)
             while not self.place.ledger.epoch_done and not self._is_over():
                 self._advance()
+                self.safe_point()
             if self.place.ledger.epoch_done:
                 self._end_epoch()
         if self._last_evaluated_step != self.trainer.step:
             self._evaluate()
-        hooks.train_end(self._metrics)
+        hooks.train_end(self.metrics)
         self._write_step_event()
         if self._unsaved:
             self._checkpoint()
         self._wait_for_checkpoints()
-        return self._metrics
+        return self.metrics
 
     def interrupt(self) -> None:
         """Keep what was reached: the run is being ended from outside."""
@@ -299,7 +304,7 @@ class Loop:
         self.trainer.hooks.test_begin()
         metrics = self.evaluate()
         self.trainer.hooks.test_end(metrics)
-        self._metrics.update({f"val_{name}": value for name, value in metrics.items()})
+        self.metrics.update({f"val_{name}": value for name, value in metrics.items()})
         self._write_step_event()
         self.events.write(
             Evaluated(step=self.trainer.step, epoch=self.place.ledger.epoch, metrics=metrics)
@@ -315,15 +320,15 @@ class Loop:
             self._evaluate()
         epoch = self.place.ledger.epoch
         # The training's own come first, as people read them.
-        self._metrics = {
+        self.metrics = {
             **self.trainer.training_metrics.results(self.place.epoch_states),
-            **{name: value for name, value in self._metrics.items() if name.startswith("val_")},
+            **{name: value for name, value in self.metrics.items() if name.startswith("val_")},
         }
         self._write_step_event()
         self.events.write(
-            EpochFinished(epoch=epoch, step=self.trainer.step, metrics=dict(self._metrics))
+            EpochFinished(epoch=epoch, step=self.trainer.step, metrics=dict(self.metrics))
         )
-        self.trainer.hooks.epoch_end(epoch, self._metrics)
+        self.trainer.hooks.epoch_end(epoch, self.metrics)
         self.place = Place(
             ledger=self.place.ledger.next_epoch(),
             best_loss=self.place.best_loss,
@@ -340,9 +345,11 @@ class Loop:
             **self.checkpoint_metadata,
             "place": self.place.to_json(),
             "hooks": self.trainer.hooks.state(),
-            "metrics": self._metrics,
+            "metrics": self.metrics,
         }
         self._write_step_event()
+        # The store knows how long it kept us; the copy before that counts as well.
+        self._copied_s[self.trainer.step] = time.monotonic() - started
         self.checkpoints.save_in_background(
             Checkpoint(step=self.trainer.step, state=state, metadata=metadata), best=best
         )
@@ -364,7 +371,7 @@ class Loop:
             self.events.write(
                 Checkpointed(
                     step=saved.step,
-                    blocked_s=saved.blocked_s,
+                    blocked_s=saved.blocked_s + self._copied_s.pop(saved.step, 0.0),
                     num_bytes=saved.num_bytes,
                     best=saved.step == self._best_step,
                 )

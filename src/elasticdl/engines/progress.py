@@ -92,13 +92,14 @@ class Bar:
         self._bar = progress.Progress(
             progress.TextColumn("[bold]{task.description}"),
             progress.BarColumn(bar_width=None),
+            progress.TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"),
             progress.TextColumn("{task.fields[facts]}"),
             progress.TimeRemainingColumn(),
             console=self._console,
             refresh_per_second=5,
         )
         self._progress = self._bar
-        self._task = self._bar.add_task(title, total=total or None, completed=done, facts="")
+        self._task = self._bar.add_task(title, total=total, completed=done, facts="", unit=unit)
         self._bar.start()
 
     def advanced(self, done: int, facts: Mapping[str, str]) -> None:

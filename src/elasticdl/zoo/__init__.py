@@ -35,7 +35,11 @@ __all__ = [
 ]
 
 
-def define(model: ModelReference, context: Mapping[str, Any] | None = None) -> ModelDefinition:
+def define(
+    model: ModelReference,
+    context: Mapping[str, Any] | None = None,
+    opened: Zoo | None = None,
+) -> ModelDefinition:
     """Return what to train, from the user's words.
 
     The files are imported anew each time.
@@ -44,13 +48,14 @@ def define(model: ModelReference, context: Mapping[str, Any] | None = None) -> M
         model: Zoo, dotted name, dialect, params and overrides.
         context: What a spec's constructor is told, where it differs from a lone process:
             `worker_id`, `world_size`, `job_id`, `mode`.
+        opened: The zoo, if it is open already: a branch of a repository may have moved since.
 
     Raises:
         UsageError: The zoo, a file, a symbol or a param is not there or does not fit.
         DefinitionError: The file cannot be used as it is.
         UserCodeError: A function of the user's raised.
     """
-    return dialects.resolve(load(model, context), model.dialect)
+    return dialects.resolve(load(model, context, opened), model.dialect)
 
 
 def preparation(model: ModelReference) -> Preparation:

@@ -30,18 +30,23 @@ CONTEXT: Mapping[str, Any] = {
 """What a spec's constructor is told in a process that is alone."""
 
 
-def load(model: ModelReference, context: Mapping[str, Any] | None = None) -> Reference:
+def load(
+    model: ModelReference,
+    context: Mapping[str, Any] | None = None,
+    opened: Zoo | None = None,
+) -> Reference:
     """Import what a model reference names, with all that replaces parts of it.
 
     Args:
         model: Zoo, dotted name, params and overrides.
         context: What differs from `CONTEXT`.
+        opened: The model's zoo, if it is open already.
 
     Raises:
         UsageError: The zoo, a file or a symbol is not there.
         UserCodeError: A file raised while it was imported.
     """
-    return _load(open_zoo(model.zoo), model, {**CONTEXT, **(context or {})})
+    return _load(opened or open_zoo(model.zoo), model, {**CONTEXT, **(context or {})})
 
 
 def load_symbol(zoo: str | None, dotted: str) -> Symbol:

@@ -1,0 +1,231 @@
+"""Whole jobs in this process, through the public door."""
+
+import json
+
+import numpy as np
+import pytest
+from tests.engines.conftest import write_records
+
+import elasticdl
+from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.trained_model import load_trained_model
+from elasticdl.engines.progress import Silent
+from elasticdl.errors import DataError, NonFiniteLossError, OutputTakenError
+from elasticdl.events import (
+    Checkpointed,
+    EpochFinished,
+    Evaluated,
+    JobFailed,
+    JobFinished,
+    JobStarted,
+    StepCommitted,
+    read_events,
+)
+
+
+def events(tmp_path, kind=None):
+    happened = read_events(tmp_path / "out" / "events.jsonl")
+    return [event for event in happened if kind is None or isinstance(event, kind)]
+
+
+def weights(output):
+    return dict(load_trained_model(str(output)).params)
+
+
+def assert_same_bits(one, other):
+    assert one.keys() == other.keys()
+    assert [path for path in one if one[path].tobytes() != other[path].tobytes()] == []
+
+
+def test_training_learns_and_leaves_a_model_that_evaluates_and_predicts(train, data, tmp_path):
+    outcome = train(num_epochs=5, validation_data=str(data))
+
+    evaluated = elasticdl.evaluate(trained_model=outcome.output, data=str(data), reporter=Silent())
+
+    assert evaluated.metrics["accuracy"] > 0.8
+    assert evaluated.metrics["loss"] == pytest.approx(outcome.metrics["val_loss"], rel=1e-6)
+    saved = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert saved["metrics"] == evaluated.metrics
+    assert saved["num_records"] == 150
+
+
+def test_what_happened_is_in_the_events(train, data, tmp_path):
+    train(num_epochs=2, validation_data=str(data), evaluation_steps=4, checkpoint_steps=5)
+
+    assert [e.step for e in events(tmp_path, Evaluated)] == [4, 8, 12, 16, 20]
+    assert {5, 10, 15, 20} <= {e.step for e in events(tmp_path, Checkpointed)}
+    assert [(e.epoch, e.step) for e in events(tmp_path, EpochFinished)] == [(0, 10), (1, 20)]
+    assert isinstance(events(tmp_path)[0], JobStarted)
+    assert isinstance(events(tmp_path)[-1], JobFinished)
+    assert sum(e.num_records for e in events(tmp_path, StepCommitted)) == 300
+    rows = [row for e in events(tmp_path, StepCommitted) for row in e.rows]
+    batches = [(epoch, n) for epoch, _, _, first, stop in rows for n in range(first, stop)]
+    assert batches == [(epoch, n) for epoch in (0, 1) for n in range(10)]
+
+
+def test_a_finished_job_is_not_trained_again(train, tmp_path):
+    first = train()
+    again = train()
+
+    assert again.already_done
+    assert again.step == first.step
+    assert len(events(tmp_path, JobStarted)) == 1
+
+
+@pytest.mark.parametrize("checkpoint_steps", [0, 3])
+def test_training_on_with_more_epochs_ends_where_one_run_does(train, tmp_path, checkpoint_steps):
+    train(num_epochs=1, output=str(tmp_path / "two"), checkpoint_steps=checkpoint_steps)
+    train(num_epochs=3, output=str(tmp_path / "two"))
+    train(num_epochs=3, output=str(tmp_path / "one"))
+
+    assert_same_bits(weights(tmp_path / "two"), weights(tmp_path / "one"))
+
+
+def test_stopping_in_the_middle_of_an_epoch_and_going_on_leaves_no_trace(train, tmp_path):
+    train(num_epochs=2, max_steps=7, output=str(tmp_path / "two"))
+    outcome = train(num_epochs=2, output=str(tmp_path / "two"))
+    train(num_epochs=2, output=str(tmp_path / "one"))
+
+    assert outcome.step == 20
+    assert_same_bits(weights(tmp_path / "two"), weights(tmp_path / "one"))
+
+
+def test_looking_does_not_change_the_training(train, data, tmp_path):
+    train(output=str(tmp_path / "blind"))
+    train(
+        output=str(tmp_path / "looking"),
+        validation_data=str(data),
+        evaluation_steps=3,
+        checkpoint_steps=2,
+    )
+
+    assert_same_bits(weights(tmp_path / "blind"), weights(tmp_path / "looking"))
+
+
+def test_another_seed_is_another_model(train, tmp_path):
+    train(seed=1, output=str(tmp_path / "one"))
+    train(seed=2, output=str(tmp_path / "two"))
+
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert any(not np.array_equal(one[path], two[path]) for path in one)
+
+
+def test_the_best_checkpoint_is_the_one_with_the_lowest_validation_loss(train, data, tmp_path):
+    train(num_epochs=3, validation_data=str(data), evaluation_steps=5, keep_checkpoint_max=2)
+
+    best = min(events(tmp_path, Evaluated), key=lambda e: e.metrics["loss"])
+    store = CheckpointStore(OutputFolder(tmp_path / "out"))
+    assert store.best_step() == best.step
+    assert store.load(best.step).step == best.step
+
+
+def test_callbacks_may_stop_the_training_and_a_second_run_accepts_it(train, zoo, tmp_path):
+    zoo(
+        """
+        class Impatient(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                self.model.stop_training = epoch == 1
+
+        def callbacks():
+            return [Impatient()]
+        """
+    )
+
+    assert train(num_epochs=9).step == 20
+    assert train(num_epochs=9).already_done
+
+
+def test_a_callback_that_looks_at_batches_sees_each_once(train, zoo, tmp_path):
+    zoo(
+        f"""
+        def callbacks():
+            def note(batch, logs):
+                with open({str(tmp_path / "seen")!r}, "a") as file:
+                    print(batch, sorted(logs), file=file)
+            return [keras.callbacks.LambdaCallback(on_train_batch_end=note)]
+        """
+    )
+
+    train()
+
+    assert (tmp_path / "seen").read_text().splitlines() == [f"{n} ['loss']" for n in range(10)]
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(train, zoo, tmp_path):
+    zoo(
+        """
+        def input_fn(records):
+            x = np.stack([r["x"] for r in records])
+            if len(records) < 16:  # the last batch of the epoch
+                x = np.full_like(x, 3e38)
+            return x, np.stack([r["label"] for r in records])
+        """
+    )
+
+    with pytest.raises(NonFiniteLossError, match=r"loss is nan at step 10 .*good checkpoint is of"):
+        train(checkpoint_steps=4)
+
+    assert CheckpointStore(OutputFolder(tmp_path / "out")).steps() == [4, 8]
+    assert events(tmp_path, JobFailed)[0].kind == "NonFiniteLossError"
+
+
+def test_an_output_of_another_job_is_refused_naming_what_differs(train):
+    train()
+
+    with pytest.raises(OutputTakenError, match="seed"):
+        train(seed=3)
+
+
+def test_data_that_changed_under_a_job_is_refused(train, data):
+    train(max_steps=3)
+    write_records(data, 170)
+
+    with pytest.raises(DataError, match=r"not what the first 3 steps were trained on"):
+        train()
+
+
+def test_code_that_is_edited_during_the_training_is_saved_as_it_was(train, zoo, tmp_path):
+    before = (tmp_path / "zoo" / "small.py").read_text()
+    zoo(
+        f"""
+        def callbacks():
+            def spoil(epoch, logs):
+                with open({str(tmp_path / "zoo" / "small.py")!r}, "w") as file:
+                    file.write("no python any more")
+            return [keras.callbacks.LambdaCallback(on_epoch_end=spoil)]
+        """
+    )
+
+    train()
+
+    assert (tmp_path / "out" / "zoo" / "small.py").read_text().startswith(before)
+
+
+def test_records_span_files_so_that_only_the_last_batch_is_short(train, tmp_path):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for i in range(15):
+        write_records(folder / f"{i:02d}.recordio", 10, seed=i)
+
+    assert train(data=f"{folder}/*.recordio").step == 10
+
+
+def test_predictions_need_the_trained_model_only(train, zoo, tmp_path):
+    outcome = train()
+    unlabelled = write_records(tmp_path / "new.recordio", 20, fields=("x",))
+    (tmp_path / "zoo" / "small.py").unlink()
+
+    elasticdl.predict(
+        trained_model=outcome.output,
+        data=str(unlabelled),
+        output=str(tmp_path / "predicted"),
+        format="csv",
+        reporter=Silent(),
+    )
+
+    (part,) = (tmp_path / "predicted").glob("part-*.csv")
+    lines = part.read_text().splitlines()
+    assert len(lines) == 21
+    assert lines[0].split(",")[0].strip('"') == "key"
+    assert lines[-1].split(",")[0].strip('"') == "new.recordio:19"

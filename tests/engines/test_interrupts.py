@@ -1,0 +1,40 @@
+"""Signals are answered where weights and ledger agree."""
+
+import os
+import signal
+
+import pytest
+
+from elasticdl.engines.interrupts import Interrupts
+
+
+def test_a_signal_is_answered_at_the_next_safe_point():
+    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        reached = True
+        interrupts.check()
+
+    assert reached
+    assert interrupts.answered_safely
+
+
+def test_a_second_signal_is_answered_at_once():
+    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        pytest.fail("went on")
+
+    assert not interrupts.answered_safely
+
+
+def test_a_signal_without_a_safe_point_is_answered_at_the_end():
+    with pytest.raises(KeyboardInterrupt), Interrupts():
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_handlers_are_given_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with Interrupts():
+        pass
+
+    assert signal.getsignal(signal.SIGTERM) is before
