@@ -289,3 +289,25 @@ def test_a_dtype_that_does_not_fit_is_named(train, tmp_path):
     assert code == 4
     assert "texts.recordio" in said
     assert "float32" in said
+
+
+def test_a_label_the_model_has_no_output_for_is_named_with_its_place(train, tmp_path):
+    with recordio.Writer(str(tmp_path / "ten.recordio")) as writer:
+        for i in range(32):
+            writer.write(encode({"x": np.zeros(4, "float32"), "label": np.int64([i % 11])}))
+
+    code, said = train(data=tmp_path / "ten.recordio")
+
+    assert code == 5
+    assert "label" in said
+    assert "epoch 1, shard 0, batches 0 to" in said
+
+
+def test_an_error_in_the_loss_is_shown_with_the_users_line(train, zoo):
+    edit(zoo, "labels.flatten(), output,", "labels.flatten()[:3], output,")
+
+    code, said = train()
+
+    assert code == 3
+    assert f'small.py", line {line_of(zoo, "keras.losses")}' in said
+    assert "labels int64[16, 1]" in said, said

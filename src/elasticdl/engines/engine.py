@@ -20,14 +20,12 @@ class Outcome:
         step: Updates made over all attempts.
         metrics: Final values by name; validation metrics as `val_...`.
         already_done: There was nothing left to do.
-        notes: What a person should know beside it.
     """
 
     output: str
     step: int = 0
     metrics: Mapping[str, Any] = field(default_factory=dict)
     already_done: bool = False
-    notes: tuple[str, ...] = ()
 
 
 class Reporter(Protocol):

@@ -26,7 +26,7 @@ import numpy as np
 from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
 from elasticdl.data.batch import Batch, leaves
 from elasticdl.engines.feed import FedBatch, Prefetch, arrays_bytes
-from elasticdl.errors import NonFiniteLossError
+from elasticdl.errors import NonFiniteLossError, TrainingError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.events import Checkpointed, EpochFinished, Evaluated, EventLog, StepCommitted
 from elasticdl.sharding.ledger import Ledger, Row
@@ -149,7 +149,9 @@ class Loop:
         self._unsaved = False
         self._blocked_s = 0.0
         self._copied_s: dict[int, float] = {}
-        self._step_s = 0.0
+        # The first call compiles; until the second one a step is taken to be slow.
+        self._step_s = _MAX_GROUP_S
+        self._num_calls = 0
         self._rows: list[tuple[int, int, int, int, int]] = []
         self._since_event: list[MetricStates] = []
 
@@ -197,10 +199,15 @@ class Loop:
         if not group:
             return
         started = time.monotonic()
-        compiled_before = self._step_s > 0
         if self.trainer.hooks.observes_batches:
             self.trainer.hooks.batch_begin(group[0].number)
-        result, rows = self.committer.commit(group)
+        try:
+            result, rows = self.committer.commit(group)
+        except TrainingError as error:
+            raise type(error)(
+                f"{error}\n  It happened in epoch {group[0].epoch + 1}, shard {group[0].shard}, "
+                f"batches {group[0].number} to {group[-1].number}."
+            ) from error
         self._check_finite(result, group)
         self.place = replace(
             self.place,
@@ -209,11 +216,9 @@ class Loop:
         )
         self._unsaved = True
         self._deal()
-        if compiled_before:
+        self._num_calls += 1
+        if self._num_calls > 1:
             self._step_s = (time.monotonic() - started) / len(group)
-        else:
-            # The first call compiles; only from the second on is its time a step's.
-            self._step_s = _MAX_GROUP_S
         if self.trainer.hooks.observes_batches:
             self.trainer.hooks.batch_end(
                 group[0].number, self.trainer.training_metrics.results(result.metrics)

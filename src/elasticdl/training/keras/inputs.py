@@ -55,7 +55,7 @@ def build(model: keras.Model, features: Arrays, origin: Origin) -> Adapter:
     # The last try is the more likely to be what the user meant: a tensor for a one-input model.
     raise DefinitionError(
         f"{origin}: the model {model.name!r} cannot take what the input function returns "
-        f"({describe(features)}): {_first_line(failures[-1])}\n"
+        f"({describe(features)}): {first_line(failures[-1])}\n"
         "  Make the input function return what the model's first layer or its `call` expects."
     ) from failures[-1]
 
@@ -109,5 +109,6 @@ def _functional_adapter(model: keras.Model, features: Arrays, origin: Origin) ->
     return lambda features: [features[name] for name in names]
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return what an error says in its first line that says something."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

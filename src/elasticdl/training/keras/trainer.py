@@ -18,7 +18,14 @@ import tensorflow as tf
 
 from elasticdl.data.batch import Arrays, Batch, leaves, map_arrays, stack
 from elasticdl.definition import Mode, ModelDefinition
-from elasticdl.errors import CorruptCheckpointError, DefinitionError
+from elasticdl.errors import (
+    CorruptCheckpointError,
+    DefinitionError,
+    ElasticDLError,
+    TrainingError,
+    UserCodeError,
+    users_traceback,
+)
 from elasticdl.training.keras import export, inputs
 from elasticdl.training.keras.hooks import KerasHooks
 from elasticdl.training.keras.labels import NotANumpyFunctionError, as_numpy, unwrap
@@ -341,14 +348,14 @@ class KerasTrainer:
             lambda t: tf.TensorSpec(_open(t.shape, axes, fixed_axis), t.dtype), tensors
         )
         key = (name, fixed_axis, str(specs))
-        if key not in self._compiled:
-            self._compiled[key] = self._compile(
-                lambda features, labels, at: function(
-                    features, None if isinstance(labels, tuple) and not labels else labels, at
-                ),
-                (*specs, tf.TensorSpec([], tf.int64)),
-            )
         try:
+            if key not in self._compiled:
+                self._compiled[key] = self._compile(
+                    lambda features, labels, at: function(
+                        features, None if isinstance(labels, tuple) and not labels else labels, at
+                    ),
+                    (*specs, tf.TensorSpec([], tf.int64)),
+                )
             return self._compiled[key](*tensors, at)
         except NotANumpyFunctionError as error:
             if self._eager:
@@ -361,13 +368,30 @@ class KerasTrainer:
             self._eager = True
             self._compiled.clear()
             return self._call(name, function, arrays, step, fixed_axis)
+        except ElasticDLError:
+            raise
+        except tf.errors.OpError as error:
+            raise TrainingError(
+                f"{self._definition.origin}: TensorFlow could not {name} at step {step + 1}: "
+                f"{inputs.first_line(error)}"
+            ) from error
+        except Exception as error:
+            batch = map_arrays(lambda a: a[0], arrays) if name == "train" else arrays
+            raise UserCodeError(
+                f"{self._definition.origin}: the model, its loss or its metrics raised in "
+                f"{name!r} on {inputs.describe(batch[0])}"
+                f"{'' if labels is None else ', labels ' + inputs.describe(batch[1])}:\n"
+                f"{users_traceback(error)}"
+            ) from error
 
     def _compile(self, function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
         if self._eager:
             return function
+        # Compiled here and now: TensorFlow takes functions that are made anew for other shapes
+        # for one that is compiled again and again, and warns of it.
         compiled: Callable[..., Any] = tf.function(
             function, input_signature=signature, autograph=False
-        )
+        ).get_concrete_function()
         return compiled
 
     # --- the rest ---------------------------------------------------------------------------
