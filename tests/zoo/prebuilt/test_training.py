@@ -12,19 +12,19 @@ from elasticdl.zoo import catalogue
 if TYPE_CHECKING:
     from pathlib import Path
 
-# model, sample, options; what must be reached: (metric, at least) or (metric, at most) by sign
+# Model -> sample, options, and what must be reached: at least, or at most where it is negative.
 RUNS = {
     "mnist": ("digits", {"num_epochs": 3}, ("val_accuracy", 0.95)),
     "cifar10": ("patches", {"num_epochs": 1, "max_steps": 10}, ("val_accuracy", 0.05)),
     "classifier.DNN": (
         "iris",
         {"num_epochs": 20, "params": "num_classes=3, learning_rate=0.01"},
-        ("val_accuracy", 0.9),
+        ("val_accuracy", 0.8),
     ),
     "wide_and_deep.Classifier": (
         "wine",
         {"num_epochs": 20, "params": "num_classes=3, learning_rate=0.01"},
-        ("val_accuracy", 0.9),
+        ("val_accuracy", 0.8),
     ),
     "regressor.DNN": (
         "diabetes",

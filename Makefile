@@ -1,0 +1,89 @@
+# The doors of the repository. `make` alone says what they are.
+#
+# Installing happens by itself: a door depends on a stamp in .venv named after the contents of
+# pyproject.toml and constraints.txt, so that it costs nothing until one of them changes.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+PYTEST := $(BIN)/python -m pytest
+
+STATE := $(shell cat pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
+RUN_STAMP := $(VENV)/.run-$(STATE)
+DEV_STAMP := $(VENV)/.dev-$(STATE)
+
+# Quiet libraries, and never a GPU that happens to be there: results are compared bit by bit.
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test fix bench demo chaos clean proto lock
+
+help: ## Say what can be done here
+	@echo 'Usage: make TARGET'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+	@echo 'New here? Start with: make demo'
+
+setup: $(DEV_STAMP) ## Create .venv and install everything a developer needs
+
+check: $(DEV_STAMP) ## Style, types and the import order
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: $(DEV_STAMP) ## Run the tests (ARGS="-k recordio" for some of them)
+	$(PYTEST) -n auto --dist loadfile -m 'not chaos' $(ARGS)
+
+fix: $(DEV_STAMP) ## Mend style where a tool can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(DEV_STAMP) ## Compare with named peers; results go to benchmarks/results/
+	$(BIN)/python -m benchmarks
+
+demo: $(RUN_STAMP) ## Train, evaluate and predict handwritten digits, start to end
+	@BIN=$(BIN) examples/demo.sh
+
+chaos: $(DEV_STAMP) ## Kill training runs again and again; compare their results bit by bit
+	$(PYTEST) -m chaos $(ARGS)
+
+clean: ## Remove what was built, written or cached, .venv too
+	rm -rf $(VENV) demo build dist benchmarks/.work
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+proto: $(DEV_STAMP) ## Write the Python code of the .proto files anew
+	$(BIN)/python -m grpc_tools.protoc --proto_path=src --python_out=src --pyi_out=src \
+		$$(find src -name '*.proto')
+
+lock: $(DEV_STAMP) ## Write constraints.txt from what is installed and was tested
+	@grep '^#' constraints.txt > constraints.new
+	@$(BIN)/python -m pip list --format=freeze --exclude-editable \
+		| grep -vE '^(pip|setuptools|wheel)==' | sed 's/+cpu$$//' | LC_ALL=C sort -f >> constraints.new
+	@mv constraints.new constraints.txt
+
+# ---------------------------------------------------------------------------------------------
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo 'ElasticDL needs Python 3.11 or newer. Name one: make $(MAKECMDGOALS) PYTHON=python3.12'; \
+		exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# What a user installs, and the packages that the sample data come from.
+$(RUN_STAMP): | $(BIN)/python
+	@echo 'Installing ElasticDL into $(VENV) (once; some minutes without a pip cache) ...'
+	$(PIP) install --constraint constraints.txt --editable '.[samples]'
+	@rm -f $(VENV)/.run-*
+	@touch $@
+
+# torch goes first, from the index of its CPU builds: what depends on it would otherwise pull the
+# CUDA build and its two gigabytes of libraries. pip's other places are looked into as well, so
+# that a machine without that index can bring its own wheel.
+$(DEV_STAMP): $(RUN_STAMP)
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install --no-deps --retries 1 \
+		--timeout 10 --index-url https://download.pytorch.org/whl/cpu torch==2.13.0
+	$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	@rm -f $(VENV)/.dev-*
+	@touch $@

@@ -1,0 +1,284 @@
+"""CSV: lines with a header as records, read by block.
+
+Opening reads each file once, from start to end, to know where its rows are (about a gigabyte a
+second from memory; Parquet needs no such pass). From then on a range reads and parses the
+blocks it touches; each thread keeps the block it read last.
+
+With a schema, cells are read as its fields say. Without one, a column is what all its cells are,
+integers before floating numbers before text, and finding out reads the files once more, the
+first time it is needed.
+
+What columns are as fields is `table.py`'s, where rows start `csv_index.py`'s.
+
+Callers: `sources.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import csv as arrow_csv
+
+from elasticdl.data.csv_index import CSVIndex, index_rows
+from elasticdl.data.field import STRING
+from elasticdl.data.file_ranges import Numbering
+from elasticdl.data.record_source import RecordFile
+from elasticdl.data.stored_file import open_each, open_stored
+from elasticdl.data.table import columns_of, decode_table, encode_table
+from elasticdl.data.wording import counted, listed, shown
+from elasticdl.errors import CorruptDataError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from elasticdl.data.batch import Record
+    from elasticdl.data.field import Field
+    from elasticdl.data.schema import Schema
+    from elasticdl.data.stored_file import StoredFile
+
+_Types = dict[str, pa.DataType]
+
+# How pyarrow says which cell it could not convert.
+_CELL = re.compile(r"CSV column #(\d+): Row #(\d+): .*?invalid value '(.*)'", re.DOTALL)
+
+
+class CSVSource:
+    """Rows of CSV files; follows the laws of `RecordSource`.
+
+    Args:
+        uris: Files in reading order; each starts with the names of its columns.
+
+    Raises:
+        SchemaError: A file has no header.
+        CorruptDataError: A quote is not closed.
+        DataError: A file cannot be read.
+    """
+
+    def __init__(self, uris: Sequence[str]) -> None:
+        self._files = open_each(uris, _open)
+        self._numbering = Numbering(
+            [RecordFile(file.uri, index.firsts[-1]) for file, index in self._files]
+        )
+        self._types: _Types | None = None
+        self._here = _OfThisThread()
+
+    @property
+    def files(self) -> Sequence[RecordFile]:
+        """The files in reading order."""
+        return self._numbering.files
+
+    @property
+    def num_records(self) -> int:
+        """How many rows there are in all files, headers not counted."""
+        return self._numbering.num_records
+
+    def read_bytes(self, start: int, stop: int) -> list[bytes]:
+        """Return rows `start` to `stop` (exclusive) as serialized `tf.Example`s.
+
+        Raises:
+            SchemaError: A cell is empty, or a row has another number of cells than the header.
+            IndexError: The range is not within 0 .. num_records.
+        """
+        records: list[bytes] = []
+        for table, where in self._tables(start, stop, None):
+            records += encode_table(table, where)
+        return records
+
+    def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
+        """Return rows `start` to `stop` (exclusive), decoded.
+
+        Raises:
+            SchemaError: A row does not fit the schema or the header; names file, record and
+                column.
+            IndexError: The range is not within 0 .. num_records.
+        """
+        records: list[Record] = []
+        for table, where in self._tables(start, stop, schema):
+            records += decode_table(table, schema, where)
+        return records
+
+    def _tables(
+        self, start: int, stop: int, schema: Schema | None
+    ) -> Iterator[tuple[pa.Table, Callable[[int], str]]]:
+        """Yield the rows of a range, and what to call the i-th of them in a message."""
+        at = start
+        for part in self._numbering.split(start, stop):
+            firsts = self._files[part.file_index][1].firsts
+            row = part.start
+            while row < part.stop:
+                index = bisect_right(firsts, row) - 1
+                end = min(part.stop, firsts[index + 1])
+                block = self._block(part.file_index, index, schema)
+                rows = block.slice(row - firsts[index], end - row)
+                yield rows, functools.partial(self._name, at)
+                at += end - row
+                row = end
+
+    def _name(self, first: int, row: int) -> str:
+        return self._numbering.name(first + row)
+
+    def _block(self, file_index: int, block_index: int, schema: Schema | None) -> pa.Table:
+        here = self._here
+        key = (file_index, block_index, schema)
+        if here.key != key:
+            file, index = self._files[file_index]
+            here.table = _read(file, index, block_index, self._types_for(schema, index))
+            here.key = key
+        return here.table
+
+    def _types_for(self, schema: Schema | None, index: CSVIndex) -> _Types:
+        if schema is not None:
+            return _types_of(schema, index.header)
+        if self._types is None:
+            # Of all files, so that a record is the same whatever range it is read in.
+            self._types = _inferred_types(self._files)
+        return self._types
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_here"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _here=_OfThisThread())
+
+
+class _OfThisThread(threading.local):
+    """The block a thread read last."""
+
+    def __init__(self) -> None:
+        self.key: tuple[int, int, Schema | None] | None = None
+        self.table: Any = None
+
+
+def _open(uri: str) -> tuple[StoredFile, CSVIndex]:
+    file = open_stored(uri)
+    return file, index_rows(file)
+
+
+# --- what cells are ----------------------------------------------------------------------------
+
+
+def _types_of(schema: Schema, header: Sequence[str]) -> _Types:
+    """Return what the columns of a schema's fields are to be read as."""
+    parts = {field: columns_of(field, header) for field in schema.fields}
+    types = {name: _type_of(field) for field, names in parts.items() for name in names}
+    if not all(parts.values()):
+        # With all of them, the message about the missing one can say what there is.
+        types |= {name: pa.binary() for name in header if name not in types}
+    return types
+
+
+def _type_of(field: Field) -> pa.DataType:
+    if field.dtype == STRING:
+        return pa.binary()
+    if field.dtype.kind == "f":
+        return pa.float64()
+    # A bool may be written as true or as 1; another integer's range is checked afterwards.
+    return {"bool": pa.bool_(), "uint64": pa.uint64()}.get(field.dtype.name, pa.int64())
+
+
+def _inferred_types(files: Sequence[tuple[StoredFile, CSVIndex]]) -> _Types:
+    first, index = files[0]
+    types = dict.fromkeys(index.header, pa.null())
+    for file, other in files:
+        if set(other.header) != set(types):
+            raise SchemaError(
+                f"{file.uri} has the columns {listed(other.header)}; {first.uri} has "
+                f"{listed(index.header)}. Files that are read together need the same columns, "
+                "unless data_schema() names those that are used."
+            )
+        for block in range(len(other.firsts) - 1):
+            table = _parse(file, other, block, None)
+            for name in types:
+                types[name] = _wider(types[name], table.schema.field(name).type)
+    return types
+
+
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return what holds the cells of both types; text, where there is nothing else."""
+    kinds = {one, other} - {pa.null()}
+    if not kinds:
+        return pa.null()
+    if len(kinds) == 1 and kinds <= {pa.bool_(), pa.int64(), pa.float64()}:
+        return kinds.pop()
+    return pa.float64() if kinds == {pa.int64(), pa.float64()} else pa.binary()
+
+
+# --- reading a block ---------------------------------------------------------------------------
+
+
+def _read(file: StoredFile, index: CSVIndex, block: int, types: _Types) -> pa.Table:
+    """Return the rows of a block, its cells as the given types.
+
+    Raises:
+        SchemaError: A cell is something else.
+    """
+    try:
+        return _parse(file, index, block, types)
+    except pa.ArrowInvalid:
+        # 3.0 is an integer, too; whether all are is checked where the field is known.
+        relaxed = {name: _relaxed(arrow_type) for name, arrow_type in types.items()}
+    try:
+        return _parse(file, index, block, relaxed)
+    except pa.ArrowInvalid as error:
+        cell = _CELL.search(str(error))
+        if cell is None:
+            first, last = index.firsts[block], index.firsts[block + 1] - 1
+            raise SchemaError(f"{file.uri}, records {first} to {last}: {error}") from None
+        name = index.header[int(cell[1])]
+        record = index.firsts[block] + int(cell[2]) - 1
+        expected = {pa.bool_(): "true, false, 1 or 0"}.get(types[name], "a number")
+        raise SchemaError(
+            f"{file.uri}, record {record}: column {name!r} holds {shown(cell[3])}; data_schema() "
+            f"says {expected}. Correct the cell, or the dtype in data_schema()."
+        ) from None
+
+
+def _relaxed(arrow_type: pa.DataType) -> pa.DataType:
+    return pa.float64() if pa.types.is_integer(arrow_type) else arrow_type
+
+
+def _parse(
+    file: StoredFile, index: CSVIndex, block: int, types: Mapping[str, pa.DataType] | None
+) -> pa.Table:
+    start, stop = index.offsets[block : block + 2]
+    first, past = index.firsts[block : block + 2]
+    data = file.read(start, stop)
+    bad: list[arrow_csv.InvalidRow] = []
+
+    def refuse(row: arrow_csv.InvalidRow) -> str:
+        bad.append(row)
+        return "error"
+
+    try:
+        table = arrow_csv.read_csv(
+            pa.BufferReader(data),
+            # One block, one thread: the numbers of rows are only told then.
+            arrow_csv.ReadOptions(
+                use_threads=False, column_names=list(index.header), block_size=len(data) + 1
+            ),
+            arrow_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse),
+            arrow_csv.ConvertOptions(
+                column_types=types, include_columns=list(types) if types is not None else None
+            ),
+        )
+    except pa.ArrowInvalid:
+        if not bad:
+            raise
+        raise SchemaError(
+            f"{file.uri}, record {first + bad[0].number - 1}: the row has "
+            f"{counted(bad[0].actual_columns, 'cell')}, the header {len(index.header)}: "
+            f"{shown(bad[0].text)}. Text with commas in it needs quotes around it."
+        ) from None
+    if table.num_rows != past - first:
+        raise CorruptDataError(
+            file.uri,
+            start,
+            f"{counted(past - first, 'row')}, as when it was opened",
+            f"{table.num_rows}; it was changed meanwhile",
+        )
+    return table

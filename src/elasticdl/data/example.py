@@ -1,0 +1,82 @@
+"""tf.Example without TensorFlow: named lists of numbers or bytes.
+
+The bytes of one example are `example_wire.py`'s, many at once `example_groups.py`'s. Here is what
+the rest of the package uses of them, and examples decoded by what they say of themselves. What
+shape and dtype a field should have is `schema.py`'s.
+
+Callers: `schema.py`, `table.py`, `record_decoding.py`, everything that writes examples.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from elasticdl.data.example_groups import Column, Group, groups
+from elasticdl.data.example_wire import Features, Kind, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from elasticdl.data.batch import Record
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+__all__ = [
+    "Column",
+    "Features",
+    "Group",
+    "Kind",
+    "decode_batch_schemaless",
+    "decode_groups_schemaless",
+    "encode",
+    "groups",
+]
+
+
+def decode_batch_schemaless(records: Sequence[bytes], where: Callable[[int], str]) -> list[Record]:
+    """Decode examples by what they say of themselves.
+
+    Args:
+        records: Serialized examples.
+        where: Says where record i of the batch comes from, for an error message.
+
+    Returns:
+        One dict a record, fields in the order of their names: 1-D arrays of float32, int64 or
+        objects that are bytes. The arrays are writable.
+
+    Raises:
+        SchemaError: A record is no example.
+
+    Example:
+        >>> decode_batch_schemaless([encode({"x": np.float32([1.0])})], str)
+        [{'x': array([1.], dtype=float32)}]
+    """
+    return decode_groups_schemaless(groups(records, where), len(records))
+
+
+def decode_groups_schemaless(batch: Iterable[Group], num_records: int) -> list[Record]:
+    """Decode records that were taken apart already by what they say of themselves.
+
+    Args:
+        batch: Groups that have each record once.
+        num_records: How many there are in all.
+
+    Returns:
+        As `decode_batch_schemaless`.
+    """
+    decoded: list[Record] = [{} for _ in range(num_records)]
+    for group in batch:
+        names = sorted(group.kinds)
+        columns = [_rows(group.column(name), len(group.rows)) for name in names]
+        for row, values in zip(group.rows, zip(*columns, strict=True), strict=False):
+            decoded[row] = dict(zip(names, values, strict=True))
+    return decoded
+
+
+def _rows(column: Column, num_rows: int) -> Iterable[Array]:
+    values, counts = column
+    if isinstance(counts, int):
+        return values.reshape(num_rows, counts)
+    return np.split(values, np.cumsum(counts)[:-1])

@@ -1,0 +1,351 @@
+"""Many tf.Examples at once: taken apart into groups that are read as arrays.
+
+Records of one schema mostly have the same bytes in the same places, apart from the payload. So
+the first of each length says where its payloads lie; where the bytes between them are equal, the
+payloads of all are cut out as one array. What remains is read record by record, which is quick
+where fields follow each other as in the record before:
+
+    records --same length and structure--> _Uniform   one 2-D slice a field
+            --same fields----------------> _Ragged    one slice a field and record, joined
+            --anything else protobuf reads-> written anew, then _Ragged
+            --the rest-------------------> SchemaError
+
+Callers: `example.py`, `schema.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from elasticdl.data.example_wire import (
+    CONTINUES,
+    LONGEST_VARINT,
+    ExpectedLayout,
+    Kind,
+    Layout,
+    UnusualError,
+    layout_of,
+    written_anew,
+)
+from elasticdl.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+_SMALLEST_GROUP = 4
+"""Fewer records than this are read one by one: laying them out as one array costs more."""
+
+_MOST_LENGTHS = 4
+"""Of how many lengths records may be to be grouped by it."""
+
+_MOST_SLICES = 8
+"""From here on, one look-up of many columns is quicker than comparing slice by slice."""
+
+
+class Column(NamedTuple):
+    """The values one field has in the records of a group.
+
+    Attributes:
+        values: 1-D, record after record: float32, int64, or objects that are bytes. Writable
+            and nobody else's.
+        counts: How many values a record has: one number if all have equally many, else 1-D int64.
+    """
+
+    values: Array
+    counts: int | Array
+
+
+class Group(Protocol):
+    """Records of a batch that hold the same fields with values of the same kinds."""
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """Their numbers in the batch."""
+        ...
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Field name -> what it holds. A field without a kind is not there."""
+        ...
+
+    def column(self, name: str) -> Column:
+        """Return the values of a field."""
+        ...
+
+    def raw(self, name: str, num_bytes: int) -> Array | None:
+        """Return a bytes field as uint8 `[rows, num_bytes]`.
+
+        None if any record has not exactly one value of that length.
+        """
+        ...
+
+
+def groups(records: Sequence[bytes], where: Callable[[int], str]) -> Iterator[Group]:
+    """Take a batch apart into groups that can be read as arrays.
+
+    Args:
+        records: Serialized examples.
+        where: Says where record i of the batch comes from, for an error message.
+
+    Yields:
+        Groups that have each record of the batch once. A group is read before the next one is
+        asked for: it may lie in memory that is used again.
+
+    Raises:
+        SchemaError: A record is no example.
+    """
+    by_length: dict[int, list[int]] = {}
+    for row, record in enumerate(records):
+        by_length.setdefault(len(record), []).append(row)
+    # Many small groups take longer than one of records that differ in length.
+    smallest = max(_SMALLEST_GROUP, len(records) // _MOST_LENGTHS)
+    rest: list[int] = []
+    for length, rows in by_length.items():
+        if len(rows) < smallest:
+            rest += rows
+            continue
+        with _borrowed(len(rows) * length) as room:
+            yield from _uniform(records, rows, room.reshape(len(rows), length), rest)
+    if rest:
+        yield from _ragged(records, sorted(rest), where)
+
+
+def _uniform(
+    records: Sequence[bytes], rows: list[int], block: Array, rest: list[int]
+) -> Iterator[Group]:
+    """Yield groups of records with equal structure; add those in no group to `rest`.
+
+    Args:
+        records: The batch.
+        rows: Those of one length.
+        block: Room for them, uint8 `[rows, length]`.
+        rest: Numbers of records in no group.
+    """
+    room = block.reshape(-1).data
+    length = block.shape[1]
+    for i, row in enumerate(rows):
+        room[i * length : (i + 1) * length] = records[row]
+    while len(rows) >= _SMALLEST_GROUP:
+        try:
+            group = _Uniform(rows, block, layout_of(records[rows[0]]))
+        except UnusualError:
+            break
+        same = group.same_structure()
+        if same is None:
+            yield group
+            return
+        num_same = np.count_nonzero(same)
+        if num_same < _SMALLEST_GROUP:
+            break
+        members = [row for row, is_member in zip(rows, same, strict=True) if is_member]
+        yield _Uniform(members, block[same], group.layout)
+        rows = [row for row, is_member in zip(rows, same, strict=True) if not is_member]
+        block = block[~same]
+    rest += rows
+
+
+def _ragged(
+    records: Sequence[bytes], rows: Sequence[int], where: Callable[[int], str]
+) -> Iterator[Group]:
+    by_kinds: dict[tuple[tuple[str, Kind], ...], _Ragged] = {}
+    group, expected = None, None
+    for row in rows:
+        record = records[row]
+        payloads = expected.payloads(record) if expected is not None else None
+        if group is None or payloads is None:
+            try:
+                record, layout = _read(record)
+            except DecodeError:
+                raise SchemaError(_not_an_example(record, where(row))) from None
+            kinds = {name: feature.kind for name, feature in layout.items()}
+            group = by_kinds.setdefault(tuple(sorted(kinds.items())), _Ragged(kinds))
+            expected = ExpectedLayout.of(layout)
+            payloads = {
+                name: [record[start:stop] for start, stop in feature.ranges]
+                for name, feature in layout.items()
+            }
+        group.add(row, payloads)
+    yield from by_kinds.values()
+
+
+def _read(record: bytes) -> tuple[bytes, Layout]:
+    """Return a record in the form everybody writes, and its layout.
+
+    Raises:
+        google.protobuf.message.DecodeError: It is no example.
+    """
+    try:
+        return record, layout_of(record)
+    except UnusualError:
+        record = written_anew(record)
+        return record, layout_of(record)
+
+
+def _not_an_example(record: bytes, where: str) -> str:
+    shown = record[:16].hex(" ") + (" ..." if len(record) > len(record[:16]) else "")
+    return (
+        f"{where}: its {len(record)} bytes ({shown}) are not a serialized tf.Example. "
+        "`elasticdl data show` prints what a file holds; if the model parses its records itself, "
+        "give it a `dataset_fn` or `create_dataset`, which gets them as they are."
+    )
+
+
+class _Uniform:
+    """Records whose payloads lie in the same places: a column is one slice of a 2-D array."""
+
+    def __init__(self, rows: Sequence[int], block: Array, layout: Layout) -> None:
+        self.rows = rows
+        self.layout = layout
+        self._block = block
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        return {name: feature.kind for name, feature in self.layout.items()}
+
+    def same_structure(self) -> Array | None:
+        """Return which rows have the layout of the first one; None if all have."""
+        block = self._block
+        features = self.layout.values()
+        payloads = sorted(found for feature in features for found in feature.ranges)
+        borders = [0, *(border for payload in payloads for border in payload), block.shape[1]]
+        between: list[Any] = [
+            slice(*pair) for pair in zip(borders[::2], borders[1::2], strict=True)
+        ]
+        if len(between) > _MOST_SLICES:
+            between = [np.r_[tuple(between)]]
+        checks = [block[:, part] == block[0, part] for part in between]
+        checks += [
+            _complete_varints(block[:, slice(*feature.ranges[0])])
+            for feature in features
+            if feature.kind == "int64"
+        ]
+        if all(check.all() for check in checks):
+            return None
+        same: Array = np.logical_and.reduce([np.all(check, axis=1) for check in checks])
+        return same
+
+    def column(self, name: str) -> Column:
+        kind, ranges = self.layout[name]
+        block = self._block
+        if kind == "bytes":
+            values = np.empty((len(self.rows), len(ranges)), object)
+            for i, (start, stop) in enumerate(ranges):
+                # Row by row: numpy's own byte strings drop zeros at their end.
+                values[:, i] = [row.tobytes() for row in block[:, start:stop]]
+            return Column(values.reshape(-1), len(ranges))
+        ((start, stop),) = ranges
+        # A copy: users work on their records in place, and a batch must not be changed by it.
+        payload = block[:, start:stop].copy()
+        if kind == "float":
+            return Column(payload.view("<f4").reshape(-1), (stop - start) // 4)
+        return _decode_varints(payload)
+
+    def raw(self, name: str, num_bytes: int) -> Array | None:
+        kind, ranges = self.layout[name]
+        if kind != "bytes" or len(ranges) != 1:
+            return None
+        ((start, stop),) = ranges
+        return self._block[:, start:stop].copy() if stop - start == num_bytes else None
+
+
+class _Ragged:
+    """Records whose payloads lie anywhere: a column is joined from one slice a record."""
+
+    def __init__(self, kinds: Mapping[str, Kind]) -> None:
+        self.rows: list[int] = []
+        self.kinds = kinds
+        self._payloads: dict[str, list[list[bytes]]] = {name: [] for name in kinds}
+
+    def add(self, row: int, payloads: Mapping[str, list[bytes]]) -> None:
+        self.rows.append(row)
+        for name, payload in payloads.items():
+            self._payloads[name].append(payload)
+
+    def column(self, name: str) -> Column:
+        payloads = self._payloads[name]
+        kind = self.kinds[name]
+        if kind == "bytes":
+            values = np.empty(sum(map(len, payloads)), object)
+            values[:] = [value for row in payloads for value in row]
+            return Column(values, _counts(list(map(len, payloads))))
+        joined = np.frombuffer(bytearray().join([row[0] for row in payloads]), np.uint8)
+        lengths = [len(row[0]) for row in payloads]
+        if kind == "float":
+            return Column(joined.view("<f4"), _counts([length // 4 for length in lengths]))
+        values, _ = _decode_varints(joined[np.newaxis])
+        num_ends = np.concatenate(([0], np.cumsum(joined < CONTINUES)))
+        borders = num_ends[np.concatenate(([0], np.cumsum(lengths)))]
+        return Column(values, _counts(np.diff(borders).tolist()))
+
+    def raw(self, name: str, num_bytes: int) -> Array | None:
+        payloads = self._payloads[name]
+        if self.kinds[name] != "bytes":
+            return None
+        if any(len(row) != 1 or len(row[0]) != num_bytes for row in payloads):
+            return None
+        joined = np.frombuffer(bytearray().join([row[0] for row in payloads]), np.uint8)
+        return joined.reshape(len(payloads), num_bytes)
+
+
+def _counts(counts: list[int]) -> int | Array:
+    return counts[0] if counts.count(counts[0]) == len(counts) else np.array(counts, np.int64)
+
+
+def _complete_varints(payload: Array) -> Array:
+    """Return for each row, as a column, whether its bytes are whole varints."""
+    continues = payload >= CONTINUES
+    if not continues.any():
+        return np.ones((len(payload), 1), bool)
+    complete = ~continues[:, -1:]
+    if payload.shape[1] > LONGEST_VARINT:
+        windows = np.lib.stride_tricks.sliding_window_view(continues, LONGEST_VARINT, axis=1)
+        complete &= ~np.logical_or.reduce(np.logical_and.reduce(windows, axis=2), axis=1)[
+            :, np.newaxis
+        ]
+    return complete
+
+
+def _decode_varints(payload: Array) -> Column:
+    """Return the numbers in a uint8 array `[rows, bytes]` of whole varints."""
+    flat = payload.reshape(-1)
+    is_end = flat < CONTINUES
+    if is_end.all():
+        return Column(flat.astype(np.int64), payload.shape[1])
+    ends = np.flatnonzero(is_end)
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    place = np.arange(flat.size) - np.repeat(starts, ends - starts + 1)
+    parts = (flat & 0x7F).astype(np.uint64) << (7 * place).astype(np.uint64)
+    values = np.add.reduceat(parts, starts).view(np.int64)
+    counts = is_end.reshape(payload.shape).sum(axis=1).tolist()
+    return Column(values, _counts(counts))
+
+
+# --- memory for a block ---
+
+_room = threading.local()
+_MOST_ROOM_KEPT_BYTES = 1 << 25
+
+
+@contextlib.contextmanager
+def _borrowed(num_bytes: int) -> Iterator[Array]:
+    """Lend memory for the records of one length, the same each time.
+
+    The allocator hands memory of this size back to the system again and again; getting it anew
+    would take longer than decoding. It belongs to the thread, and to one borrower at a time.
+    """
+    kept: Array | None = getattr(_room, "kept", None)
+    _room.kept = None
+    if kept is None or kept.size < num_bytes:
+        kept = np.empty(num_bytes, np.uint8)
+    try:
+        yield kept[:num_bytes]
+    finally:
+        if kept.size <= _MOST_ROOM_KEPT_BYTES:
+            _room.kept = kept

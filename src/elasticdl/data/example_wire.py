@@ -1,0 +1,325 @@
+"""The bytes of one tf.Example: written from arrays, and taken apart without copying.
+
+    example  := features                        each a tag, a length, and so many bytes
+    features := entry*                          an entry for each field
+    entry    := name, feature
+    feature  := list of bytes | of floats | of int64
+    list     := value*                          numbers are packed: one length, then all of them
+
+`layout_of` reads the form everybody writes, and says where each payload lies. The rare forms that
+protobuf reads as well (numbers that are not packed, a field said twice) are written anew.
+
+Callers: `example_groups.py`, `example.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from elasticdl.data import example_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+Kind: TypeAlias = Literal["bytes", "float", "int64"]
+
+Features: TypeAlias = "Mapping[str, Array | Sequence[bytes]]"
+"""What an example holds: a float32 array, an int64 array, or bytes (a sequence, or an array of
+objects)."""
+
+FIRST, SECOND = b"\x0a", b"\x12"
+"""Tags of the fields 1 and 2 of a message, length-delimited."""
+
+TAGS: dict[Kind, bytes] = {"bytes": b"\x0a", "float": b"\x12", "int64": b"\x1a"}
+"""Tags of a feature's three kinds."""
+
+CONTINUES = 0x80
+"""A varint goes on in the next byte if this bit is set; the other seven are its value."""
+
+LONGEST_VARINT = 10
+
+_KINDS: dict[int, Kind] = {tag[0]: kind for kind, tag in TAGS.items()}
+_TOO_LONG = re.compile(rb"[\x80-\xff]{%d}" % LONGEST_VARINT)
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+def encode(features: Features) -> bytes:
+    """Return the serialized example, fields in the order of their names.
+
+    Args:
+        features: Field name -> values: a float32 or an int64 array of any shape (written in row
+            order), or bytes.
+
+    Returns:
+        The same bytes for equal examples.
+
+    Raises:
+        TypeError: Values are none of the three kinds.
+
+    Example:
+        >>> encode({"x": np.float32([1.0])}).hex(" ")
+        '0a 0f 0a 0d 0a 01 78 12 08 12 06 0a 04 00 00 80 3f'
+    """
+    body = b"".join([_entry(name, features[name]) for name in sorted(features)])
+    return _delimited(FIRST, body)
+
+
+def _entry(name: str, values: Array | Sequence[bytes]) -> bytes:
+    if not isinstance(values, np.ndarray) or values.dtype == object:
+        items = values.ravel() if isinstance(values, np.ndarray) else values
+        payload = b"".join([_delimited(FIRST, item) for item in items])
+        return _entry_header(name, "bytes", len(payload)) + payload
+    if values.dtype == np.float32:
+        payload = values.astype("<f4", copy=False).tobytes()
+        return _entry_header(name, "float", len(payload)) + payload
+    if values.dtype == np.int64:
+        payload = _write_varints(values)
+        return _entry_header(name, "int64", len(payload)) + payload
+    raise TypeError(f"Field {name!r} is {values.dtype}; an example holds float32, int64 or bytes.")
+
+
+@functools.lru_cache(maxsize=4096)
+def _entry_header(name: str, kind: Kind, num_bytes: int) -> bytes:
+    """Return what stands before a payload: the tags and lengths of all that it lies in.
+
+    Remembered, because it is the same in every record for numbers of a fixed count.
+    """
+    before = b""
+    if kind != "bytes" and num_bytes:
+        before = FIRST + write_varint(num_bytes)
+    for tag in (TAGS[kind], SECOND):
+        before = tag + write_varint(len(before) + num_bytes) + before
+    before = _delimited(FIRST, name.encode()) + before
+    return FIRST + write_varint(len(before) + num_bytes) + before
+
+
+def _delimited(tag: bytes, payload: bytes) -> bytes:
+    return tag + write_varint(len(payload)) + payload
+
+
+def write_varint(value: int) -> bytes:
+    """Return a number, 0 or more, as a varint."""
+    if value < CONTINUES:
+        return value.to_bytes()
+    written = bytearray()
+    while value >= CONTINUES:
+        written.append(value & 0x7F | CONTINUES)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
+
+
+def _write_varints(values: Array) -> bytes:
+    if values.size == 1 and 0 <= (value := values.item()) < CONTINUES:
+        return write_varint(value)
+    if values.size and values.min() >= 0 and values.max() < CONTINUES:
+        return values.astype(np.uint8).tobytes()
+    # Negative numbers are written as their two's complement, ten bytes long.
+    return b"".join([write_varint(value) for value in values.ravel().view(np.uint64).tolist()])
+
+
+# --- where things lie in one record ------------------------------------------------------------
+
+
+class FeatureLayout(NamedTuple):
+    """Where the payload of one field lies.
+
+    Attributes:
+        kind: What it holds.
+        ranges: Start and end of each payload: one for numbers, one per value for bytes.
+    """
+
+    kind: Kind
+    ranges: tuple[tuple[int, int], ...]
+
+
+Layout: TypeAlias = dict[str, FeatureLayout]
+
+
+class UnusualError(Exception):
+    """The record is not in the form everybody writes; protobuf has to say what it means."""
+
+
+def _length(data: bytes, at: int, limit: int) -> tuple[int, int]:
+    """Return start and end of what a length prefix at `at` announces."""
+    byte = data[at]
+    at += 1
+    size = byte & 0x7F
+    shift = 7
+    while byte & CONTINUES:
+        byte = data[at]
+        at += 1
+        size |= (byte & 0x7F) << shift
+        shift += 7
+    end = at + size
+    if end > limit:
+        raise UnusualError
+    return at, end
+
+
+def _field(data: bytes, at: int, limit: int, tag: int) -> tuple[int, int]:
+    """Return start and end of the length-delimited field `tag` that must come next."""
+    if at >= limit or data[at] != tag:
+        raise UnusualError
+    return _length(data, at + 1, limit)
+
+
+def layout_of(data: bytes) -> Layout:
+    """Return where each field's payload lies, fields without a kind left out.
+
+    Raises:
+        UnusualError: The record is something else, or damaged.
+    """
+    if not data:
+        return {}
+    layout: Layout = {}
+    seen = set()
+    try:
+        at, end = _field(data, 0, len(data), FIRST[0])
+        if end != len(data):
+            raise UnusualError
+        while at < end:
+            entry, at = _field(data, at, end, FIRST[0])
+            key, key_end = _field(data, entry, at, FIRST[0])
+            body, body_end = _field(data, key_end, at, SECOND[0])
+            name = data[key:key_end].decode()
+            if body_end != at or name in seen:
+                raise UnusualError
+            seen.add(name)
+            if body != body_end:
+                layout[name] = _feature_layout(data, body, body_end)
+    except (IndexError, UnicodeDecodeError):
+        raise UnusualError from None
+    return layout
+
+
+def _feature_layout(data: bytes, at: int, end: int) -> FeatureLayout:
+    kind = _KINDS.get(data[at])
+    start, stop = _length(data, at + 1, end)
+    if kind is None or stop != end:
+        raise UnusualError
+    if kind == "bytes":
+        ranges = []
+        while start < stop:
+            value, start = _field(data, start, stop, FIRST[0])
+            ranges.append((value, start))
+        return FeatureLayout(kind, tuple(ranges))
+    if start == stop:
+        return FeatureLayout(kind, ((start, stop),))
+    payload, payload_end = _field(data, start, stop, FIRST[0])
+    if payload_end != stop:
+        raise UnusualError
+    if kind == "float" and (payload_end - payload) % 4:
+        raise UnusualError
+    if kind == "int64" and not is_whole_varints(data[payload:payload_end]):
+        raise UnusualError
+    return FeatureLayout(kind, ((payload, payload_end),))
+
+
+class ExpectedLayout:
+    """The fields of a record that was read, to be found again in the next one.
+
+    Records of one schema differ in the lengths of texts and integers alone, and the length of
+    an entry says all lengths in it. So what stands before the payload is the same for entries
+    of one length, and comparing it is quicker than taking it apart.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        # What stands before the payload in an entry, by the entry's length; None if nothing can.
+        self._fields: list[tuple[str, Kind, dict[int, bytes | None]]] = [
+            (name, feature.kind, {}) for name, feature in layout.items()
+        ]
+
+    @classmethod
+    def of(cls, layout: Layout) -> ExpectedLayout | None:
+        """Return what to expect; None if a field has several payloads, or none."""
+        is_simple = all(len(feature.ranges) == 1 for feature in layout.values())
+        return cls(layout) if is_simple else None
+
+    def payloads(self, record: bytes) -> dict[str, list[bytes]] | None:
+        """Return the payload of each field; None if the record is not as expected."""
+        payloads = {}
+        try:
+            at, end = _field(record, 0, len(record), FIRST[0])
+            if end != len(record):
+                return None
+            for name, kind, headers in self._fields:
+                length = record[at + 1]
+                start, stop = at + 2, at + 2 + length
+                if length >= CONTINUES or record[at] != FIRST[0]:
+                    start, stop = _field(record, at, end, FIRST[0])
+                    length = stop - start
+                header = headers.get(length)
+                if header is None:
+                    header = headers[length] = _payload_header(name, kind, length)
+                if header is None or not record.startswith(header, start):
+                    return None
+                payload = record[start + len(header) : stop]
+                if kind == "int64" and not is_whole_varints(payload):
+                    return None
+                payloads[name] = [payload]
+                at = stop
+        except (IndexError, UnusualError):
+            return None
+        return payloads if at == end else None
+
+
+def _payload_header(name: str, kind: Kind, num_bytes: int) -> bytes | None:
+    """Return what stands before the only payload in an entry of so many bytes.
+
+    None if no payload is that long.
+    """
+    key = _delimited(FIRST, name.encode())
+    feature = _body_bytes(num_bytes - len(key))
+    values = None if feature is None else _body_bytes(feature)
+    if feature is None or values is None:
+        return None
+    header = key + SECOND + write_varint(feature) + TAGS[kind] + write_varint(values)
+    if kind != "bytes" and values == 0:
+        return header
+    payload = _body_bytes(values)
+    if payload is None or (kind == "float" and payload % 4):
+        return None
+    return header + FIRST + write_varint(payload)
+
+
+def _body_bytes(num_bytes: int) -> int | None:
+    """Return how long the body is of a tag, a length and a body of so many bytes together."""
+    for length_bytes in range(1, LONGEST_VARINT):
+        body = num_bytes - 1 - length_bytes
+        if body >= 0 and len(write_varint(body)) == length_bytes:
+            return body
+    return None
+
+
+def is_whole_varints(payload: bytes) -> bool:
+    """Return whether bytes are varints one after the other, none too long or cut off."""
+    if payload[-1:] >= b"\x80":
+        return False
+    return len(payload) <= LONGEST_VARINT or not _TOO_LONG.search(payload)
+
+
+def written_anew(data: bytes) -> bytes:
+    """Return the same example in the form `encode` writes.
+
+    Raises:
+        google.protobuf.message.DecodeError: It is no example at all.
+    """
+    features: dict[str, Array | Sequence[bytes]] = {}
+    for name, feature in example_pb2.Example.FromString(data).features.feature.items():
+        kind = feature.WhichOneof("kind")
+        if kind == "bytes_list":
+            features[name] = list(feature.bytes_list.value)
+        elif kind == "float_list":
+            features[name] = np.array(feature.float_list.value, np.float32)
+        elif kind == "int64_list":
+            features[name] = np.array(feature.int64_list.value, np.int64)
+    return encode(features)

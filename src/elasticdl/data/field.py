@@ -1,0 +1,241 @@
+"""One field of a record: its name, shape and dtype, and which values it takes.
+
+A value is taken if it stays what it is: an int32 for an int64 field, 3.0 for an int64 field, a
+Python float for a float32 field (rounded, which is what its dtype asks for); not 3.5 for an
+int64 field, and not 300 for a uint8. How a field is stored in an example is not known here.
+
+Callers: `schema.py`, `stored_field.py`, `table.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from elasticdl.data.wording import did_you_mean, listed, shown
+from elasticdl.errors import DefinitionError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+STRING = np.dtype(object)
+"""The dtype of a field of bytes or text; a value is read as `bytes`."""
+
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_NUMBERS = ("bool", *_INTEGERS, "float16", "float32", "float64")
+_LIMITS: dict[str, tuple[int, int]] = {"bool": (0, 1)} | {
+    name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in _INTEGERS
+}
+_KEYS = ("name", "shape", "dtype")
+_AN_ENTRY = '{"name": "image", "shape": [28, 28], "dtype": "float32"}'
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a record.
+
+    Attributes:
+        name: What it is called in the record.
+        shape: Its shape; `()` is a single value.
+        dtype: A boolean, integer or floating dtype of numpy, or `STRING`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def size(self) -> int:
+        """How many values it has."""
+        return math.prod(self.shape)
+
+    @property
+    def dtype_name(self) -> str:
+        """The dtype in one word: numpy's, or "string"."""
+        return "string" if self.dtype == STRING else str(self.dtype.name)
+
+    def __str__(self) -> str:
+        """Return `name: dtype[shape]`."""
+        return f"{self.name}: {self.dtype_name}{list(self.shape)}"
+
+    @staticmethod
+    def from_user(entry: Any, where: str) -> Field:
+        """Return the field that one entry of a user's `data_schema()` means.
+
+        Args:
+            entry: A dict with name, shape and dtype.
+            where: Which entry it is, for an error message.
+
+        Raises:
+            DefinitionError: It is something else.
+        """
+        if isinstance(entry, Field):
+            return entry
+        if not isinstance(entry, Mapping):
+            raise DefinitionError(
+                f"{where} is {shown(entry)}; expected a dict such as {_AN_ENTRY}."
+            )
+        for key in _KEYS:
+            if key not in entry:
+                near = did_you_mean(key, [str(other) for other in entry if other not in _KEYS])
+                raise DefinitionError(
+                    f"{where} has no {key!r}{near or f' (it has {listed(entry)})'}. A field needs "
+                    f"name, shape and dtype: {_AN_ENTRY}."
+                )
+        for key in entry:
+            if key not in _KEYS:
+                raise DefinitionError(
+                    f"{where} has an entry {key!r}; a field has name, shape and dtype only."
+                )
+        name = entry["name"]
+        if not isinstance(name, str) or not name:
+            raise DefinitionError(f"{where}: name is {shown(name)}; expected some text.")
+        where = f"{where} ({name!r})"
+        return Field(name, _shape(entry["shape"], where), _dtype(entry["dtype"], where))
+
+    def values(self, value: Any, where: str) -> Array:
+        """Return a value as an array of the field's dtype and number of values.
+
+        Args:
+            value: An array of the field's shape or what numpy makes one of; for a field of one
+                value, any shape with one value.
+            where: Which field of which record it is, for an error message.
+
+        Raises:
+            SchemaError: It has another shape or is of another kind, or a number would change.
+        """
+        # As objects: numpy's own arrays of bytes lose the zeros at the end of a value.
+        wanted = STRING if self.dtype == STRING else None
+        try:
+            array = value if isinstance(value, np.ndarray) else np.array(value, wanted)
+        except ValueError:
+            raise SchemaError(
+                f"{where}: is {shown(value)}, whose parts differ in length; data_schema() says "
+                f"shape {list(self.shape)}."
+            ) from None
+        if self.dtype == STRING:
+            self._check_shape(array, where)
+            return _as_bytes(array, where)
+        if array.dtype == self.dtype and array.shape == self.shape:
+            return array
+        if array.dtype.name not in _NUMBERS:
+            raise SchemaError(
+                f"{where}: is {_described(array)}; data_schema() says {self.dtype_name}. Turn it "
+                "into numbers first."
+            )
+        self._check_shape(array, where)
+        return self.cast(array, lambda _: where)
+
+    def cast(self, array: Array, where: Callable[[int], str]) -> Array:
+        """Return numbers as the field's dtype.
+
+        Args:
+            array: Numbers of any dtype, of one record or of many.
+            where: What to call the i-th of all numbers in an error message.
+
+        Raises:
+            SchemaError: A number would be another one.
+        """
+        at = first_changed(array, self.dtype)
+        if at is not None:
+            article = "an" if self.dtype.name.startswith("int") else "a"
+            raise SchemaError(
+                f"{where(at)}: holds {array.flat[at].item()}, which {article} {self.dtype.name} "
+                f"cannot hold (the value is {array.dtype.name}). Use another dtype in "
+                "data_schema(), or convert the value where it is made."
+            )
+        return array.astype(self.dtype, copy=False)
+
+    def _check_shape(self, array: Array, where: str) -> None:
+        if array.shape == self.shape or array.size == self.size == 1:
+            return
+        advice = ""
+        if array.size == self.size:
+            advice = f" The number of values is right: reshape({list(self.shape)}) would do."
+        raise SchemaError(
+            f"{where}: has shape {list(array.shape)}; data_schema() says "
+            f"{list(self.shape)}.{advice}"
+        )
+
+
+def first_changed(array: Array, dtype: np.dtype[Any]) -> int | None:
+    """Return which number (in row order) would be another one as `dtype`, or None.
+
+    Rounding from one floating dtype to a shorter one is not a change; becoming infinite is.
+    """
+    # numpy calls 64-bit integers safe as float64, which rounds them.
+    rounds = array.dtype.kind in "iu" and array.dtype.itemsize == dtype.itemsize
+    if not array.size or (np.can_cast(array.dtype, dtype, "safe") and not rounds):
+        return None
+    if array.dtype.kind in "biu" and dtype.kind in "biu":
+        lowest, highest = _LIMITS[dtype.name]
+        if lowest <= array.min().item() and array.max().item() <= highest:
+            return None
+        return next(i for i, n in enumerate(array.ravel().tolist()) if not lowest <= n <= highest)
+    if array.dtype.kind == dtype.kind == "f" and abs(array).max() <= np.finfo(dtype).max:
+        return None
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+        if array.dtype.kind == "f" and dtype.kind == "f":
+            changed = np.isinf(cast) & ~np.isinf(array)
+        else:
+            # Python compares integers and floats exactly; numpy would round the integers first.
+            changed = np.asarray(cast.astype(object) != array.astype(object))
+    return int(changed.argmax()) if changed.any() else None
+
+
+def _as_bytes(array: Array, where: str) -> Array:
+    values = np.empty(array.size, STRING)
+    for i, item in enumerate(array.ravel().tolist()):
+        if not isinstance(item, (bytes, str)):
+            raise SchemaError(f"{where}: holds {shown(item)}; data_schema() says string.")
+        values[i] = item.encode() if isinstance(item, str) else item
+    return values
+
+
+def _shape(value: Any, where: str) -> tuple[int, ...]:
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        value = (value,)
+    try:
+        # Not int(): a shape of 2.5 or "3" is a mistake.
+        shape = tuple(side.__index__() for side in value)
+    except (AttributeError, TypeError, ValueError):
+        shape = (0,)
+    if isinstance(value, (str, bytes)) or any(side < 1 for side in shape):
+        raise DefinitionError(
+            f"{where}: shape is {shown(value)}; expected a list of numbers above 0, such as "
+            "[28, 28], or [] for a single value. Shapes are the same for all records: pad what "
+            "differs in length."
+        )
+    return shape
+
+
+def _dtype(value: Any, where: str) -> np.dtype[Any]:
+    # A tf.DType knows its numpy counterpart; asking it spares us importing TensorFlow.
+    named = getattr(value, "as_numpy_dtype", value)
+    dtype: np.dtype[Any] | None
+    try:
+        dtype = STRING if named in ("string", "bytes") else np.dtype(named)
+    except TypeError:
+        dtype = None
+    if dtype is not None and dtype.kind in "SUO":
+        return STRING
+    if value is None or dtype is None or dtype.name not in _NUMBERS:
+        given = f"tf.{value.name}" if hasattr(value, "as_numpy_dtype") else shown(value)
+        raise DefinitionError(
+            f"{where}: dtype is {given}; expected one of {', '.join(_NUMBERS)} or string, as a "
+            'name ("float32"), a numpy dtype (np.float32) or a TensorFlow dtype (tf.float32).'
+        )
+    return dtype.newbyteorder("=")
+
+
+def _described(array: Array) -> str:
+    kind = {"S": "text", "U": "text", "O": "no number"}.get(array.dtype.kind, array.dtype.name)
+    first = array.ravel()[0].item() if array.dtype.kind != "O" and array.size else array.tolist()
+    return f"{kind} ({shown(first)})"

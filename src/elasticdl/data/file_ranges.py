@@ -1,0 +1,111 @@
+"""Which part of which file a range of global record numbers is: arithmetic, and nothing else.
+
+Every reader numbers records over all its files and reads file by file; this is the step from
+one to the other. It opens nothing.
+
+Callers: the readers of this folder.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elasticdl.data.record_source import RecordFile
+
+
+class FileRange(NamedTuple):
+    """Records `start` to `stop` (exclusive) of one file, numbered within that file."""
+
+    file_index: int
+    start: int
+    stop: int
+
+
+class Numbering:
+    """The global numbers of the records of some files.
+
+    Made once by a reader: a question costs the logarithm of the number of files, since a
+    minibatch must not cost more because there are ten thousand of them.
+
+    Attributes:
+        files: The files in reading order.
+        num_records: How many records they hold together.
+
+    Example:
+        >>> from elasticdl.data.record_source import RecordFile
+        >>> Numbering([RecordFile("a", 2), RecordFile("b", 3)]).name(2)
+        'b, record 0'
+    """
+
+    def __init__(self, files: Sequence[RecordFile]) -> None:
+        self.files = tuple(files)
+        # The first number of each file, and one past the last number of all.
+        self._firsts = [0, *accumulate(file.num_records for file in self.files)]
+        self.num_records = self._firsts[-1]
+
+    def split(self, start: int, stop: int) -> list[FileRange]:
+        """Split a range at the borders between files.
+
+        Args:
+            start: First record.
+            stop: One past the last.
+
+        Returns:
+            The parts in order, none of them empty; files without a record of the range are
+            left out. An empty range has no part.
+
+        Raises:
+            IndexError: The range is not within 0 .. `num_records`.
+        """
+        if not 0 <= start <= stop <= self.num_records:
+            raise IndexError(
+                f"Records {start} to {stop} were asked for; there are {self.num_records}, "
+                "so a range starts at 0 or later, ends there and does not run backwards."
+            )
+        parts = []
+        while start < stop:
+            # The rightmost file that starts here or before: empty files are stepped over.
+            index = bisect_right(self._firsts, start) - 1
+            first = self._firsts[index]
+            end = min(stop, self._firsts[index + 1])
+            parts.append(FileRange(index, start - first, end - first))
+            start = end
+        return parts
+
+    def name(self, record: int) -> str:
+        """Return `file, record n` for a global number, to be used in an error message.
+
+        Raises:
+            IndexError: There is no such record.
+        """
+        part = self.split(record, record + 1)[0]
+        return f"{self.files[part.file_index].uri}, record {part.start}"
+
+
+def split_range(files: Sequence[RecordFile], start: int, stop: int) -> list[FileRange]:
+    """Split a range of global record numbers at the borders between files, once.
+
+    A reader that is asked again and again keeps a `Numbering`.
+
+    Args:
+        files: All files in reading order.
+        start: First record.
+        stop: One past the last.
+
+    Returns:
+        As `Numbering.split`.
+
+    Raises:
+        IndexError: The range is not within 0 .. the number of records of all files.
+
+    Example:
+        >>> from elasticdl.data.record_source import RecordFile
+        >>> split_range([RecordFile("a", 2), RecordFile("b", 0), RecordFile("c", 3)], 1, 4)
+        [FileRange(file_index=0, start=1, stop=2), FileRange(file_index=2, start=0, stop=2)]
+    """
+    return Numbering(files).split(start, stop)

@@ -1,0 +1,261 @@
+"""From what the user calls the data to the files that are meant.
+
+A name is a file, a folder or a pattern with `*`, `?`, `[...]` and `**`; several are separated by
+commas. Plain paths, `~` and every protocol of fsspec are taken. Hidden and temporary files (`.x`,
+`_x`, `x.tmp`, ...) are not meant, unless they are asked for. Where there is nothing, the error
+says what there is.
+
+Callers: `sources.py`, `prepare.py`, `overview.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from elasticdl.data.formats import EXTENSIONS, format_by_name, format_by_start
+from elasticdl.data.stored_file import filesystem, local_path, open_each
+from elasticdl.data.wording import listed
+from elasticdl.errors import NoDataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_HIDDEN = (".", "_")
+_TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".crc", ".swp", "~")
+_MOST_NAMED = 5
+
+
+def find_files(data: str) -> list[str]:
+    """Return the files some names stand for, each once, sorted.
+
+    Args:
+        data: Names of files, folders or patterns, separated by commas.
+
+    Raises:
+        NoDataError: A name matches no file; the message says what there is.
+        MissingExtraError: The package for a protocol is not installed.
+        UsageError: A protocol is unknown.
+    """
+    return _found(data, _data_of_folder)
+
+
+def find_any_files(names: str) -> list[str]:
+    """Return the files some names stand for, whatever is in them, each once, sorted.
+
+    Args:
+        names: As for `find_files`; but a folder means every file in it, however deep.
+
+    Raises:
+        NoDataError: A name matches no file; the message says what there is.
+        MissingExtraError: The package for a protocol is not installed.
+        UsageError: A protocol is unknown.
+    """
+    return _found(names, _all_of_folder)
+
+
+def exists(uri: str) -> bool:
+    """Return whether there is a file of this name."""
+    place = _place(uri)
+    return place.is_file(place.path)
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first few names, and how many more there are.
+
+    Example:
+        >>> some(["a", "b", "c", "d", "e", "f", "g"])
+        'a, b, c, d, e and 2 more'
+    """
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _found(data: str, of_folder: _OfFolder) -> list[str]:
+    path = local_path(_expanded(data))
+    names = [data]
+    # A local name may have a comma in it.
+    if "," in data and (path is None or not Path(path).exists()):
+        names = [name.strip() for name in data.split(",")]
+    names = [name for name in names if name]
+    if not names:
+        raise NoDataError(
+            "The name of the data is empty; expected files, such as 'train/*.recordio'."
+        )
+    return sorted({uri for name in names for uri in _matches(name, of_folder)})
+
+
+def _matches(name: str, of_folder: _OfFolder) -> list[str]:
+    place = _place(name)
+    if place.is_file(place.path):
+        return [place.uri(place.path)]
+    if place.is_folder(place.path):
+        return [place.uri(path) for path in of_folder(place, place.path, name)]
+    found = [path for path in place.glob(place.path) if _is_visible(path, place.path)]
+    files = [path for path in found if place.is_file(path)]
+    if not files:
+        # `data/train*` may well mean the folder data/train.
+        files = [path for folder in found for path in of_folder(place, folder, name)]
+    if not files:
+        raise NoDataError(_no_match(place, name))
+    return [place.uri(path) for path in files]
+
+
+def _all_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str]:
+    """Return every file in a folder, however deep."""
+    files, folders = place.listing(folder)
+    found = [path for path in files if _is_visible_name(path)]
+    for inner in filter(_is_visible_name, folders):
+        found += _all_of_folder(place, inner, "")
+    if name and not found:
+        raise NoDataError(f"The folder {name} has no file in it.")
+    return found
+
+
+def _data_of_folder(place: _Local | _Remote, folder: str, name: str) -> list[str]:
+    """Return the data files right in a folder."""
+    files, folders = place.listing(folder)
+    visible = [path for path in files if _is_visible_name(path)]
+    data = [path for path in visible if format_by_name(path) is not None]
+    if not data:
+        formats = open_each([place.uri(path) for path in visible], format_by_start)
+        data = [path for path, known in zip(visible, formats, strict=True) if known is not None]
+    if data:
+        return data
+    names = _base_names(f"{path}/" for path in folders if _is_visible_name(path))
+    if names:
+        advice = f"It has the folders {some(names)}: name one of them."
+    elif visible:
+        advice = f"It holds {some(_base_names(visible))}."
+    else:
+        advice = "It is empty."
+    raise NoDataError(
+        f"The folder {name} has no data file in it ({', '.join(sorted(set(EXTENSIONS.values())))} "
+        f"can be read). {advice}"
+    )
+
+
+def _is_visible(path: str, pattern: str) -> bool:
+    """Return whether a match is neither hidden nor temporary, unless the pattern asks for such."""
+    pattern_parts = PurePosixPath(pattern).parts
+    num_fixed = len(_before_pattern(pattern_parts))
+    asked_for = any(part.startswith(_HIDDEN) for part in pattern_parts[num_fixed:])
+    hidden = any(part.startswith(_HIDDEN) for part in PurePosixPath(path).parts[num_fixed:])
+    return (asked_for or not hidden) and not path.endswith(_TEMPORARY)
+
+
+def _is_visible_name(path: str) -> bool:
+    return not PurePosixPath(path).name.startswith(_HIDDEN) and not path.endswith(_TEMPORARY)
+
+
+_OfFolder: TypeAlias = "Callable[[_Local | _Remote, str, str], list[str]]"
+"""Place, folder, what the user called it -> the files in it that are meant."""
+
+
+class _Local:
+    """The file system of this machine, as `_matches` asks it."""
+
+    def __init__(self, path: str, prefix: str) -> None:
+        self.path = path
+        self._prefix = prefix
+
+    def uri(self, path: str) -> str:
+        return self._prefix + path
+
+    def is_file(self, path: str) -> bool:
+        return Path(path).is_file()
+
+    def is_folder(self, path: str) -> bool:
+        return Path(path).is_dir()
+
+    def glob(self, pattern: str) -> list[str]:
+        # Unlike Path.glob, it leaves names as they were given, and hidden ones out.
+        return glob.glob(pattern, recursive=True)  # noqa: PTH207
+
+    def listing(self, folder: str) -> tuple[list[str], list[str]]:
+        with os.scandir(folder) as entries:
+            paths = [(entry.path, entry.is_dir()) for entry in entries]
+        files = [path for path, is_folder in paths if not is_folder]
+        return files, [path for path, is_folder in paths if is_folder]
+
+
+class _Remote:
+    """A file system of fsspec, as `_matches` asks it."""
+
+    def __init__(self, name: str) -> None:
+        self._system, self.path = filesystem(name)
+
+    def uri(self, path: str) -> str:
+        return str(self._system.unstrip_protocol(path))
+
+    def is_file(self, path: str) -> bool:
+        return bool(self._system.isfile(path))
+
+    def is_folder(self, path: str) -> bool:
+        return bool(self._system.isdir(path))
+
+    def glob(self, pattern: str) -> list[str]:
+        return [str(path) for path in self._system.glob(pattern)]
+
+    def listing(self, folder: str) -> tuple[list[str], list[str]]:
+        entries: list[Any] = self._system.ls(folder, detail=True)
+        files = [entry["name"] for entry in entries if entry["type"] != "directory"]
+        return files, [entry["name"] for entry in entries if entry["type"] == "directory"]
+
+
+def _expanded(name: str) -> str:
+    return os.path.expanduser(name)  # noqa: PTH111 - a Path would take a URI apart
+
+
+def _place(name: str) -> _Local | _Remote:
+    path = local_path(_expanded(name))
+    if path is None:
+        return _Remote(name)
+    prefix = name[: len(name) - len(path)] if name.endswith(path) else ""
+    return _Local(path, prefix)
+
+
+# --- what to say when there is nothing ---------------------------------------------------------
+
+
+def _no_match(place: _Local | _Remote, name: str) -> str:
+    """Return what there is instead of the files that were asked for."""
+    wanted = place.path.rstrip("/")
+    folder, _, base = wanted.rpartition("/")
+    folder = folder or ("/" if wanted.startswith("/") else ".")
+    literal = PurePosixPath(*_before_pattern(PurePosixPath(folder).parts))
+    existing = literal
+    while not place.is_folder(str(existing)) and existing.parent != existing:
+        existing = existing.parent
+    if not place.is_folder(str(existing)):
+        return f"No file matches {name!r}: there is no folder {literal}."
+    files, folders = place.listing(str(existing))
+    names = _base_names([*files, *(f"{path}/" for path in folders)])
+    if existing != literal:
+        missing = literal.parts[len(existing.parts)]
+        near = difflib.get_close_matches(f"{missing}/", names, n=1)
+        hint = f"; did you mean {str(existing / near[0])!r}?" if near else f" ({_holds(names)})."
+        return f"No file matches {name!r}: the folder {existing} has no {missing!r} in it{hint}"
+    near = difflib.get_close_matches(base, names, n=_MOST_NAMED, cutoff=0.5)
+    hint = f" Did you mean {listed(near)}?" if near else ""
+    return f"No file matches {name!r}. The folder {existing} exists; {_holds(names)}.{hint}"
+
+
+def _before_pattern(parts: Iterable[str]) -> list[str]:
+    before = []
+    for part in parts:
+        if glob.has_magic(part):
+            break
+        before.append(part)
+    return before
+
+
+def _holds(names: Sequence[str]) -> str:
+    return f"it holds {some(names)}" if names else "it is empty"
+
+
+def _base_names(paths: Iterable[str]) -> list[str]:
+    return sorted(PurePosixPath(path).name + "/" * path.endswith("/") for path in paths)

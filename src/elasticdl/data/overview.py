@@ -1,0 +1,239 @@
+"""What is inside of record files: format, count, layout, fields, and the first records.
+
+Looking costs little whatever the size. RecordIO and Parquet say in their headers how many
+records they have; of a large TFRecord or CSV file only the beginning is read, and the count is
+estimated from it.
+
+How it is shown to a person is not known here.
+
+Callers: `cli/data_show.py`.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from elasticdl.data.find_files import find_files
+from elasticdl.data.sources import one_format, open_files
+from elasticdl.data.stored_file import open_each, open_stored
+from elasticdl.data.wording import counted
+from elasticdl.errors import SchemaError
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Record
+    from elasticdl.data.formats import Format
+    from elasticdl.data.parquet import ParquetSource
+    from elasticdl.data.record_source import RecordSource
+    from elasticdl.data.recordio import RecordIOSource
+    from elasticdl.data.schema import Schema
+    from elasticdl.data.stored_file import StoredFile
+
+_WHOLE_BYTES = 256 << 20
+"""Up to here, files without an index are read as a whole to count their records."""
+
+_HEAD_BYTES = 8 << 20
+_MOST_LOOKED_AT = 100
+_GZIP_START = b"\x1f\x8b"
+_TFRECORD_FRAME_BYTES = 16
+
+
+@dataclass(frozen=True)
+class FieldOverview:
+    """What the records that were looked at hold in one field.
+
+    Attributes:
+        name: Its name.
+        dtype: "float32", "int64", ..., or "bytes".
+        shape: Its shape in words: `[28, 28]`, or `1 to 5 values`.
+        values: The range of numbers, or how many different texts there are.
+    """
+
+    name: str
+    dtype: str
+    shape: str
+    values: str
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What is inside of some files.
+
+    Attributes:
+        format: Of all of them.
+        files: Their URIs.
+        size_bytes: Of all of them.
+        num_records: How many records there are.
+        is_estimate: Whether that is an estimate.
+        layout: How records lie in the files, in words.
+        fields: What the records hold; empty if they are no `tf.Example`s.
+        num_looked_at: How many of the first records `fields` tells of.
+        records: The first records.
+        raw: The first records as they are stored, if they are no `tf.Example`s.
+    """
+
+    format: Format
+    files: tuple[str, ...]
+    size_bytes: int
+    num_records: int
+    is_estimate: bool
+    layout: str
+    fields: tuple[FieldOverview, ...]
+    num_looked_at: int
+    records: tuple[Record, ...]
+    raw: tuple[bytes, ...] = ()
+
+
+def look_into(data: str, limit: int, schema: Schema | None = None) -> Overview:
+    """Return what is inside of files.
+
+    Args:
+        data: Names of files, folders or patterns, as for `open_source`.
+        limit: How many records to return.
+        schema: What the records should hold; None is what they say of themselves.
+
+    Raises:
+        NoDataError: There is no such file.
+        DataError: A format is unknown, or formats are mixed.
+        CorruptDataError: A file is damaged.
+        SchemaError: One of the first records does not fit the schema.
+    """
+    uris = find_files(data)
+    file_format = one_format(uris)
+    stored = open_each(uris, open_stored)
+    size_bytes = sum(file.size_bytes for file in stored)
+    with contextlib.ExitStack() as stack:
+        num_records = None
+        layout = ""
+        if file_format in ("tfrecord", "csv") and size_bytes > _WHOLE_BYTES:
+            head, read_bytes = stack.enter_context(_head(stored[0], file_format))
+            source = open_files([head], file_format)
+            num_records = round(source.num_records * size_bytes / max(read_bytes, 1))
+        else:
+            source = open_files(uris, file_format)
+            layout = _layout(source, file_format)
+        num_looked_at = min(max(limit, _MOST_LOOKED_AT), source.num_records)
+        try:
+            records = source.read_records(0, num_looked_at, schema)
+            raw: list[bytes] = []
+        except SchemaError:
+            if schema is not None or file_format not in ("recordio", "tfrecord"):
+                raise
+            records, raw = [], source.read_bytes(0, min(limit, num_looked_at))
+    return Overview(
+        file_format,
+        tuple(uris),
+        size_bytes,
+        source.num_records if num_records is None else num_records,
+        num_records is not None,
+        layout,
+        tuple(_fields(records)),
+        len(records),
+        tuple(records[:limit]),
+        tuple(raw),
+    )
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
+def _layout(source: RecordSource, file_format: Format) -> str:
+    """Return how records lie in the files, in words."""
+    if file_format == "recordio":
+        chunked = cast("RecordIOSource", source)
+        chunks = [chunk for i in range(len(source.files)) for chunk in chunked.chunks(i)]
+        compressors = ", ".join(sorted({chunk.compressor for chunk in chunks}))
+        return f"{counted(len(chunks), 'chunk')}, compressor: {compressors or 'none'}"
+    if file_format == "parquet":
+        grouped = cast("ParquetSource", source)
+        groups = [group for i in range(len(source.files)) for group in grouped.row_groups(i)]
+        names = sorted({group.compression.lower() for group in groups})
+        return f"{counted(len(groups), 'row group')}, compression: {', '.join(names) or 'none'}"
+    return ""
+
+
+@contextlib.contextmanager
+def _head(file: StoredFile, file_format: Format) -> Iterator[tuple[str, int]]:
+    """Provide a file with the first records of a large one, and how many bytes it stands for."""
+    data = file.read(0, _HEAD_BYTES)
+    read_bytes = len(data)
+    if file_format == "tfrecord":
+        if data.startswith(_GZIP_START):
+            data = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data)
+        whole = _whole_tfrecords(data)
+    else:
+        whole = _whole_lines(data)
+    if whole and not data.startswith(_GZIP_START):
+        read_bytes = round(read_bytes * whole / len(data))
+    with tempfile.TemporaryDirectory(prefix="elasticdl-") as folder:
+        path = Path(folder, Path(file.uri).name).with_suffix(f".{file_format}")
+        path.write_bytes(data[:whole])
+        yield str(path), read_bytes
+
+
+def _whole_tfrecords(data: bytes) -> int:
+    """Return where the last record ends that is there completely."""
+    end = 0
+    while end + 8 <= len(data):
+        next_end = end + _TFRECORD_FRAME_BYTES + int.from_bytes(data[end : end + 8], "little")
+        if next_end > len(data):
+            break
+        end = next_end
+    return end
+
+
+def _whole_lines(data: bytes) -> int:
+    """Return where the last line ends that is there completely, and is not within quotes."""
+    array = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(array == ord("\n"))
+    quotes = np.searchsorted(np.flatnonzero(array == ord('"')), ends)
+    outside = ends[quotes % 2 == 0]
+    return int(outside[-1]) + 1 if len(outside) else len(data)
+
+
+# --- fields ------------------------------------------------------------------------------------
+
+
+def _fields(records: Sequence[Record]) -> Iterator[FieldOverview]:
+    columns: dict[str, list[np.ndarray[Any, Any]]] = collections.defaultdict(list)
+    for record in records:
+        for name, array in record.items():
+            columns[name].append(array)
+    for name, arrays in columns.items():
+        absent = len(records) - len(arrays)
+        values = _values(arrays) + (f", not in {counted(absent, 'record')}" if absent else "")
+        dtype = "bytes" if arrays[0].dtype == object else arrays[0].dtype.name
+        yield FieldOverview(name, dtype, _shape(arrays), values)
+
+
+def _shape(arrays: Sequence[np.ndarray[Any, Any]]) -> str:
+    shapes = {array.shape for array in arrays}
+    if len(shapes) == 1:
+        return str(list(shapes.pop()))
+    sizes = sorted(array.size for array in arrays)
+    return f"{sizes[0]} to {sizes[-1]} values"
+
+
+def _values(arrays: Sequence[np.ndarray[Any, Any]]) -> str:
+    joined = np.concatenate([array.ravel() for array in arrays])
+    if not joined.size:
+        return "no value"
+    if joined.dtype == object:
+        different = set(joined.tolist())
+        return f"{len(different)} different, {min(map(len, different))} to " + counted(
+            max(map(len, different)), "byte"
+        )
+    if joined.dtype.kind != "f":
+        return f"{joined.min()} .. {joined.max()}"
+    finite = joined[np.isfinite(joined)]
+    words = f"{finite.min():.4g} .. {finite.max():.4g}" if finite.size else "none finite"
+    odd = joined.size - finite.size
+    return words + (f", {odd} not finite" if odd and finite.size else "")

@@ -1,0 +1,246 @@
+"""Parquet: rows of tables as records, read by row group.
+
+Opening reads the footer of each file, which says how many rows its row groups have. A range
+reads the row groups it touches, and of these only the columns the schema names; each thread
+keeps the row group it read last, so that small ranges one after the other cost one read a row
+group. Page checksums are verified where the writer stored them; without them, a damaged value
+is found only if it breaks the page's encoding.
+
+What columns are as fields is `table.py`'s.
+
+Callers: `sources.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from elasticdl.data.file_ranges import Numbering
+from elasticdl.data.record_source import RecordFile
+from elasticdl.data.stored_file import filesystem, local_path, open_each, open_stored
+from elasticdl.data.table import columns_of, decode_table, encode_table
+from elasticdl.errors import CorruptDataError, DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from elasticdl.data.batch import Record
+    from elasticdl.data.schema import Schema
+
+_MAGIC = b"PAR1"
+_FOOTER_END_BYTES = 8
+
+
+class RowGroup(NamedTuple):
+    """What a footer says of a row group.
+
+    Attributes:
+        offset_bytes: Where its first column starts.
+        size_bytes: Size of its columns as stored.
+        num_rows: How many rows it has.
+        compression: Name of its codec, as Parquet has it.
+    """
+
+    offset_bytes: int
+    size_bytes: int
+    num_rows: int
+    compression: str
+
+
+class _File(NamedTuple):
+    """What a footer says of a file."""
+
+    uri: str
+    columns: tuple[str, ...]
+    row_groups: tuple[RowGroup, ...]
+    firsts: tuple[int, ...]
+
+
+class ParquetSource:
+    """Rows of Parquet files; follows the laws of `RecordSource`.
+
+    Args:
+        uris: Files in reading order.
+
+    Raises:
+        CorruptDataError: A footer is damaged, or there is none.
+        DataError: A file cannot be read.
+    """
+
+    def __init__(self, uris: Sequence[str]) -> None:
+        self._files = open_each(uris, _open)
+        self._numbering = Numbering([RecordFile(file.uri, file.firsts[-1]) for file in self._files])
+        self._here = _OfThisThread()
+
+    @property
+    def files(self) -> Sequence[RecordFile]:
+        """The files in reading order."""
+        return self._numbering.files
+
+    @property
+    def num_records(self) -> int:
+        """How many rows there are in all files."""
+        return self._numbering.num_records
+
+    def row_groups(self, file_index: int) -> Sequence[RowGroup]:
+        """Return the row groups of one file, in order."""
+        return self._files[file_index].row_groups
+
+    def read_bytes(self, start: int, stop: int) -> list[bytes]:
+        """Return rows `start` to `stop` (exclusive) as serialized `tf.Example`s.
+
+        Raises:
+            CorruptDataError: A row group of this range is damaged.
+            SchemaError: A cell is empty, or a column is neither numbers nor text.
+            IndexError: The range is not within 0 .. num_records.
+        """
+        records: list[bytes] = []
+        for table, where in self._tables(start, stop, None):
+            records += encode_table(table, where)
+        return records
+
+    def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
+        """Return rows `start` to `stop` (exclusive), decoded.
+
+        Raises:
+            CorruptDataError: A row group of this range is damaged.
+            SchemaError: A row does not fit the schema; names file, record and column.
+            IndexError: The range is not within 0 .. num_records.
+        """
+        records: list[Record] = []
+        for table, where in self._tables(start, stop, schema):
+            records += decode_table(table, schema, where)
+        return records
+
+    def _tables(
+        self, start: int, stop: int, schema: Schema | None
+    ) -> Iterator[tuple[pa.Table, Callable[[int], str]]]:
+        """Yield the rows of a range, and what to call the i-th of them in a message."""
+        at = start
+        for part in self._numbering.split(start, stop):
+            file = self._files[part.file_index]
+            row = part.start
+            while row < part.stop:
+                index = bisect_right(file.firsts, row) - 1
+                end = min(part.stop, file.firsts[index + 1])
+                group = self._row_group(file, index, _wanted(file, schema))
+                rows = group.slice(row - file.firsts[index], end - row)
+                yield rows, functools.partial(self._name, at)
+                at += end - row
+                row = end
+
+    def _name(self, first: int, row: int) -> str:
+        return self._numbering.name(first + row)
+
+    def _row_group(self, file: _File, index: int, columns: tuple[str, ...]) -> pa.Table:
+        here = self._here
+        key = (file.uri, index, columns)
+        if here.key != key:
+            # The one before is let go first: two row groups may be more than there is memory.
+            here.key, here.table = None, None
+            here.table = _read(file, index, columns)
+            here.key = key
+        return here.table
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_here"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _here=_OfThisThread())
+
+
+class _OfThisThread(threading.local):
+    """The row group a thread read last."""
+
+    def __init__(self) -> None:
+        self.key: tuple[str, int, tuple[str, ...]] | None = None
+        self.table: Any = None
+
+
+def _wanted(file: _File, schema: Schema | None) -> tuple[str, ...]:
+    """Return the columns to be read: those the schema names, or all if one is missing."""
+    if schema is None:
+        return file.columns
+    parts = [columns_of(field, file.columns) for field in schema.fields]
+    # With all of them, the message about the missing one can say what there is.
+    return tuple(name for part in parts for name in part) if all(parts) else file.columns
+
+
+def _open(uri: str) -> _File:
+    stored = open_stored(uri)
+    end = max(stored.size_bytes - _FOOTER_END_BYTES, 0)
+    if stored.read(end, stored.size_bytes)[-len(_MAGIC) :] != _MAGIC:
+        raise CorruptDataError(
+            uri, end, f"the end of a Parquet file, {_MAGIC!r}", "another end: it may be cut off"
+        )
+    with _opened(uri, end, "the footer of a Parquet file") as file:
+        metadata = file.metadata
+        groups = []
+        for index in range(metadata.num_row_groups):
+            group = metadata.row_group(index)
+            columns = [group.column(i) for i in range(group.num_columns)]
+            groups.append(
+                RowGroup(
+                    min((_offset(column) for column in columns), default=0),
+                    sum(column.total_compressed_size for column in columns),
+                    group.num_rows,
+                    columns[0].compression if columns else "",
+                )
+            )
+        names = tuple(file.schema_arrow.names)
+    firsts = (0, *accumulate(group.num_rows for group in groups))
+    return _File(uri, names, tuple(groups), firsts)
+
+
+def _offset(column: Any) -> int:
+    offset: int = column.data_page_offset
+    return min(column.dictionary_page_offset, offset) if column.has_dictionary_page else offset
+
+
+def _read(file: _File, index: int, columns: tuple[str, ...]) -> pa.Table:
+    group = file.row_groups[index]
+    with _opened(file.uri, group.offset_bytes, f"row group {index}") as opened:
+        table = opened.read_row_group(index, columns=list(columns), use_threads=False)
+    if table.num_rows != group.num_rows:
+        raise CorruptDataError(
+            file.uri, group.offset_bytes, f"{group.num_rows} rows", f"{table.num_rows}"
+        )
+    return table
+
+
+@contextlib.contextmanager
+def _opened(uri: str, offset_bytes: int, expected: str) -> Iterator[Any]:
+    """Open a Parquet file.
+
+    Args:
+        uri: Which.
+        offset_bytes: Where what is read lies in it, for the message if it is damaged.
+        expected: What should lie there.
+
+    Raises:
+        CorruptDataError: pyarrow cannot make sense of it.
+        DataError: The storage refuses.
+    """
+    try:
+        path = local_path(uri)
+        if path is not None:
+            stream = pa.OSFile(path, "rb")
+        else:
+            system, path = filesystem(uri)
+            stream = system.open(path, "rb")
+        with stream:
+            yield pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=True)
+    except (FileNotFoundError, PermissionError) as error:
+        raise DataError(f"{uri} cannot be read: {error.strerror or error}.") from error
+    except (pa.ArrowException, OSError) as error:
+        # What pyarrow raises for a damaged page is an OSError.
+        found = " ".join(str(error).split()).rstrip(".")
+        raise CorruptDataError(uri, offset_bytes, expected, found) from error

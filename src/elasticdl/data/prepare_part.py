@@ -1,0 +1,295 @@
+"""Making one part of prepared data: the user's function, called for each of its input files.
+
+What the function may take and return is decided here:
+
+    prepare_data_for_a_single_file(filename)                 a path; a copy, if it is elsewhere
+    prepare_data_for_a_single_file(file_object, filename)    told apart by the names
+
+    -> a tuple or a dict        one record
+    -> bytes                    one record, serialized already
+    -> a generator or a list    several of these
+
+This runs in a process of its own. What goes wrong is returned, not raised: an exception of the
+user's may not survive the way to the other process.
+
+Callers: `prepare.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import shutil
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl.data.prepare_plan import Entry, Output, Part, Settings
+from elasticdl.data.record_source import RecordFile
+from elasticdl.data.recordio import Writer
+from elasticdl.data.stored_file import filesystem, local_path
+from elasticdl.data.wording import shown
+from elasticdl.errors import (
+    DataError,
+    DefinitionError,
+    ElasticDLError,
+    UserCodeError,
+    users_traceback,
+)
+
+if TYPE_CHECKING:
+    from typing import IO
+
+    from elasticdl.data.schema import Schema
+
+_FILE_NAMES = frozenset(["filename", "file_name", "name", "path", "file_path", "filepath"])
+_FILE_OBJECTS = frozenset(["file_object", "fileobj", "file_obj", "file", "f", "stream"])
+# Beyond, a file is closed however few records it has: they are held in memory until then.
+_MOST_FILE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """The user's part of preparing data.
+
+    Attributes:
+        function: `prepare_data_for_a_single_file`.
+        schema: What a record holds.
+        where: File and line of the function, for messages.
+        model: Which model file it is in, however the file changes.
+        code: Hash of that file.
+    """
+
+    function: Callable[..., Any]
+    schema: Schema
+    where: str
+    model: str = ""
+    code: str = ""
+
+
+def arguments_of(preparation: Preparation) -> tuple[str, ...]:
+    """Return what the user's function takes, in order: "filename", "file_object".
+
+    Raises:
+        DefinitionError: It takes something else.
+    """
+    required = [
+        parameter.name
+        for parameter in inspect.signature(preparation.function).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    roles = tuple(_role(name) for name in required)
+    if len(required) == 1:
+        return ("file_object",) if roles == ("file_object",) else ("filename",)
+    if sorted(roles) == ["file_object", "filename"]:
+        return roles
+    raise DefinitionError(
+        f"{preparation.where}: prepare_data_for_a_single_file({', '.join(required)}) cannot be "
+        "called: expected (filename), or (file_object, filename) by these names."
+    )
+
+
+def _role(name: str) -> str:
+    if name in _FILE_OBJECTS:
+        return "file_object"
+    return "filename" if name in _FILE_NAMES else ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong, in a form that can be sent.
+
+    Attributes:
+        kind: The exception's class.
+        message: Its message.
+    """
+
+    kind: type[ElasticDLError]
+    message: str
+
+
+def make_part(
+    part: Part,
+    preparation: Preparation,
+    settings: Settings,
+    output: Output,
+    went_on: Callable[[], bool],
+) -> Entry | Failure | None:
+    """Prepare the input files of a part and write its record files.
+
+    Args:
+        part: Which files.
+        preparation: How.
+        settings: How they are written.
+        output: Where.
+        went_on: Called after each input file; says whether to go on.
+
+    Returns:
+        What belongs into the manifest; or what went wrong; or None if it was stopped.
+    """
+    files: list[RecordFile] = []
+
+    def write(records: list[bytes], *, is_only_one: bool) -> None:
+        name = part.name if is_only_one else f"{part.name}-{len(files):03}"
+        files.append(_write(output.where(f"{name}.recordio"), records, part.index, settings))
+
+    try:
+        batches = _batches(_all_records(part, preparation, went_on), settings.records_per_file)
+        held = next(batches, [])
+        for following in batches:
+            write(held, is_only_one=False)
+            held = following
+        write(held, is_only_one=not files)
+    except _StoppedError:
+        return None
+    except ElasticDLError as error:
+        return Failure(type(error), str(error))
+    # Within the output, wherever that is moved to.
+    names = [RecordFile(file.uri.rpartition("/")[2], file.num_records) for file in files]
+    return Entry(part.digest, preparation.code, tuple(names))
+
+
+class _StoppedError(Exception):
+    """Another process failed."""
+
+
+def _all_records(
+    part: Part, preparation: Preparation, went_on: Callable[[], bool]
+) -> Iterator[bytes]:
+    for file in part.inputs:
+        yield from _records(file.uri, preparation)
+        if not went_on():
+            raise _StoppedError
+
+
+def _batches(records: Iterator[bytes], most_records: int) -> Iterator[list[bytes]]:
+    """Yield what belongs into one file each."""
+    batch: list[bytes] = []
+    size_bytes = 0
+    for record in records:
+        if batch and (len(batch) == most_records or size_bytes + len(record) > _MOST_FILE_BYTES):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(record)
+        size_bytes += len(record)
+    if batch:
+        yield batch
+
+
+def _write(uri: str, records: list[bytes], index: int, settings: Settings) -> RecordFile:
+    if settings.shuffle:
+        order = np.random.default_rng((settings.seed, index)).permutation(len(records))
+        records = [records[i] for i in order]
+    with Writer(uri, settings.compressor) as writer:
+        for record in records:
+            writer.write(record)
+    return RecordFile(uri, len(records))
+
+
+# --- calling the user's function ---------------------------------------------------------------
+
+
+def _records(uri: str, preparation: Preparation) -> Iterator[bytes]:
+    """Yield the records of one input file, serialized.
+
+    Raises:
+        UserCodeError: The function raised.
+        DefinitionError: It returned something that is no record.
+        SchemaError: A record does not fit the schema.
+        DataError: The file cannot be read.
+    """
+    with _opened(uri, arguments_of(preparation)) as arguments:
+        returned = _guarded(preparation, uri, lambda: preparation.function(*arguments))
+        if isinstance(returned, (tuple, Mapping, bytes)):
+            yield _encoded(returned, preparation, uri)
+            return
+        if not isinstance(returned, (list, Iterator)):
+            raise DefinitionError(
+                f"{preparation.where}: prepare_data_for_a_single_file() returned "
+                f"{shown(returned)} for {uri}; expected one record, as a tuple of values in the "
+                "order of data_schema() or as a dict, or a generator or list of records."
+            )
+        items = iter(returned)
+        number = 0
+        while True:
+            item = _guarded(preparation, uri, lambda: next(items, _END))
+            if item is _END:
+                return
+            if not isinstance(item, (tuple, Mapping, bytes)):
+                raise DefinitionError(
+                    f"{preparation.where}: prepare_data_for_a_single_file() returned a "
+                    f"{type(returned).__name__} for {uri}, which is taken as several records, "
+                    f"and number {number} of them is {shown(item)}; expected a tuple or a dict. "
+                    "To return one record, return a tuple."
+                )
+            yield _encoded(item, preparation, f"{uri}, record {number}")
+            number += 1
+
+
+_END = object()
+
+
+def _guarded(preparation: Preparation, uri: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except ElasticDLError:
+        raise
+    except Exception as error:
+        raise UserCodeError(
+            f"{preparation.where}: prepare_data_for_a_single_file() raised for the file {uri}:\n"
+            f"{textwrap.indent(users_traceback(error), '  ')}"
+        ) from error
+
+
+def _encoded(record: Any, preparation: Preparation, where: str) -> bytes:
+    if not isinstance(record, bytes):
+        return preparation.schema.encode(record, where)
+    preparation.schema.decode_batch([record], lambda _: where)
+    return record
+
+
+@contextlib.contextmanager
+def _opened(uri: str, roles: tuple[str, ...]) -> Iterator[list[Any]]:
+    """Provide what the user's function is called with."""
+    with contextlib.ExitStack() as stack:
+        try:
+            path = local_path(uri)
+            arguments: list[Any] = []
+            for role in roles:
+                if role == "file_object":
+                    arguments.append(stack.enter_context(_file_object(uri)))
+                elif path is not None or len(roles) > 1:
+                    arguments.append(uri if path is None else path)
+                else:
+                    arguments.append(stack.enter_context(_local_copy(uri)))
+        except OSError as error:
+            raise DataError(f"{uri} cannot be read: {error.strerror or error}.") from error
+        yield arguments
+
+
+def _file_object(uri: str) -> IO[bytes]:
+    path = local_path(uri)
+    if path is not None:
+        return Path(path).open("rb")
+    system, path = filesystem(uri)
+    file: IO[bytes] = system.open(path, "rb")
+    return file
+
+
+@contextlib.contextmanager
+def _local_copy(uri: str) -> Iterator[str]:
+    """Provide the path of a copy, in folders of the same names: they may say the label."""
+    system, path = filesystem(uri)
+    with tempfile.TemporaryDirectory(prefix="elasticdl-") as folder:
+        parts = [part for part in PurePosixPath(path.lstrip("/")).parts if part != ".."]
+        copy = Path(folder, *parts)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with system.open(path, "rb") as source, copy.open("wb") as target:
+            shutil.copyfileobj(source, target)
+        yield str(copy)

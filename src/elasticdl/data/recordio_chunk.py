@@ -1,0 +1,356 @@
+"""One chunk of a RecordIO file: its bytes, what is checked in them, and the records in it.
+
+    chunk   := header payload                   the header is five little-endian uint32:
+    header  := magic, checksum, compressor, size of the payload, number of records
+    payload := compressed (uint32 length, bytes of the record)*
+
+The checksum is the CRC-32 (IEEE) of the payload as stored. Compressors: 0 none, 1 snappy in
+frames (`snappy_frames.py`), one stream a chunk, 2 gzip. Which chunks a file has, and which one
+is wanted, is `recordio.py`'s.
+
+Callers: `recordio.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import mmap
+import struct
+import zlib
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+
+import cramjam
+import numpy as np
+from isal.isal_zlib import crc32
+
+from elasticdl.data.snappy_frames import decompress_frames, find_frames
+from elasticdl.errors import CorruptDataError, DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elasticdl.data.stored_file import StoredFile
+
+    Indices: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+Compressor = Literal["none", "snappy", "gzip"]
+COMPRESSORS: tuple[Compressor, ...] = get_args(Compressor)
+"""By the number that stands in a chunk's header."""
+
+HEADER_BYTES = 20
+LENGTH_BYTES = 4
+UINT32_MAX = 0xFFFFFFFF
+
+_MAGIC = 0x01020304
+_HEADER = struct.Struct("<5I")
+_LENGTH = struct.Struct("<I")
+# Where the fields stand in the header, for error messages.
+_COMPRESSOR_AT, _COUNT_AT = 8, 16
+
+
+class Chunk(NamedTuple):
+    """What a chunk's header says.
+
+    Attributes:
+        offset_bytes: Where the header starts in the file.
+        checksum: CRC-32 of the payload.
+        compressor: Name of the compressor.
+        size_bytes: Size of the payload as stored.
+        num_records: How many records it holds.
+    """
+
+    offset_bytes: int
+    checksum: int
+    compressor: Compressor
+    size_bytes: int
+    num_records: int
+
+    @property
+    def payload_bytes(self) -> int:
+        """Where the payload starts in the file."""
+        return self.offset_bytes + HEADER_BYTES
+
+    @property
+    def end_bytes(self) -> int:
+        """Where the next chunk starts, or the file ends."""
+        return self.payload_bytes + self.size_bytes
+
+
+class RecordViews(NamedTuple):
+    """Records of one chunk, not copied: record i is `payload[starts[i]:][:lengths[i]]`.
+
+    Attributes:
+        payload: The memory the chunk lies in; read-only, and the holder's as long as it is held.
+        starts: int64 [records], where each record starts in `payload`.
+        lengths: int64 [records].
+    """
+
+    payload: memoryview
+    starts: Indices
+    lengths: Indices
+
+
+def encode_chunk(records: Sequence[bytes], compressor: Compressor) -> tuple[bytes, bytes]:
+    """Return the header and the payload of a chunk.
+
+    Args:
+        records: At least one; none longer than fits beside its length into 4 GiB.
+        compressor: How the payload is stored.
+
+    Raises:
+        DataError: The payload is longer than 4 GiB.
+    """
+    lengths = map(_LENGTH.pack, map(len, records))
+    payload = b"".join([piece for pair in zip(lengths, records, strict=True) for piece in pair])
+    if compressor == "snappy":
+        payload = bytes(cramjam.snappy.compress(payload))
+    elif compressor == "gzip":
+        # Without a time, so that the same records give the same file.
+        payload = gzip.compress(payload, mtime=0)
+    if len(payload) > UINT32_MAX:
+        raise DataError(
+            f"A chunk of {len(payload)} bytes does not fit into RecordIO, which takes "
+            f"{UINT32_MAX} at most. Write smaller records or chunks."
+        )
+    number = COMPRESSORS.index(compressor)
+    return _HEADER.pack(_MAGIC, crc32(payload), number, len(payload), len(records)), payload
+
+
+def parse_header(file: StoredFile, offset: int, data: bytes) -> Chunk:
+    """Return what a header says, having checked what can be checked in it.
+
+    Args:
+        file: For error messages, and for its size.
+        offset: Where the header starts.
+        data: The bytes from there on, `HEADER_BYTES` of them or what there is.
+
+    Raises:
+        CorruptDataError: It is no header, or the file ends before the chunk does.
+    """
+    if len(data) < HEADER_BYTES:
+        raise CorruptDataError(
+            file.uri,
+            offset,
+            f"a chunk header of {HEADER_BYTES} bytes",
+            f"the end of the file after {len(data)} bytes",
+        )
+    magic, checksum, compressor, size_bytes, num_records = _HEADER.unpack(data)
+    if magic != _MAGIC:
+        raise CorruptDataError(
+            file.uri, offset, f"a chunk, which starts with 0x{_MAGIC:08x}", f"0x{magic:08x}"
+        )
+    if compressor >= len(COMPRESSORS):
+        raise CorruptDataError(
+            file.uri,
+            offset + _COMPRESSOR_AT,
+            "compressor 0 (none), 1 (snappy) or 2 (gzip)",
+            f"compressor {compressor}",
+        )
+    if num_records == 0:
+        raise CorruptDataError(
+            file.uri, offset + _COUNT_AT, "a chunk of at least one record", "0 records"
+        )
+    chunk = Chunk(offset, checksum, COMPRESSORS[compressor], size_bytes, num_records)
+    if chunk.end_bytes > file.size_bytes:
+        raise CorruptDataError(
+            file.uri,
+            chunk.payload_bytes,
+            f"a payload of {size_bytes} bytes, as the header of its chunk says",
+            f"the end of the file after {file.size_bytes - chunk.payload_bytes} bytes",
+        )
+    return chunk
+
+
+class ChunkReader:
+    """Reads chunks one after the other, each into the memory of the one before.
+
+    Chunks of 32 MiB, which the Go writers make, would otherwise cost more time for fresh memory
+    than for reading and decompressing. For one thread; a chunk is good until the next is read.
+    """
+
+    def __init__(self) -> None:
+        self._stored = self._plain = _memory(0)
+
+    def read(self, file: StoredFile, chunk: Chunk) -> DecodedChunk:
+        """Read a chunk, check all of it, and return its records.
+
+        Raises:
+            CorruptDataError: It is damaged.
+            DataError: The storage refuses.
+        """
+        size_bytes = HEADER_BYTES + chunk.size_bytes
+        self._stored = _at_least(self._stored, size_bytes)
+        num_read = file.read_into(self._stored, chunk.offset_bytes, size_bytes)
+        if num_read != size_bytes:
+            raise CorruptDataError(
+                file.uri,
+                chunk.offset_bytes,
+                f"a chunk of {size_bytes} bytes, as when the file was opened",
+                f"the end of the file after {num_read} bytes",
+            )
+        now = parse_header(file, chunk.offset_bytes, self._stored[:HEADER_BYTES])
+        if now != chunk:
+            raise CorruptDataError(
+                file.uri, chunk.offset_bytes, f"{chunk}, as when the file was opened", f"{now}"
+            )
+        payload = memoryview(self._stored)[HEADER_BYTES:size_bytes]
+        checksum = crc32(payload)
+        if checksum != chunk.checksum:
+            raise CorruptDataError(
+                file.uri,
+                chunk.offset_bytes,
+                f"a payload with the CRC-32 0x{chunk.checksum:08x}, as the chunk's header says",
+                f"0x{checksum:08x}",
+            )
+        if chunk.compressor == "none":
+            # The records stay where they were read, behind the header.
+            return DecodedChunk(file, chunk, self._stored, HEADER_BYTES, size_bytes)
+        try:
+            plain, end = self._decompress(chunk.compressor, payload)
+        except (cramjam.DecompressionError, zlib.error, gzip.BadGzipFile, EOFError) as error:
+            raise CorruptDataError(
+                file.uri,
+                chunk.payload_bytes,
+                f"a payload compressed with {chunk.compressor}",
+                str(error),
+            ) from error
+        return DecodedChunk(file, chunk, plain, 0, end)
+
+    def give_away(self) -> None:
+        """Let go of the memory of the chunk read last: its holder may keep it."""
+        self._stored = self._plain = _memory(0)
+
+    def _decompress(self, compressor: Compressor, payload: memoryview) -> tuple[_Memory, int]:
+        """Return where a payload lies after decompression, and its size."""
+        if compressor == "gzip":
+            plain = gzip.decompress(payload)
+            return plain, len(plain)
+        frames = find_frames(payload)
+        self._plain = _at_least(self._plain, frames[-1].start)
+        return self._plain, decompress_frames(payload, frames, memoryview(self._plain))
+
+
+_Memory: TypeAlias = mmap.mmap | bytes
+"""What can be cut into bytes without an object in between (a `bytearray` cannot)."""
+
+
+def _memory(size_bytes: int) -> mmap.mmap:
+    # Private: after a fork, both processes go on reading.
+    memory = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # The first touch of each page costs a fault; not every system has larger pages.
+    with contextlib.suppress(AttributeError, OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def _at_least(memory: mmap.mmap, size_bytes: int) -> mmap.mmap:
+    """Return memory of some size, the given one if it is large enough."""
+    if len(memory) >= size_bytes:
+        return memory
+    # Chunks differ a little in size, and each new memory costs its first touch.
+    return _memory(size_bytes + size_bytes // 4)
+
+
+class DecodedChunk:
+    """The records of one chunk, as slices of memory.
+
+    Args:
+        file: For error messages.
+        chunk: What the header says.
+        memory: Where the payload lies after decompression.
+        base: Where it starts in there.
+        end: Where it ends in there.
+
+    Raises:
+        CorruptDataError: The lengths of the records do not add up to the payload, or their
+            number is not the header's.
+    """
+
+    def __init__(
+        self, file: StoredFile, chunk: Chunk, memory: _Memory, base: int, end: int
+    ) -> None:
+        self._memory = memory
+        self._base = base
+        # The length of every record, None if they differ.
+        self._length = _common_length(memory, base, end, chunk.num_records)
+        # Where each record starts, and where one behind the last would, if they differ.
+        self._starts: list[int] = []
+        if self._length is None:
+            self._starts = _walk(file, chunk, memory, base, end)
+
+    def records(self, first: int, stop: int) -> list[bytes]:
+        """Return records `first` to `stop` (exclusive) of this chunk."""
+        memory = self._memory
+        if self._length is None:
+            starts = self._starts[first : stop + 1]
+            return [memory[start : after - LENGTH_BYTES] for start, after in pairwise(starts)]
+        stride = LENGTH_BYTES + self._length
+        rows = memoryview(memory)[self._base + first * stride : self._base + stop * stride]
+        return [record for (record,) in struct.iter_unpack(f"{LENGTH_BYTES}x{self._length}s", rows)]
+
+    def views(self, first: int, stop: int) -> RecordViews:
+        """Return where records `first` to `stop` (exclusive) of this chunk lie."""
+        if self._length is None:
+            edges = np.array(self._starts[first : stop + 1], dtype=np.int64)
+            starts, lengths = edges[:-1], np.diff(edges) - LENGTH_BYTES
+        else:
+            stride = LENGTH_BYTES + self._length
+            starts = np.arange(first, stop, dtype=np.int64) * stride + self._base + LENGTH_BYTES
+            lengths = np.full(stop - first, self._length, dtype=np.int64)
+        return RecordViews(memoryview(self._memory).toreadonly(), starts, lengths)
+
+
+def _common_length(memory: _Memory, base: int, end: int, num_records: int) -> int | None:
+    """Return the length of every record if it is the same for all of them, else None.
+
+    Images of one size are the common case; comparing all lengths at once is a hundred times
+    quicker than walking from one to the next.
+    """
+    stride, rest = divmod(end - base, num_records)
+    length = stride - LENGTH_BYTES
+    if rest or length < 0:
+        return None
+    stored = np.ndarray((num_records,), "<u4", memory, offset=base, strides=(stride,))
+    return length if bool((stored == length).all()) else None
+
+
+def _walk(file: StoredFile, chunk: Chunk, memory: _Memory, base: int, end: int) -> list[int]:
+    """Return where each record starts, and where one behind the last would."""
+    unpack = _LENGTH.unpack_from
+    starts = []
+    position = base
+    last = end - LENGTH_BYTES
+    while position <= last:
+        start = position + LENGTH_BYTES
+        starts.append(start)
+        position = start + unpack(memory, position)[0]
+    if position != end:
+        # The record that is too long, or what is too short to be the length of one.
+        begun = starts[-1] - LENGTH_BYTES if position > end else position
+        found = f"a record that ends at byte {position - base}"
+        if position < end:
+            found = f"{end - position} bytes too many"
+        raise _misfit(file, chunk, begun - base, end - base, found)
+    if len(starts) != chunk.num_records:
+        raise CorruptDataError(
+            file.uri,
+            chunk.offset_bytes + _COUNT_AT,
+            f"{chunk.num_records} records in this chunk, as its header says",
+            f"{len(starts)}",
+        )
+    starts.append(position + LENGTH_BYTES)
+    return starts
+
+
+def _misfit(file: StoredFile, chunk: Chunk, begun: int, size: int, found: str) -> CorruptDataError:
+    """Return what says that the records do not fill a payload, from byte `begun` of it on."""
+    if chunk.compressor == "none":
+        expected = f"records that fill the {size} bytes of their chunk"
+        return CorruptDataError(file.uri, chunk.payload_bytes + begun, expected, found)
+    # What is compressed has no offset of its own.
+    expected = f"records that fill the {size} bytes of their chunk after decompression"
+    return CorruptDataError(
+        file.uri, chunk.payload_bytes, expected, f"{found}, from byte {begun} of them on"
+    )

@@ -1,0 +1,239 @@
+"""What a record holds, as the user's `data_schema()` says it; encodes and decodes by it.
+
+A schema is a list of fields. What does not fit is refused, naming the field and where the
+record came from. This file knows nothing of files (`where` tells it what to call a record) and
+imports no framework: a `tf.DType` is read through its attributes.
+
+Which values a field takes is `field.py`'s, how they are stored `stored_field.py`'s.
+
+Callers: the readers of this folder, `prepare.py`, `samples.py`, the dialects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from elasticdl.data import example
+from elasticdl.data.field import STRING, Field
+from elasticdl.data.stored_field import decoded_values, stored_values
+from elasticdl.data.wording import counted, did_you_mean, listed, shown
+from elasticdl.errors import DefinitionError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import numpy as np
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+__all__ = ["STRING", "Field", "Schema"]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The fields of every record, in order.
+
+    Attributes:
+        fields: At least one; names differ.
+    """
+
+    fields: tuple[Field, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the fields in order."""
+        return tuple(field.name for field in self.fields)
+
+    @staticmethod
+    def from_user(value: Any, where: str = "data_schema()") -> Schema:
+        """Return the schema a user's `data_schema()` means.
+
+        Args:
+            value: What it returned: a list of dicts with `name`, `shape` and `dtype`; a dtype is
+                a `tf.DType`, a numpy dtype or its name, "string" for bytes and text. A `Schema`
+                is taken as it is.
+            where: Where it comes from, for an error message.
+
+        Raises:
+            DefinitionError: It is something else; the message says what.
+
+        Example:
+            >>> schema = Schema.from_user([{"name": "x", "shape": [2], "dtype": "float32"}])
+            >>> print(schema.fields[0])
+            x: float32[2]
+        """
+        if isinstance(value, Schema):
+            return value
+        if not isinstance(value, (list, tuple)) or not value:
+            raise DefinitionError(
+                f"{where} returned {shown(value)}; expected a list with one dict for each field "
+                'of a record, such as [{"name": "label", "shape": [1], "dtype": "int64"}].'
+            )
+        fields = tuple(
+            Field.from_user(entry, f"{where}, entry {i}") for i, entry in enumerate(value)
+        )
+        names = [field.name for field in fields]
+        for name in names:
+            if names.count(name) > 1:
+                raise DefinitionError(
+                    f"{where} has {names.count(name)} fields named {name!r}; each field of a "
+                    "record needs a name of its own."
+                )
+        return Schema(fields)
+
+    def to_json(self) -> str:
+        """Return the schema as JSON, for a trained model."""
+        return json.dumps(
+            [
+                {"name": field.name, "shape": list(field.shape), "dtype": field.dtype_name}
+                for field in self.fields
+            ]
+        )
+
+    @staticmethod
+    def from_json(text: str) -> Schema:
+        """Return the schema `to_json` wrote.
+
+        Raises:
+            DefinitionError: The text is no schema.
+        """
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise DefinitionError(f"The stored data schema is not JSON: {error}.") from None
+        return Schema.from_user(value, "The stored data schema")
+
+    def encode(self, record: Mapping[str, Any] | Sequence[Any], where: str = "The record") -> bytes:
+        """Return a record as a serialized `tf.Example`.
+
+        Args:
+            record: Field name -> value, or a tuple of values in the order of the fields. A
+                value is an array of the field's shape, or what numpy makes one of; for a field
+                of one value, any shape with one value.
+            where: What to call the record in an error message.
+
+        Returns:
+            The same bytes for equal records.
+
+        Raises:
+            SchemaError: A field is missing, unknown or of another shape; or a value would
+                change: text for a number, 3.5 for an integer, 300 for a uint8, 1e300 for a
+                float32. Rounding to the precision of a floating dtype is no change.
+        """
+        values = self._by_name(record, where)
+        return example.encode(
+            {
+                field.name: stored_values(
+                    field, field.values(values[field.name], f"{where}, field {field.name!r}")
+                )
+                for field in self.fields
+            }
+        )
+
+    def decode_batch(
+        self,
+        records: Sequence[bytes],
+        where: Callable[[int], str],
+        optional: frozenset[str] = frozenset(),
+    ) -> list[dict[str, Array]]:
+        """Decode serialized `tf.Example`s.
+
+        Args:
+            records: As `encode` or TensorFlow wrote them. Fields the schema does not have are
+                left out.
+            where: What to call record i of the batch in an error message.
+            optional: Names of fields a record need not have (the label, in prediction); one
+                that is not there is left out of the record's dict.
+
+        Returns:
+            One dict a record, in the order of the fields: writable arrays of the field's shape
+            and dtype.
+
+        Raises:
+            SchemaError: A record is no example, or lacks a field, or a field has another number
+                or kind of values.
+        """
+        return self.decode_groups(example.groups(records, where), len(records), where, optional)
+
+    def decode_groups(
+        self,
+        groups: Iterable[example.Group],
+        num_records: int,
+        where: Callable[[int], str],
+        optional: frozenset[str] = frozenset(),
+    ) -> list[dict[str, Array]]:
+        """Decode records that were taken apart already.
+
+        Args:
+            groups: They have each record once.
+            num_records: How many there are in all.
+            where: As for `decode_batch`.
+            optional: As for `decode_batch`.
+
+        Returns:
+            As `decode_batch`.
+
+        Raises:
+            SchemaError: As `decode_batch`.
+        """
+        decoded: list[dict[str, Array]] = [{} for _ in range(num_records)]
+        for group in groups:
+            fields = self._fields_of(group, where, optional)
+            columns = [_items(decoded_values(field, group, where)) for field in fields]
+            names = [field.name for field in fields]
+            for row, values in zip(group.rows, zip(*columns, strict=True), strict=False):
+                decoded[row] = dict(zip(names, values, strict=True))
+        return decoded
+
+    def _by_name(self, record: Mapping[str, Any] | Sequence[Any], where: str) -> Mapping[str, Any]:
+        if isinstance(record, Mapping):
+            for field in self.fields:
+                if field.name not in record:
+                    raise SchemaError(_missing(field.name, list(record), where))
+            for name in record:
+                if name not in self.names:
+                    raise SchemaError(
+                        f"{where}: field {name!r} is not in data_schema() (which has "
+                        f"{listed(self.names)}){did_you_mean(name, self.names)}. Add it there, "
+                        "or leave it out of the record."
+                    )
+            return record
+        if not isinstance(record, (tuple, list)):
+            raise SchemaError(
+                f"{where} is {shown(record)}; expected a dict by field name, or a tuple with "
+                f"the values of {listed(self.names)} in this order."
+            )
+        if len(record) != len(self.fields):
+            raise SchemaError(
+                f"{where} has {counted(len(record), 'value')}; data_schema() has "
+                f"{counted(len(self.fields), 'field')}: {listed(self.names)}. Return one value "
+                "for each field, in this order."
+            )
+        return dict(zip(self.names, record, strict=True))
+
+    def _fields_of(
+        self, group: example.Group, where: Callable[[int], str], optional: frozenset[str]
+    ) -> list[Field]:
+        fields = []
+        for field in self.fields:
+            if field.name in group.kinds:
+                fields.append(field)
+            elif field.name not in optional:
+                raise SchemaError(_missing(field.name, list(group.kinds), where(group.rows[0])))
+        return fields
+
+
+def _items(column: Array) -> Iterable[Array]:
+    """Return the rows; of a column of single values as arrays of shape `()`, not as scalars."""
+    return [column[i, ...] for i in range(len(column))] if column.ndim == 1 else column
+
+
+def _missing(name: str, present: Sequence[str], where: str) -> str:
+    have = f"it has {listed(sorted(present))}" if present else "it has none"
+    return (
+        f"{where}: field {name!r} is missing ({have}){did_you_mean(name, present)}. data_schema() "
+        "names the fields of every record: correct it there, or write the data again."
+    )

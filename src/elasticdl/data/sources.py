@@ -1,0 +1,112 @@
+"""From what the user calls the data to a reader of its records.
+
+    "train/*.recordio, s3://bucket/more" --find_files--> files --one_format--> one reader
+
+Files of two formats are not read together, and a folder that is still being prepared is not read
+at all. Which names mean which files is `find_files.py`'s, what tells a format `formats.py`'s, and
+how it is read each reader's.
+
+Callers: `api.py`, `cli/data.py`, the engines.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elasticdl.data.find_files import exists, find_files, some
+from elasticdl.data.formats import Format, format_of, unknown_format
+from elasticdl.data.stored_file import open_each
+from elasticdl.data.wording import counted
+from elasticdl.errors import DataError, NoDataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elasticdl.data.record_source import RecordSource
+
+__all__ = ["INCOMPLETE_MARK", "find_files", "format_of", "one_format", "open_files", "open_source"]
+
+INCOMPLETE_MARK = ".incomplete"
+"""A file of this name lies in a folder that `elasticdl data prepare` has not finished."""
+
+
+def open_source(data: str) -> RecordSource:
+    """Return a reader of everything some names stand for.
+
+    Args:
+        data: Names of files, folders or patterns, separated by commas.
+
+    Raises:
+        NoDataError: A name matches no file, or no file holds a record.
+        DataError: A file's format is unknown, formats are mixed, or a file cannot be read.
+        CorruptDataError: A file is not what its format promises.
+        MissingExtraError: The package for a protocol is not installed.
+        UsageError: A protocol is unknown.
+    """
+    uris = find_files(data)
+    _refuse_incomplete(uris)
+    source = open_files(uris, one_format(uris))
+    if not source.num_records:
+        raise NoDataError(
+            f"{data}: {counted(len(uris), 'file')} ({some(uris)}), and no record in "
+            f"{'it' if len(uris) == 1 else 'them'}."
+        )
+    return source
+
+
+def open_files(uris: Sequence[str], file_format: Format) -> RecordSource:
+    """Return a reader of files of one format.
+
+    Raises:
+        CorruptDataError: A file is not what its format promises.
+        DataError: A file cannot be read.
+    """
+    # Each imports what it needs alone: pyarrow takes longer than reading a RecordIO file.
+    if file_format == "recordio":
+        from elasticdl.data.recordio import RecordIOSource  # noqa: PLC0415
+
+        return RecordIOSource(uris)
+    if file_format == "tfrecord":
+        from elasticdl.data.tfrecord import TFRecordSource  # noqa: PLC0415
+
+        return TFRecordSource(uris)
+    if file_format == "csv":
+        from elasticdl.data.csv import CSVSource  # noqa: PLC0415
+
+        return CSVSource(uris)
+    from elasticdl.data.parquet import ParquetSource  # noqa: PLC0415
+
+    return ParquetSource(uris)
+
+
+def one_format(uris: Sequence[str]) -> Format:
+    """Return the format of files, which must be the same for all.
+
+    Raises:
+        DataError: A file's format is unknown, or there are several.
+    """
+    formats = open_each(uris, format_of)
+    by_format: dict[Format, str] = {}
+    for uri, file_format in zip(uris, formats, strict=True):
+        if file_format is None:
+            raise DataError(unknown_format(uri))
+        by_format.setdefault(file_format, uri)
+    if len(by_format) > 1:
+        examples = ", ".join(f"{uri} is {name}" for name, uri in by_format.items())
+        raise DataError(
+            f"The files are of {len(by_format)} formats: {examples}. Name files of one format, "
+            "such as 'FOLDER/*.recordio'."
+        )
+    return next(iter(by_format))
+
+
+def _refuse_incomplete(uris: Sequence[str]) -> None:
+    """Refuse files of a folder that is still being prepared."""
+    for folder in sorted({uri.rpartition("/")[0] for uri in uris}):
+        mark = f"{folder}/{INCOMPLETE_MARK}" if folder else INCOMPLETE_MARK
+        if exists(mark):
+            raise DataError(
+                f"The data in {folder or '.'} is not complete: `elasticdl data prepare` is at work "
+                "there, or was stopped before its end. Run the same command again; what it "
+                f"finished is kept. To use what there is, delete {mark}."
+            )

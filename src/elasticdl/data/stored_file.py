@@ -1,0 +1,220 @@
+"""Bytes of a file by position, wherever it is stored: the only thing readers know of storage.
+
+Plain paths and `file://` are read with the operating system's own calls, everything else
+(`s3://`, `gs://`, `memory://`, ...) through fsspec. Nothing stays open between two reads: a
+file can be read from several threads, sent to another process, and ten thousand of them cost
+no file descriptor. What the bytes mean is not known here.
+
+Callers: the readers of this folder; `atomic_file.py`, for what a URI is.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from elasticdl.errors import DataError, MissingExtraError, NoDataError, UsageError
+
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Callable, Sequence
+
+Opened = TypeVar("Opened")
+
+_LOCAL_PREFIXES = ("file://", "local://")
+# Which package fsspec wants for a protocol, and our extra that installs it.
+_EXTRAS = {"s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}
+# An answer of an object store takes tens of milliseconds, most of them waiting.
+_PARALLEL_OPENS = 16
+
+
+def local_path(uri: str) -> str | None:
+    """Return the path of a plain path or `file://` URI, None for any other URI.
+
+    Example:
+        >>> local_path("file:///data/a.recordio"), local_path("s3://bucket/a.recordio")
+        ('/data/a.recordio', None)
+    """
+    for prefix in _LOCAL_PREFIXES:
+        if uri.startswith(prefix):
+            return uri.removeprefix(prefix)
+    # `::` chains file systems in fsspec (`zip://a.csv::s3://bucket/b.zip`).
+    return None if "://" in uri or "::" in uri else uri
+
+
+def why(error: Exception) -> str:
+    """Return what an error of a storage says, without its number."""
+    return str(getattr(error, "strerror", None) or error).removesuffix(".")
+
+
+def filesystem(uri: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a URI and the path within it.
+
+    Raises:
+        MissingExtraError: The package for this protocol is not installed.
+        UsageError: fsspec knows no such protocol.
+    """
+    # A tenth of a second that local files need not wait for.
+    import fsspec.core  # noqa: PLC0415
+
+    protocol = uri.partition("://")[0]
+    try:
+        system, path = fsspec.core.url_to_fs(uri)
+    except ImportError as error:
+        if protocol in _EXTRAS:
+            raise MissingExtraError(*_EXTRAS[protocol], needed_for=uri) from error
+        raise UsageError(f"{uri} cannot be opened: {error}.") from error
+    except ValueError as error:
+        raise UsageError(
+            f"{uri} cannot be opened: {error}. A file is named by a path or by a URI of a "
+            "protocol that fsspec knows, such as s3://, gs:// or memory://."
+        ) from error
+    return system, path
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of known size.
+
+    Attributes:
+        uri: As it was given.
+        size_bytes: Size when it was opened.
+        counted: What an error message adds to an offset in this file: nothing, it is one.
+    """
+
+    uri: str
+    size_bytes: int
+    counted: str = ""
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return bytes `start` to `stop` (exclusive), fewer where the file ends before.
+
+        Raises:
+            DataError: The storage refuses: the file is gone, or may not be read.
+        """
+        # Or room would be made for bytes that cannot come.
+        stop = min(stop, self.size_bytes)
+        path = local_path(self.uri)
+        if path is not None:
+            try:
+                return _read_local(path, start, stop)
+            except OSError as error:
+                raise _unreadable(self.uri, error) from error
+        system, path = filesystem(self.uri)
+        try:
+            data: bytes = system.cat_file(path, start=start, end=max(start, stop))
+        except Exception as error:  # each store has errors of its own
+            raise _unreadable(self.uri, error) from error
+        return data
+
+    def read_into(self, memory: mmap.mmap, start: int, size_bytes: int) -> int:
+        """Read into memory instead of returning bytes; its first bytes are overwritten.
+
+        Args:
+            memory: At least `size_bytes` of it.
+            start: Where to start in the file.
+            size_bytes: How much to read.
+
+        Returns:
+            How much was read, less than `size_bytes` where the file ends before.
+
+        Raises:
+            DataError: The storage refuses: the file is gone, or may not be read.
+        """
+        path = local_path(self.uri)
+        if path is None:
+            data = self.read(start, start + size_bytes)
+            memory[: len(data)] = data
+            return len(data)
+        try:
+            with memoryview(memory) as view:
+                return _read_local_into(path, view[:size_bytes], start)
+        except OSError as error:
+            raise _unreadable(self.uri, error) from error
+
+
+def open_stored(uri: str) -> StoredFile:
+    """Return the file at a URI, after asking for its size and nothing else.
+
+    Raises:
+        NoDataError: There is no such file.
+        DataError: The storage refuses, or does not tell the size.
+        MissingExtraError: The package for this protocol is not installed.
+        UsageError: fsspec knows no such protocol.
+    """
+    path = local_path(uri)
+    if path is not None:
+        try:
+            status = Path(path).stat()
+        except OSError as error:
+            raise _unreadable(uri, error) from error
+        # A folder has a size, too, and would fail much later, when it is read.
+        if stat.S_ISDIR(status.st_mode):
+            raise DataError(f"{uri} cannot be read: it is a folder, and a file is expected.")
+        return StoredFile(uri, status.st_size)
+    system, path = filesystem(uri)
+    try:
+        size_bytes = system.size(path)
+    except Exception as error:  # each store has errors of its own
+        raise _unreadable(uri, error) from error
+    if size_bytes is None:
+        raise DataError(
+            f"{uri} cannot be read: its server does not tell the size of a file, which reading "
+            "by record number needs. Copy the file to a disk or an object store."
+        )
+    return StoredFile(uri, size_bytes)
+
+
+def open_each(uris: Sequence[str], open_one: Callable[[str], Opened]) -> list[Opened]:
+    """Return `open_one(uri)` for each URI, remote ones several at a time.
+
+    Args:
+        uris: URIs or paths.
+        open_one: Opens one of them; called from several threads.
+
+    Raises:
+        Exception: What `open_one` raised first, in the order of the URIs.
+    """
+    if all(local_path(uri) is not None for uri in uris):
+        return [open_one(uri) for uri in uris]
+    with ThreadPoolExecutor(max_workers=_PARALLEL_OPENS) as threads:
+        return list(threads.map(open_one, uris))
+
+
+def _read_local(path: str, start: int, stop: int) -> bytes:
+    """Return bytes `start` to `stop` of a local file, fewer where it ends before."""
+    pieces = []
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        # One call returns 2 GiB at most.
+        while start < stop and (piece := os.pread(descriptor, stop - start, start)):
+            pieces.append(piece)
+            start += len(piece)
+    finally:
+        os.close(descriptor)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _read_local_into(path: str, memory: memoryview, start: int) -> int:
+    """Fill memory from a local file and return how much of it, less where the file ends."""
+    num_read = 0
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        while num_read < len(memory) and (
+            more := os.preadv(descriptor, [memory[num_read:]], start + num_read)
+        ):
+            num_read += more
+    finally:
+        os.close(descriptor)
+    return num_read
+
+
+def _unreadable(uri: str, error: Exception) -> DataError:
+    """Return the error a user reads when the storage refuses."""
+    if isinstance(error, FileNotFoundError):
+        return NoDataError(f"{uri} cannot be read: there is no such file.")
+    return DataError(f"{uri} cannot be read: {why(error)}.")

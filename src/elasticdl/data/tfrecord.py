@@ -1,0 +1,349 @@
+"""TFRecord files, read by number and written atomically, without TensorFlow.
+
+    file   := record*                           a file of no bytes holds no record
+    record := length, checksum of it, data, checksum of the data
+
+The length is a little-endian uint64. A checksum is a CRC-32C, masked (turned and shifted, so
+that the checksum of bytes that hold checksums stays a good one), little-endian uint32.
+
+Every byte is covered by a checksum: a damaged length is found when the file is opened, damaged
+data when it is read, and a file that ends too early when it is opened.
+
+The format has no index. Opening walks from length to length, which for records shorter than a
+few kilobytes reads as many bytes as the file has; RecordIO opens quicker. A file that is
+compressed as a whole (gzip or zlib, seen from its content) has no random access either: opening
+decompresses it once, and reading at a position costs a block of `inflated_file.py`.
+
+How records are decoded into fields is not known here.
+
+Callers: `sources.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from array import array
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
+
+import google_crc32c
+
+from elasticdl.data.atomic_file import AtomicFile
+from elasticdl.data.file_ranges import Numbering
+from elasticdl.data.inflated_file import InflatedFile
+from elasticdl.data.record_decoding import decode_records
+from elasticdl.data.record_source import RecordFile
+from elasticdl.data.stored_file import local_path, open_each, open_stored
+from elasticdl.errors import CorruptDataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from elasticdl.data.batch import Record
+    from elasticdl.data.schema import Schema
+    from elasticdl.data.stored_file import StoredFile
+
+Compressor = Literal["none", "gzip", "zlib"]
+COMPRESSORS: tuple[Compressor, ...] = get_args(Compressor)
+
+_HEADER = struct.Struct("<QI")
+_LENGTH_BYTES = 8
+_CHECKSUM = struct.Struct("<I")
+_FRAME_BYTES = _HEADER.size + _CHECKSUM.size
+# How much of a file is looked at in one go while walking it, and read in one go afterwards.
+_WALK_BYTES = 256 << 10
+_REMOTE_WALK_BYTES = 4 << 20
+_READ_BYTES = 4 << 20
+# Of gzip, and of zlib with the usual window, by how hard it was told to compress.
+_COMPRESSED_STARTS = (b"\x1f\x8b\x08", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
+# For zlib, "write gzip" (a plain number of window bits is "write zlib").
+_GZIP = zlib.MAX_WBITS | 16
+
+
+def masked_crc32c(data: bytes) -> int:
+    """Return the checksum TFRecord stores for some bytes.
+
+    Example:
+        >>> hex(masked_crc32c(b"123456789"))
+        '0xc78ab0e5'
+    """
+    crc: int = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+class _Bytes(Protocol):
+    """A file as it is stored, or as it is after decompression."""
+
+    @property
+    def uri(self) -> str: ...
+
+    @property
+    def counted(self) -> str: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def read(self, start: int, stop: int) -> bytes: ...
+
+
+class TFRecordSource:
+    """Records of TFRecord files; follows the laws of `RecordSource`.
+
+    Args:
+        uris: Files in reading order; gzip, zlib and uncompressed ones may be mixed.
+
+    Raises:
+        CorruptDataError: A length is damaged, or a file ends too early.
+        DataError: A file cannot be read.
+    """
+
+    def __init__(self, uris: Sequence[str]) -> None:
+        opened = open_each(uris, _open)
+        self._bytes = [data for data, _ in opened]
+        # Where each record starts, and where one behind the last would.
+        self._starts = [starts for _, starts in opened]
+        self._numbering = Numbering(
+            [RecordFile(data.uri, len(starts) - 1) for data, starts in opened]
+        )
+
+    @property
+    def files(self) -> Sequence[RecordFile]:
+        """The files in reading order."""
+        return self._numbering.files
+
+    @property
+    def num_records(self) -> int:
+        """How many records there are in all files."""
+        return self._numbering.num_records
+
+    def read_bytes(self, start: int, stop: int) -> list[bytes]:
+        """Return records `start` to `stop` (exclusive) as stored.
+
+        Raises:
+            CorruptDataError: A record of this range is damaged.
+            IndexError: The range is not within 0 .. num_records.
+        """
+        records: list[bytes] = []
+        for part in self._numbering.split(start, stop):
+            starts = self._starts[part.file_index]
+            at = part.start
+            while at < part.stop:
+                # As many as fit, and one in any case.
+                fitting = bisect_right(starts, starts[at] + _READ_BYTES) - 1
+                end = min(max(fitting, at + 1), part.stop)
+                records += _read(self._bytes[part.file_index], starts[at : end + 1])
+                at = end
+        return records
+
+    def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
+        """Return records `start` to `stop` (exclusive), decoded.
+
+        Raises:
+            CorruptDataError: A record of this range is damaged.
+            SchemaError: A record does not fit the schema; names file, record and field.
+            IndexError: The range is not within 0 .. num_records.
+        """
+        records = self.read_bytes(start, stop)
+        return decode_records(records, schema, lambda i: self._numbering.name(start + i))
+
+
+def _open(uri: str) -> tuple[_Bytes, array[int]]:
+    """Return a file, decompressed if need be, and where its records start."""
+    stored = open_stored(uri)
+    data: _Bytes = InflatedFile(stored) if _is_compressed(stored) else stored
+    return data, _walk(data)
+
+
+def _is_compressed(stored: StoredFile) -> bool:
+    """Return whether a file is a gzip or zlib stream, and not records that look like one."""
+    data = stored.read(0, _HEADER.size)
+    if len(data) == _HEADER.size and _length(data, 0) is not None:
+        return False
+    return data.startswith(_COMPRESSED_STARTS)
+
+
+def _length(data: bytes, at: int) -> int | None:
+    """Return the length a record's header says, None if its checksum says otherwise."""
+    length: int
+    length, checksum = _HEADER.unpack_from(data, at)
+    return length if masked_crc32c(data[at : at + _LENGTH_BYTES]) == checksum else None
+
+
+def _walk(file: _Bytes) -> array[int]:
+    """Return where each record starts, and where one behind the last would."""
+    at_once = _WALK_BYTES if local_path(file.uri) is not None else _REMOTE_WALK_BYTES
+    starts = array("q", [0])
+    block, block_start = b"", 0
+    position, record_bytes = 0, 0
+    while True:
+        at = position - block_start
+        if at + _HEADER.size > len(block):
+            # Between the headers of long records lies what need not be read.
+            wanted = at_once if record_bytes < at_once // 4 else _HEADER.size
+            block, block_start, at = file.read(position, position + wanted), position, 0
+            if len(block) < _HEADER.size:
+                break
+        length = _length(block, at)
+        if length is None:
+            raise CorruptDataError(
+                file.uri,
+                position,
+                f"the length of a record and its checksum{file.counted}",
+                f"{block[at : at + _HEADER.size].hex(' ')}, which do not agree",
+            )
+        record_bytes = _FRAME_BYTES + length
+        position += record_bytes
+        starts.append(position)
+    if position != file.size_bytes:
+        _raise_truncated(file, starts)
+    return starts
+
+
+def _raise_truncated(file: _Bytes, starts: array[int]) -> None:
+    """Raise what says that a file ends within a record, or within a header."""
+    size_bytes = file.size_bytes
+    if starts[-1] < size_bytes:
+        begun, expected = starts[-1], f"a record header of {_HEADER.size} bytes"
+    else:
+        begun, expected = starts[-2], f"a record of {starts[-1] - starts[-2]} bytes"
+    raise CorruptDataError(
+        file.uri,
+        begun,
+        f"{expected}{file.counted}",
+        f"the end of the file after {size_bytes - begun} bytes",
+    )
+
+
+def _read(file: _Bytes, starts: array[int]) -> list[bytes]:
+    """Return the records between some starts, having checked the data of each."""
+    base = starts[0]
+    data = file.read(base, starts[-1])
+    if len(data) != starts[-1] - base:
+        raise CorruptDataError(
+            file.uri,
+            base,
+            f"{starts[-1] - base} bytes of records{file.counted}, as when the file was opened",
+            f"the end of the file after {len(data)} bytes",
+        )
+    records = []
+    begin = _HEADER.size
+    for next_start in starts[1:]:
+        end = next_start - base - _CHECKSUM.size
+        record = data[begin:end]
+        (checksum,) = _CHECKSUM.unpack_from(data, end)
+        found = masked_crc32c(record)
+        if found != checksum:
+            raise CorruptDataError(
+                file.uri,
+                base + begin,
+                f"data with the checksum 0x{checksum:08x}{file.counted}",
+                f"0x{found:08x}",
+            )
+        records.append(record)
+        begin = end + _FRAME_BYTES
+    return records
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+class Writer:
+    """Writes a TFRecord file, which appears when it is closed, complete.
+
+    Used in a `with` statement: an exception in its body leaves no file.
+
+    Args:
+        uri: A path or an fsspec URI; a file that is there already is replaced at the end.
+        compressor: `none`, `gzip` or `zlib`; a compressed file has no random access.
+
+    Raises:
+        UsageError: The compressor is none of these.
+        OutputError: The place cannot be written to.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/greetings.tfrecord"
+        >>> with Writer(path) as writer:
+        ...     writer.write(b"Hello")
+        ...     writer.write(b"World,")
+        >>> TFRecordSource([path]).read_bytes(0, 2)
+        [b'Hello', b'World,']
+    """
+
+    def __init__(self, uri: str, compressor: Compressor = "none") -> None:
+        if compressor not in COMPRESSORS:
+            raise UsageError(
+                f"TFRecord knows no compressor {compressor!r}; choose one of "
+                f"{', '.join(COMPRESSORS)}."
+            )
+        self.uri = uri
+        self.compressor: Compressor = compressor
+        self._deflater = None
+        if compressor != "none":
+            bits = _GZIP if compressor == "gzip" else zlib.MAX_WBITS
+            self._deflater = zlib.compressobj(wbits=bits)
+        self._file = AtomicFile(uri)
+        self._closed = False
+
+    def write(self, record: bytes | bytearray | memoryview) -> None:
+        """Append a record, which may be empty.
+
+        Raises:
+            OutputError: The place cannot be written to.
+            ValueError: The file is closed.
+        """
+        if self._closed:
+            raise ValueError(f"{self.uri} is closed; a record cannot be added to it.")
+        data = bytes(memoryview(record))
+        length = len(data).to_bytes(_LENGTH_BYTES, "little")
+        self._append(
+            b"".join(
+                (
+                    length,
+                    _CHECKSUM.pack(masked_crc32c(length)),
+                    data,
+                    _CHECKSUM.pack(masked_crc32c(data)),
+                )
+            )
+        )
+
+    def close(self) -> None:
+        """Publish the file; does nothing the second time.
+
+        Raises:
+            OutputError: It cannot be completed; what was there before is still there.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._deflater is not None:
+            self._file.write(self._deflater.flush())
+        self._file.publish()
+
+    def discard(self) -> None:
+        """Leave no file; does nothing to one that is closed."""
+        self._closed = True
+        self._file.discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def _append(self, data: bytes) -> None:
+        self._file.write(data if self._deflater is None else self._deflater.compress(data))

@@ -1,0 +1,337 @@
+"""CSV: each row is found by number, read as the schema says or as all its column is."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import csv as arrow_csv
+
+from elasticdl.data import csv_index
+from elasticdl.data.csv import CSVSource
+from elasticdl.data.csv_index import index_rows
+from elasticdl.data.schema import Schema
+from elasticdl.data.stored_file import open_stored
+from elasticdl.errors import CorruptDataError, SchemaError
+from elasticdl.testing.record_source import check_decoding, check_record_source
+
+TABLE = 'age,name,score,ok\n31,"Ann, B",1.5,true\n\n40,"two\nlines",2,false\n5,"""q""",-3e2,true\n'
+ONE_EACH = Schema.from_user(
+    [
+        {"name": "age", "shape": [1], "dtype": "int64"},
+        {"name": "score", "shape": [1], "dtype": "float32"},
+        {"name": "name", "shape": [1], "dtype": "string"},
+    ]
+)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="a.csv"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Make blocks of a row or two, so that a few rows show what many do."""
+    small = 16
+    monkeypatch.setattr(index_rows, "__defaults__", (small, small))
+
+
+def read_all(path, schema=None):
+    source = CSVSource([path])
+    return source.read_records(0, source.num_records, schema)
+
+
+def schema_of(**fields):
+    return Schema.from_user(
+        [{"name": name, "shape": shape, "dtype": dtype} for name, (shape, dtype) in fields.items()]
+    )
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_laws_of_a_record_source_hold(write):
+    paths = [write(TABLE, "a.csv"), write("age,name,score,ok\n", "b.csv")]
+    paths += [write(TABLE.replace("\n", "\r\n"), "c.csv")]
+    expected = CSVSource(paths).read_bytes(0, 6)
+    assert len(set(expected)) == 4  # the text of two lines is another one in c.csv
+
+    check_record_source(CSVSource(paths), expected)
+    check_decoding(CSVSource(paths))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_records_decoded_with_a_schema_are_those_that_are_read_as_bytes(write):
+    path = write("x,y\n1.5,7\n-2,8\n0.5,9\n")
+
+    check_decoding(CSVSource([path]), schema_of(y=([1], "int64"), x=([], "float32")))
+
+
+def test_without_a_schema_a_column_is_what_its_cells_are(write):
+    first, second, third = read_all(write(TABLE))
+
+    assert list(first) == ["age", "name", "ok", "score"]
+    assert first["age"].dtype == np.int64
+    assert first["score"].dtype == np.float32
+    assert [record["age"].tolist() for record in (first, second, third)] == [[31], [40], [5]]
+    assert first["name"].tolist() == [b"Ann, B"]
+    assert second["name"].tolist() == [b"two\nlines"]
+    assert third["name"].tolist() == [b'"q"']
+    assert third["score"].tolist() == [-300]
+    assert [record["ok"].tolist() for record in (first, second)] == [[1], [0]]
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(
+    ("last", "dtype"), [("7", np.int64), ("7.5", np.float32), ("seven", object), ("1.5.2", object)]
+)
+def test_without_a_schema_the_last_cell_of_the_last_file_counts_as_much(write, last, dtype):
+    first = write("x,y\n" + "1,aaaaaaaaaa\n" * 5, "a.csv")
+    second = write("x,y\n" + "2,aaaaaaaaaa\n" * 5 + f"{last},a\n", "b.csv")
+
+    (record,) = CSVSource([first, second]).read_records(0, 1, None)
+
+    assert record["x"].dtype == dtype
+
+
+def test_one_source_may_be_read_with_several_schemas(write):
+    source = CSVSource([write("x,y\n1,2\n")])
+    schemas = [schema_of(x=([], "string")), None, schema_of(y=([], "float32")), None]
+
+    read = [source.read_records(0, 1, schema)[0] for schema in schemas]
+
+    assert [{name: array.item() for name, array in record.items()} for record in read] == [
+        {"x": b"1"},
+        {"x": 1, "y": 2},
+        {"y": 2.0},
+        {"x": 1, "y": 2},
+    ]
+
+
+def test_dates_are_text(write):
+    (record,) = read_all(write("day,time\n2020-01-02,2020-01-02 03:04:05\n"))
+
+    assert record["day"].tolist() == [b"2020-01-02"]
+    assert record["time"].tolist() == [b"2020-01-02 03:04:05"]
+
+
+def test_with_a_schema_fields_have_its_order_shape_and_dtype(write):
+    records = read_all(write(TABLE), schema_of(score=([], "float64"), age=([1, 1], "uint8")))
+
+    assert [list(record) for record in records] == [["score", "age"]] * 3
+    assert records[2]["score"].dtype == np.float64
+    assert records[2]["score"].shape == ()
+    assert records[2]["age"].dtype == np.uint8
+    assert records[2]["age"].tolist() == [[5]]
+
+
+def test_numbers_may_be_read_as_text_and_true_as_a_number(write):
+    (record,) = read_all(
+        write("zip,ok,yes\n01234,true,1\n"),
+        schema_of(zip=([1], "string"), ok=([1], "bool"), yes=([1], "bool")),
+    )
+
+    assert record["zip"].tolist() == [b"01234"]
+    assert record["ok"].tolist() == record["yes"].tolist() == [True]
+
+
+def test_a_field_of_several_values_is_made_of_numbered_columns(write):
+    path = write("x_0,x_1,x_2,x_3,y\n" + "1,2,3,4.5,9\n" + "5,6,7,8,9\n")
+
+    records = read_all(path, schema_of(x=([2, 2], "float32"), y=([1], "int64")))
+
+    assert records[0]["x"].tolist() == [[1, 2], [3, 4.5]]
+    assert records[1]["x"].tolist() == [[5, 6], [7, 8]]
+
+
+def test_an_integer_may_be_written_with_a_point(write):
+    assert read_all(write("y\n3.0\n"), schema_of(y=([], "int64")))[0]["y"] == 3
+
+
+def test_files_may_have_their_columns_in_another_order_and_more_of_them(write):
+    first = write("x,y\n1,2\n", "a.csv")
+    second = write("z,y,x\n9,4,3\n", "b.csv")
+
+    records = CSVSource([first, second]).read_records(0, 2, schema_of(x=([1], "int64")))
+
+    assert [record["x"].item() for record in records] == [1, 3]
+
+
+def test_the_mark_some_programs_put_first_is_no_part_of_the_header(write):
+    assert list(read_all(write("\ufeffx,y\n1,2\n"))[0]) == ["x", "y"]
+
+
+def test_a_file_with_a_header_alone_has_no_records(write):
+    assert CSVSource([write("x,y")]).num_records == 0
+
+
+def test_a_range_reads_its_blocks_alone(write, monkeypatch):
+    source = CSVSource([write("x\n" + "".join(f"{i:09}\n" for i in range(200_000)))])
+    read = []
+    original = type(open_stored(__file__)).read
+    monkeypatch.setattr(
+        type(open_stored(__file__)),
+        "read",
+        lambda self, start, stop: read.append(stop - start) or original(self, start, stop),
+    )
+
+    records = source.read_records(150_000, 150_003, schema_of(x=([], "int64")))
+
+    assert [record["x"].item() for record in records] == [150_000, 150_001, 150_002]
+    assert sum(read) <= 2 * csv_index.BLOCK_BYTES
+
+
+# --- rows are counted as pyarrow counts them -----------------------------------------------------
+
+
+@given(
+    st.lists(st.lists(st.text('a",\r\n ', max_size=4), min_size=2, max_size=2), max_size=12),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+    st.integers(3, 40),
+)
+@settings(max_examples=200)
+def test_what_pythons_writer_wrote_is_read_back_in_blocks_of_any_size(
+    tmp_path_factory, rows, line_end, size
+):
+    text = io.StringIO(newline="")
+    # Told of one line end, Python's writer would leave the others without quotes.
+    quoting = csv.QUOTE_MINIMAL if line_end == "\r\n" else csv.QUOTE_ALL
+    writer = csv.writer(text, lineterminator=line_end, quoting=quoting)
+    writer.writerows([["x", "y"], *rows])
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    path.write_bytes(text.getvalue().encode())
+
+    index = index_rows(open_stored(str(path)), size, size)
+
+    assert index.firsts[-1] == len(rows)
+    source = CSVSource.__new__(CSVSource)
+    CSVSource.__init__(source, [str(path)])
+    source._files = [(open_stored(str(path)), index)]
+    records = source.read_records(0, len(rows), schema_of(x=([], "string"), y=([], "string")))
+    assert [[r["x"].item().decode(), r["y"].item().decode()] for r in records] == rows
+
+
+@given(st.text('a",\r\n', max_size=30), st.integers(1, 30))
+@settings(max_examples=500)
+def test_rows_are_counted_as_pyarrow_counts_them_wherever_quotes_are(
+    tmp_path_factory, text, read_bytes
+):
+    data = text.encode()
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    path.write_bytes(b"head\n" + data)
+    rows = 0
+
+    def count(row):
+        nonlocal rows
+        rows += 1
+        return "skip"
+
+    try:
+        table = arrow_csv.read_csv(
+            pa.BufferReader(data),
+            arrow_csv.ReadOptions(use_threads=False, column_names=["a"], block_size=1000),
+            arrow_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=count),
+        )
+        rows += table.num_rows
+    except pa.ArrowInvalid as error:
+        # No row at all is an error to pyarrow; an open quote is one to us.
+        if "Empty CSV" not in str(error):
+            with pytest.raises(CorruptDataError, match="an open quote at the end|one still open"):
+                index_rows(open_stored(str(path)), 8, read_bytes)
+            return
+
+    try:
+        index = index_rows(open_stored(str(path)), 8, read_bytes)
+    except CorruptDataError:
+        # pyarrow takes what is there as the field.
+        assert text.count('"')
+        return
+
+    assert index.firsts[-1] == rows
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"a\.csv is empty; its first line should be the names"),
+        ("\n\n", r"a\.csv is empty"),
+        ("1,2.5\n3,4\n", r"has no header: its first line is '1,2.5', which are numbers"),
+        ("x,,y\n", "its header has a nameless column: 'x,,y'"),
+        ("x,x\n", "its header has 2 columns named 'x'"),
+        (b"x\xff,y\n", "its header is not UTF-8"),
+    ],
+)
+def test_a_header_that_cannot_be_used_is_refused(write, text, message):
+    with pytest.raises(SchemaError, match=message):
+        CSVSource([write(text)])
+
+
+def test_an_open_quote_is_found_at_opening(write):
+    path = write('x,y\n1,2\n3,"4\n5,6\n')
+
+    with pytest.raises(CorruptDataError, match="byte 8: expected a row whose quotes are closed"):
+        CSVSource([path])
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(
+    ("row", "schema", "message"),
+    [
+        ("1,2,x", ONE_EACH, r"record 7: the row has 3 cells, the header 4: '1,2,x'"),
+        ("9,a,1,true,,", None, "record 7: the row has 6 cells, the header 4"),
+        ("abc,a,1,true", ONE_EACH, "record 7: column 'age' holds 'abc'; .* says a number"),
+        ("1,a,?,true", ONE_EACH, r"record 7: column 'score' holds '\?'"),
+        ("3.5,a,1,true", ONE_EACH, "record 7: column 'age': holds 3.5, which an int64 cannot hold"),
+        (",a,1,true", ONE_EACH, "record 7: column 'age' has no value"),
+        ("1,a,nan,true", ONE_EACH, "record 7: column 'score' has no value"),
+        ("1,a,,true", None, "record 7: column 'score' has no value"),
+        ("1,a,1e300,true", ONE_EACH, r"record 7: column 'score': holds 1e\+300, which a float32"),
+        (
+            "1,a,1,maybe",
+            schema_of(ok=([], "bool")),
+            "record 7: column 'ok' holds 'maybe'; .* true, false",
+        ),
+        ("300,a,1,true", schema_of(age=([], "uint8")), "record 7: column 'age': holds 300"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_named_with_its_column(write, row, schema, message):
+    good = "31,a,1.5,true\n"
+    source = CSVSource([write("age,name,score,ok\n" + good * 7 + row + "\n" + good)])
+    assert source.num_records == 9
+
+    with pytest.raises(SchemaError, match=rf"a\.csv, {message}"):
+        source.read_records(0, 9, schema)
+
+
+def test_a_missing_column_is_named_with_one_that_is_near(write):
+    with pytest.raises(SchemaError, match=r"field 'score' is missing .*; did you mean 'scores'\?"):
+        read_all(write("age,name,scores\n1,a,2\n"), ONE_EACH)
+
+
+def test_files_of_other_columns_need_a_schema(write):
+    source = CSVSource([write("x,y\n1,2\n", "a.csv"), write("x,z\n1,2\n", "b.csv")])
+
+    with pytest.raises(
+        SchemaError, match=r"b\.csv has the columns 'x', 'z'; .*a\.csv has 'x', 'y'"
+    ):
+        source.read_records(0, 1, None)
+
+
+def test_a_file_that_changed_after_opening_is_refused(write):
+    source = CSVSource([write("x\n1\n2\n")])
+    write("x\n123\n")
+
+    with pytest.raises(CorruptDataError, match="expected 2 rows, as when it was opened, found 1"):
+        source.read_records(0, 2, schema_of(x=([], "int64")))

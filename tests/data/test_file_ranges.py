@@ -1,0 +1,50 @@
+"""Ranges of global record numbers and the files they lie in."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticdl.data.file_ranges import FileRange, split_range
+from elasticdl.data.record_source import RecordFile, locate
+
+
+def files_of(*counts: int) -> list[RecordFile]:
+    return [RecordFile(f"file-{index}", count) for index, count in enumerate(counts)]
+
+
+def test_range_over_a_border_is_split_there() -> None:
+    assert split_range(files_of(2, 3), 1, 4) == [FileRange(0, 1, 2), FileRange(1, 0, 2)]
+
+
+def test_file_without_records_has_no_part() -> None:
+    assert split_range(files_of(1, 0, 1), 0, 2) == [FileRange(0, 0, 1), FileRange(2, 0, 1)]
+
+
+@pytest.mark.parametrize("at", [0, 2, 5])
+def test_empty_range_has_no_part(at: int) -> None:
+    assert split_range(files_of(2, 3), at, at) == []
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 1), (0, 6), (6, 6), (2, 1)])
+def test_range_outside_the_records_is_refused(start: int, stop: int) -> None:
+    with pytest.raises(IndexError, match=rf"Records {start} to {stop} .* there are 5"):
+        split_range(files_of(2, 3), start, stop)
+
+
+@given(st.data(), st.lists(st.integers(0, 4), max_size=5))
+def test_parts_name_each_record_of_the_range_once_and_in_order(
+    data: st.DataObject, counts: list[int]
+) -> None:
+    files = files_of(*counts)
+    start = data.draw(st.integers(0, sum(counts)))
+    stop = data.draw(st.integers(start, sum(counts)))
+
+    named = [
+        (files[part.file_index].uri, record)
+        for part in split_range(files, start, stop)
+        for record in range(part.start, part.stop)
+    ]
+
+    assert named == [locate(files, record) for record in range(start, stop)]

@@ -1,0 +1,318 @@
+"""Parquet: rows by number, of the row groups and columns that are needed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from elasticdl.data.parquet import ParquetSource
+from elasticdl.data.schema import Schema
+from elasticdl.errors import CorruptDataError, NoDataError, SchemaError
+from elasticdl.testing.record_source import (
+    check_damage_is_found,
+    check_decoding,
+    check_record_source,
+)
+
+
+def schema_of(**fields):
+    return Schema.from_user(
+        [{"name": name, "shape": shape, "dtype": dtype} for name, (shape, dtype) in fields.items()]
+    )
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(columns, name="a.parquet", **options):
+        path = str(tmp_path / name)
+        table = columns if isinstance(columns, pa.Table) else pa.table(columns)
+        pq.write_table(table, path, **options)
+        return path
+
+    return write
+
+
+def read_all(path, schema=None):
+    source = ParquetSource([path])
+    return source.read_records(0, source.num_records, schema)
+
+
+def test_the_laws_of_a_record_source_hold(write):
+    columns = {"n": list(range(7)), "text": list("abcdefg"), "x": [[i, i / 2] for i in range(7)]}
+    paths = [
+        write(columns, "a.parquet", row_group_size=3),
+        write({name: values[:0] for name, values in columns.items()}, "b.parquet"),
+        write(columns, "c.parquet", row_group_size=1),
+    ]
+    # The columns of no rows have no type.
+    expected = ParquetSource([paths[0], paths[2]]).read_bytes(0, 14)
+    assert len(set(expected)) == 7
+
+    check_record_source(ParquetSource(paths), expected)
+    check_decoding(ParquetSource(paths))
+
+
+def test_records_decoded_with_a_schema_are_those_that_are_read_as_bytes(write):
+    path = write({"x": pa.array([[1.5, 2], [3, 4]], pa.list_(pa.float32())), "y": [1, 2]})
+
+    check_decoding(ParquetSource([path]), schema_of(y=([1], "int64"), x=([2, 1], "float32")))
+
+
+def test_without_a_schema_a_column_is_what_its_type_is(write):
+    path = write(
+        {
+            "int": pa.array([1], pa.int8()),
+            "bool": [True],
+            "double": [1.5],
+            "half": pa.array([np.float16(0.5)]),
+            "decimal": [decimal.Decimal("2.25")],
+            "text": ["ü"],
+            "bytes": [b"\xff\0"],
+            "fixed": pa.array([b"ab"], pa.binary(2)),
+            "category": pa.array(["red"]).dictionary_encode(),
+            "list": [[1, 2, 3]],
+            "lists": [[[1.0], [2.0, 3.0]]],
+            "texts": [["a", "b"]],
+        }
+    )
+
+    (record,) = read_all(path)
+
+    assert {name: array.tolist() for name, array in record.items()} == {
+        "bool": [1],
+        "bytes": [b"\xff\0"],
+        "category": [b"red"],
+        "decimal": [2.25],
+        "double": [1.5],
+        "fixed": [b"ab"],
+        "half": [0.5],
+        "int": [1],
+        "list": [1, 2, 3],
+        "lists": [1.0, 2.0, 3.0],
+        "text": ["ü".encode()],
+        "texts": [b"a", b"b"],
+    }
+    assert list(record) == sorted(record)
+    assert record["double"].dtype == record["decimal"].dtype == record["lists"].dtype == np.float32
+    assert record["int"].dtype == record["bool"].dtype == record["list"].dtype == np.int64
+
+
+def test_lists_may_differ_in_length_where_there_is_no_schema(write):
+    records = read_all(write({"x": [[], [1], [2, 3], []], "y": [[[]], [[1], []], [], [[2, 3]]]}))
+
+    assert [record["x"].tolist() for record in records] == [[], [1], [2, 3], []]
+    assert [record["y"].tolist() for record in records] == [[], [1], [], [2, 3]]
+
+
+def test_lists_have_the_shape_the_schema_says(write):
+    images = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
+    path = write(
+        {
+            "flat": list(images.reshape(2, 4)),
+            "nested": images.tolist(),
+            "fixed": pa.FixedSizeListArray.from_arrays(pa.array(images.ravel()), 4),
+            "raw": [image.astype(np.uint8).tobytes() for image in images],
+        }
+    )
+    schema = schema_of(
+        flat=([2, 2], "float32"),
+        nested=([2, 2], "float64"),
+        fixed=([2, 2], "float16"),
+        raw=([2, 2], "uint8"),
+    )
+
+    records = read_all(path, schema)
+
+    for field in schema.fields:
+        for record, image in zip(records, images, strict=True):
+            assert record[field.name].dtype == field.dtype
+            np.testing.assert_array_equal(record[field.name], image)
+
+
+def test_a_field_of_several_values_is_made_of_numbered_columns(write):
+    path = write({"x_1": [3, 4], "x_0": [1.5, 2.5], "y": [0, 1]})
+
+    records = read_all(path, schema_of(x=([2], "float32")))
+
+    assert [record["x"].tolist() for record in records] == [[1.5, 3], [2.5, 4]]
+
+
+def test_numbers_are_taken_as_the_dtype_of_the_schema_if_they_stay_what_they_are(write):
+    path = write({"whole": [1.0, 2.0], "int": [1, 0], "big": [2**53, 1]})
+
+    first, _ = read_all(
+        path, schema_of(whole=([], "int32"), int=([1], "bool"), big=([], "float64"))
+    )
+
+    assert first["whole"] == 1
+    assert first["int"].tolist() == [True]
+    assert first["big"] == 2**53
+
+
+def test_a_decoded_array_may_be_changed_and_changes_no_other(write):
+    source = ParquetSource([write({"x": [1, 2], "y": [[1.0], [2.0]]})])
+
+    for record in source.read_records(0, 2, None):
+        record["x"] += 1
+        record["y"] += 1
+
+    assert [record["x"].item() for record in source.read_records(0, 2, None)] == [1, 2]
+
+
+def test_only_the_columns_of_the_schema_and_the_row_groups_of_the_range_are_read(
+    write, monkeypatch
+):
+    columns = {"x": list(range(10)), "y_0": list(range(10)), "z": list(range(10))}
+    source = ParquetSource([write(columns, row_group_size=2)])
+    read = []
+    original = pq.ParquetFile.read_row_group
+
+    def counted(self, index, columns, **options):
+        read.append((index, columns))
+        return original(self, index, columns=columns, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+    schema = schema_of(x=([], "int64"), y=([1], "int64"))
+
+    for start in (3, 4, 5):
+        source.read_records(start, start + 1, schema)
+
+    assert read == [(1, ["x", "y_0"]), (2, ["x", "y_0"])]
+
+
+def test_one_source_may_be_read_with_several_schemas(write):
+    source = ParquetSource([write({"x": [1], "y": [2]})])
+    schemas = [schema_of(x=([], "int64")), None, schema_of(y=([], "float32")), None]
+
+    read = [source.read_records(0, 1, schema)[0] for schema in schemas]
+
+    assert [list(record) for record in read] == [["x"], ["x", "y"], ["y"], ["x", "y"]]
+
+
+def test_row_groups_say_how_they_are_stored(write):
+    path = write({"x": list(range(5))}, row_group_size=3, compression="zstd")
+
+    groups = ParquetSource([path]).row_groups(0)
+
+    assert [group.num_rows for group in groups] == [3, 2]
+    assert {group.compression for group in groups} == {"ZSTD"}
+    assert groups[0].offset_bytes == len(b"PAR1")
+    assert groups[0].offset_bytes + groups[0].size_bytes <= groups[1].offset_bytes
+
+
+def test_files_in_memory_are_read():
+    import fsspec
+
+    uri = "memory://parquet/a.parquet"
+    with fsspec.open(uri, "wb") as file:
+        pq.write_table(pa.table({"x": [1, 2]}), file)
+
+    assert [record["x"].item() for record in read_all(uri)] == [1, 2]
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "schema", "message"),
+    [
+        ({"x": [1, None]}, None, "record 1: column 'x' has no value"),
+        ({"x": [[1, 2], [3, None]]}, None, "record 1: column 'x' has no value"),
+        ({"x": [[1, 2], None]}, None, "record 1: column 'x' has no value"),
+        ({"x": pa.nulls(2)}, None, "record 0: column 'x' has no value"),
+        ({"x": ["a", None]}, schema_of(x=([], "string")), "record 1: column 'x' has no value"),
+        (
+            {"x": [dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]},
+            None,
+            r"record 0: column 'x' has the type timestamp\[us, tz=UTC\], which is neither",
+        ),
+        (
+            {"x": [1, 2]},
+            schema_of(xs=([], "int64")),
+            r"record 0: field 'xs' is missing \(it has 'x'\); did you mean 'x'\?",
+        ),
+        (
+            {"x": [[1, 2], [3]]},
+            schema_of(x=([2], "int64")),
+            r"record 1: field 'x' has 1 value; data_schema\(\) says shape \[2\]",
+        ),
+        (
+            {"x": [1, 2]},
+            schema_of(x=([2], "int64")),
+            "record 0: field 'x' has 1 value",
+        ),
+        ({"x": ["a", "b"]}, schema_of(x=([], "int64")), "record 0: field 'x' is stored as a byte"),
+        ({"x": [1, 2]}, schema_of(x=([], "string")), "record 0: field 'x' is stored as integers"),
+        (
+            {"x": [1.0, 2.5]},
+            schema_of(x=([], "int64")),
+            "record 1: column 'x': holds 2.5, which an int64 cannot hold",
+        ),
+        (
+            {"x": [1, 300]},
+            schema_of(x=([1], "uint8")),
+            "record 1: column 'x': holds 300, which a uint8 cannot hold",
+        ),
+        (
+            {"x_0": [1, 2], "x_1": [3, 400]},
+            schema_of(x=([2], "uint8")),
+            "record 1: column 'x_1': holds 400, which a uint8 cannot hold",
+        ),
+        (
+            {"x_0": [[1], [2, 2]], "x_1": [3, 4]},
+            schema_of(x=([2], "int64")),
+            "record 0: column 'x_0' holds lists, and 'x' is made of 2 columns",
+        ),
+    ],
+)
+def test_a_row_that_does_not_fit_is_named_with_its_column(write, columns, schema, message):
+    path = write(columns)
+
+    with pytest.raises(SchemaError, match=rf"a\.parquet, {message}"):
+        read_all(path, schema)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"x" * 100, b"PAR1" + b"\xff" * 40 + b"PAR1"])
+def test_what_is_no_parquet_file_is_refused(tmp_path, content):
+    path = tmp_path / "a.parquet"
+    path.write_bytes(content)
+
+    with pytest.raises(CorruptDataError, match=r"a\.parquet: damaged at byte"):
+        ParquetSource([str(path)])
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path):
+    with pytest.raises(NoDataError, match="there is no such file"):
+        ParquetSource([str(tmp_path / "a.parquet")])
+
+
+def test_a_file_that_was_cut_off_is_refused(write):
+    path = write({"x": list(range(1000))})
+    Path(path).write_bytes(Path(path).read_bytes()[:-20])
+
+    with pytest.raises(CorruptDataError, match="expected the end of a Parquet file"):
+        ParquetSource([path])
+
+
+def test_a_damaged_page_is_found_where_checksums_were_stored(write, tmp_path):
+    path = write({"x": list(range(40))}, write_page_checksum=True, compression="none")
+    content = Path(path).read_bytes()
+    source = ParquetSource([path])
+    group = source.row_groups(0)[0]
+    pages = range(group.offset_bytes, group.offset_bytes + group.size_bytes)
+
+    check_damage_is_found(ParquetSource, content, source.read_bytes(0, 40), tmp_path, pages[::7])
+
+
+def test_a_file_that_changed_after_opening_is_refused(write):
+    source = ParquetSource([write({"x": [1, 2, 3]})])
+    write({"x": [1]})
+
+    with pytest.raises(CorruptDataError, match="expected 3 rows, found 1"):
+        source.read_records(0, 3, None)

@@ -1,0 +1,302 @@
+"""The data a user names is found, of one format, and what is not there is said with what is."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from elasticdl.data import example
+from elasticdl.data.csv import CSVSource
+from elasticdl.data.find_files import find_files
+from elasticdl.data.formats import format_of
+from elasticdl.data.parquet import ParquetSource
+from elasticdl.data.recordio import RecordIOSource
+from elasticdl.data.recordio import Writer as RecordIOWriter
+from elasticdl.data.sources import open_source
+from elasticdl.data.tfrecord import TFRecordSource
+from elasticdl.data.tfrecord import Writer as TFRecordWriter
+from elasticdl.errors import DataError, MissingExtraError, NoDataError, UsageError
+
+RECORD = example.encode({"x": np.float32([1])})
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return an empty working folder, so that names can be short."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def memory():
+    """Return a function that writes a file in memory, and forget them all afterwards."""
+    system = fsspec.filesystem("memory")
+
+    def write(path, content=b""):
+        system.makedirs(path.rpartition("/")[0], exist_ok=True)
+        system.pipe(path, content)
+
+    yield write
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+
+
+def touch(folder, *names):
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def write_recordio(path, num_records=1):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with RecordIOWriter(str(path)) as writer:
+        for _ in range(num_records):
+            writer.write(RECORD)
+    return path
+
+
+# --- which files ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ("d/b.csv", ["d/b.csv"]),
+        ("d/*.csv", ["d/a.csv", "d/b.csv"]),
+        ("d/?.csv,d/sub/*", ["d/a.csv", "d/b.csv", "d/sub/c.csv"]),
+        (" d/b.csv , d/a.csv ,", ["d/a.csv", "d/b.csv"]),
+        ("d/*.csv,d/a.csv", ["d/a.csv", "d/b.csv"]),
+        ("d", ["d/a.csv", "d/b.csv"]),
+        ("d/", ["d/a.csv", "d/b.csv"]),
+        ("d/s*", ["d/sub/c.csv"]),
+        ("d/**/*.csv", ["d/a.csv", "d/b.csv", "d/sub/c.csv"]),
+        ("d/[b].csv", ["d/b.csv"]),
+    ],
+)
+def test_names_stand_for_sorted_files_each_once(folder, data, expected):
+    touch(folder, "d/a.csv", "d/b.csv", "d/sub/c.csv", "d/notes.txt")
+
+    assert find_files(data) == expected
+
+
+def test_a_file_uri_a_home_folder_and_an_absolute_path_are_local(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder))
+    touch(folder, "d/a.csv")
+
+    assert find_files(f"file://{folder}/d/*.csv") == [f"file://{folder}/d/a.csv"]
+    assert find_files("~/d/*.csv") == find_files(f"{folder}/d") == [f"{folder}/d/a.csv"]
+
+
+def test_a_name_with_a_comma_or_a_bracket_is_taken_as_it_is_if_it_exists(folder):
+    touch(folder, "a,b.csv", "c[1].csv", "c1.csv")
+
+    assert find_files("a,b.csv") == ["a,b.csv"]
+    assert find_files("c[1].csv") == ["c[1].csv"]
+
+
+@pytest.mark.parametrize(
+    "hidden", [".a.csv", "_a.csv", "a.csv.tmp", "a.csv~", ".cache/a.csv", "_temporary/0/a.csv"]
+)
+def test_hidden_and_temporary_files_are_no_data(folder, hidden):
+    touch(folder, f"d/{hidden}", "d/x.csv")
+
+    for data in ("d", "d/*", "d/**", "d/**/*.csv*"):
+        assert find_files(data) == ["d/x.csv"], data
+
+
+def test_a_hidden_file_is_data_if_it_is_asked_for(folder):
+    touch(folder, "d/_a.csv", ".d/a.csv")
+
+    assert find_files("d/_a.csv") == find_files("d/_*.csv") == ["d/_a.csv"]
+    assert find_files(".d/*.csv") == [".d/a.csv"]
+
+
+def test_files_of_other_file_systems_keep_their_protocol(memory):
+    memory("/bucket/b.csv")
+    memory("/bucket/a.csv")
+    memory("/bucket/.hidden.csv")
+
+    expected = ["memory:///bucket/a.csv", "memory:///bucket/b.csv"]
+    assert find_files("memory://bucket/*.csv") == expected
+    assert find_files("memory://bucket") == expected
+    assert find_files("memory://bucket/a.csv,memory://bucket/b.csv") == expected
+
+
+def test_of_a_folder_only_the_data_files_are_taken(folder):
+    write_recordio(folder / "d/a.recordio")
+    (folder / "d/README.md").write_text("Where this data is from.")
+    (folder / "d/sub").mkdir()
+
+    assert find_files("d") == ["d/a.recordio"]
+
+
+def test_of_a_folder_without_extensions_files_are_taken_by_how_they_start(folder):
+    write_recordio(folder / "d/train-00000-of-00001")
+    (folder / "d/LICENSE").write_text("Free.")
+
+    assert find_files("d") == ["d/train-00000-of-00001"]
+
+
+# --- which format --------------------------------------------------------------------------------
+
+
+def make_recordio(path):
+    write_recordio(path)
+
+
+def make_tfrecord(path):
+    with TFRecordWriter(str(path)) as writer:
+        writer.write(RECORD)
+
+
+def make_tfrecord_gz(path):
+    make_tfrecord(path)
+    path.write_bytes(gzip.compress(path.read_bytes()))
+
+
+def make_csv(path):
+    path.write_text("x\n1\n")
+
+
+def make_parquet(path):
+    pq.write_table(pa.table({"x": [1]}), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "reader"),
+    [
+        ("a.recordio", make_recordio, RecordIOSource),
+        ("a.REC", make_recordio, RecordIOSource),
+        ("a", make_recordio, RecordIOSource),
+        ("a.tfrecord", make_tfrecord, TFRecordSource),
+        ("a.tfrecords", make_tfrecord, TFRecordSource),
+        ("a.tfrecord-00000-of-00001", make_tfrecord, TFRecordSource),
+        ("a.tfrecords.gz", make_tfrecord_gz, TFRecordSource),
+        ("a.gz", make_tfrecord_gz, TFRecordSource),
+        ("a.csv", make_csv, CSVSource),
+        ("a.parquet", make_parquet, ParquetSource),
+        ("a.c000", make_parquet, ParquetSource),
+    ],
+)
+def test_a_format_is_told_by_the_name_or_the_start(folder, name, make, reader):
+    make(folder / name)
+
+    source = open_source(name)
+
+    assert isinstance(source, reader)
+    assert source.num_records == 1
+    assert source.files[0].uri == name
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x1f\x8bnot gzip", bytes(40)])
+def test_an_unknown_format_is_refused(folder, content):
+    (folder / "a.dat").write_bytes(content)
+
+    assert format_of("a.dat") is None
+    with pytest.raises(DataError, match=r"a\.dat is of no format that is known: .* \.recordio"):
+        open_source("a.dat")
+
+
+def test_compressed_csv_is_refused_with_the_way_out(folder):
+    (folder / "a.csv.gz").write_bytes(gzip.compress(b"x\n1\n"))
+
+    with pytest.raises(DataError, match="Decompress it with gunzip, or write it as Parquet"):
+        open_source("a.csv.gz")
+
+
+def test_files_of_two_formats_are_not_read_together(folder):
+    make_csv(folder / "a.csv")
+    write_recordio(folder / "b.recordio")
+
+    with pytest.raises(
+        DataError, match=r"of 2 formats: a\.csv is csv, b\.recordio is recordio\. Name files of one"
+    ):
+        open_source("*")
+
+
+# --- what is not there ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("train/*.rec", r"'train/\*\.rec'\. The folder train exists; it holds a\.recordio, b\.txt"),
+        ("train/b.recordio", r"Did you mean 'a\.recordio', 'b\.txt'|Did you mean 'a\.recordio'"),
+        ("trian/*.csv", r"the folder \. has no 'trian' in it; did you mean 'train'\?"),
+        ("train/x/y/*.csv", r"the folder train has no 'x' in it \(it holds a\.recordio, b\.txt\)"),
+        ("/nonsense/*.csv", "the folder / has no 'nonsense' in it"),
+        ("*.csv", r"No file matches '\*\.csv'\. The folder \. exists; it holds empty/, many/"),
+        ("empty/*", "The folder empty exists; it is empty"),
+        ("empty", r"The folder empty has no data file in it \(csv, .*\)\. It is empty"),
+        ("texts", r"The folder texts has no data file in it .* It holds c\.txt"),
+        ("many", r"It has the folders test/, train/: name one of them"),
+        ("", "The name of the data is empty"),
+        (" , ", "The name of the data is empty"),
+        ("train/a.recordio,nothing.csv", r"No file matches 'nothing\.csv'"),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_is(folder, data, message):
+    write_recordio(folder / "train/a.recordio")
+    touch(folder, "train/b.txt", "texts/c.txt", "many/train/a.csv", "many/test/a.csv")
+    (folder / "empty").mkdir()
+
+    with pytest.raises(NoDataError, match=message):
+        open_source(data)
+
+
+def test_what_is_not_there_in_another_file_system_is_said_with_what_is(memory):
+    memory("/bucket/train/a.csv")
+
+    with pytest.raises(NoDataError, match=r"folder /bucket/train exists; it holds a\.csv"):
+        open_source("memory://bucket/train/*.recordio")
+
+
+@pytest.mark.parametrize("num_files", [1, 7])
+def test_files_without_a_record_are_no_data(folder, num_files):
+    for i in range(num_files):
+        write_recordio(folder / f"d/{i}.recordio", num_records=0)
+
+    with pytest.raises(NoDataError, match=rf"d: {num_files} files? \(d/0\.recordio.*no record in"):
+        open_source("d")
+
+
+def test_an_unknown_protocol_is_refused():
+    with pytest.raises(UsageError, match="nosuch://bucket/x cannot be opened"):
+        find_files("nosuch://bucket/x")
+
+
+def test_a_missing_package_for_a_protocol_is_named_with_its_extra(monkeypatch):
+    registry = importlib.import_module("fsspec.registry")
+    monkeypatch.setitem(registry.known_implementations, "s3", {"class": "no_s3fs.X", "err": "no"})
+    monkeypatch.delitem(registry._registry, "s3", raising=False)
+
+    with pytest.raises(MissingExtraError, match=r"pip install 'elasticdl\[s3\]'"):
+        open_source("s3://bucket/*.recordio")
+
+
+def test_a_folder_whose_preparation_is_not_finished_is_refused(folder):
+    write_recordio(folder / "d/part-00000-of-00002.recordio")
+    touch(folder, "d/.incomplete")
+
+    for data in ("d", "d/*.recordio"):
+        with pytest.raises(
+            DataError, match="The data in d is not complete: .*Run the same command"
+        ):
+            open_source(data)
+
+
+def test_opening_recordio_does_not_import_pyarrow(folder, run_python):
+    path = write_recordio(folder / "a.recordio")
+
+    run_python(
+        "import sys; from elasticdl.data.sources import open_source\n"
+        f"open_source({str(path)!r}).read_records(0, 1, None)\n"
+        "assert 'pyarrow' not in sys.modules and 'fsspec' not in sys.modules"
+    )

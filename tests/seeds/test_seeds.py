@@ -1,0 +1,94 @@
+"""What was asked for, does: the documents' models train, and their two ways to ask are one job."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import elasticdl
+from elasticdl import api
+from elasticdl.cli.main import cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def losses(output: Path) -> list[float]:
+    events = [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
+    return [event["loss"] for event in events if "loss" in event]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "model_def"),
+    [
+        ("inputs = tf.keras.Input(shape=(28, 28), name='image')", "mnist_functional_api"),
+        ("class MnistModel(tf.keras.Model):", "mnist_subclass"),
+        (None, "mnist_spec.MnistElasticDLSpec"),
+    ],
+)
+def test_model_of_the_documents_learns_digits(
+    documents, digits: Path, tmp_path: Path, model: str | None, model_def: str
+) -> None:
+    code = documents.spec_file() if model is None else documents.model_file(model)
+    zoo = tmp_path / "zoo"
+    zoo.mkdir()
+    (zoo / f"{model_def.partition('.')[0]}.py").write_text(code)
+
+    outcome = elasticdl.train(
+        model_zoo=str(zoo),
+        model_def=model_def,
+        data=f"{digits}/train",
+        validation_data=f"{digits}/test",
+        num_epochs=12,
+        minibatch_size=32,
+        output=str(tmp_path / "trained"),
+    )
+
+    first_epoch_loss = losses(tmp_path / "trained")[0]
+    assert outcome.metrics["loss"] < first_epoch_loss / 2
+    assert outcome.metrics["val_accuracy"] >= 0.95
+
+
+def test_command_line_and_python_of_the_documents_ask_for_one_job(documents) -> None:
+    command = documents.block("elasticdl-high-level-api.md", "elasticdl train \\\n")
+    call = documents.block("elasticdl-high-level-api.md", 'model_zoo="$HOME/work",')
+    arguments = {
+        keyword.arg: ast.literal_eval(keyword.value)
+        for keyword in ast.parse(call).body[0].value.keywords
+    }
+
+    printed = CliRunner().invoke(cli, [*shlex.split(command.replace("\\\n", " "))[1:], "--dry_run"])
+
+    assert printed.output.strip() == api.training_job(**arguments).to_json()
+
+
+def test_function_of_the_documents_prepares_pictures(
+    documents, tmp_path: Path, monkeypatch
+) -> None:
+    from PIL import Image
+
+    from elasticdl.data.sources import open_source
+
+    for digit in (3, 7):
+        folder = tmp_path / "pictures" / str(digit)
+        folder.mkdir(parents=True)
+        Image.fromarray(np.full((28, 28), 10 * digit, np.uint8)).save(folder / "a.png")
+    model = "inputs = tf.keras.Input(shape=(28, 28), name='image')"
+    (tmp_path / "mnist.py").write_text(documents.model_file(model))
+    monkeypatch.chdir(tmp_path)
+
+    command = "data prepare --model_zoo=. --model_def=mnist --input=pictures/*/*.png --output=out"
+    result = CliRunner().invoke(cli, [*command.split(), "--no-shuffle", "--num_processes=1"])
+
+    assert result.exit_code == 0, result.output
+    records = open_source("out").read_records(0, 2, None)
+    assert [(r["label"].item(), r["image"][0]) for r in records] == [(3, 30.0), (7, 70.0)]

@@ -1,0 +1,134 @@
+"""The documents are true: their commands run, their files train, and nothing is left unsaid.
+
+A block marked `console` is run line by line, in a folder of its own that all pages share as one
+reader would; `python file=NAME` is written there first. A command that an earlier page gave is
+not run again: reading on does not undo what was read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+import pytest
+
+import elasticdl
+from elasticdl import errors
+from elasticdl.cli.main import cli
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXT = "\n".join(page.read_text() for page in PAGES)
+BLOCK = re.compile(r"^```(.+?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def named(page: Path) -> str:
+    return page.name
+
+
+@dataclass
+class Reader:
+    """Somebody who follows the pages in one folder."""
+
+    folder: Path
+    done: set[str] = field(default_factory=set)
+
+    def follow(self, page: Path) -> None:
+        for info, block in BLOCK.findall(page.read_text()):
+            if info.startswith("python file="):
+                target = self.folder / info.partition("=")[2]
+                target.parent.mkdir(exist_ok=True)
+                target.write_text(block)
+            elif info == "console":
+                for line in block.splitlines():
+                    self.run(line.removeprefix("$ "))
+
+    def run(self, command: str) -> None:
+        if command in self.done:
+            return
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        result = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.folder,
+            env={**os.environ, "PATH": path},
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
+        self.done.add(command)
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory) -> Reader:
+    """Return somebody who has read the README and has what is in a clone."""
+    folder = tmp_path_factory.mktemp("reader")
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    reader = Reader(folder)
+    reader.follow(PAGES[0])
+    return reader
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_of_a_page_run(page: Path, reader: Reader) -> None:
+    reader.follow(page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
+
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_python_on_a_page_is_python(page: Path) -> None:
+    for info, block in BLOCK.findall(page.read_text()):
+        if info.split()[0] == "python":
+            compile(block, page.name, "exec")
+
+
+def options(command: click.Command) -> set[str]:
+    """Return the flags of a command and of the commands below it."""
+    own = {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+        if name.startswith("--") and not getattr(parameter, "hidden", False)
+    }
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            own |= options(command.get_command(context, name))
+    return own
+
+
+def test_every_flag_is_documented() -> None:
+    documented = set(re.findall(r"--[a-z_-]+", TEXT)) | {"--help", "--version"}
+
+    assert sorted(options(cli) - documented) == []
+
+
+def test_every_error_is_documented_with_its_exit_code() -> None:
+    page = (ROOT / "docs/exit-codes.md").read_text()
+    rows = re.findall(r"^\| (\d+) .*\| ([^|]+) \|$", page, re.MULTILINE)
+    documented = {name: int(code) for code, names in rows for name in re.findall(r"`(\w+)`", names)}
+
+    for name, value in vars(errors).items():
+        if isinstance(value, type) and issubclass(value, errors.ElasticDLError):
+            assert documented.get(name) == value.exit_code, name
+
+
+def test_every_public_name_is_documented() -> None:
+    names = [name for name in elasticdl.__all__ if not name.startswith("_")]
+
+    assert [name for name in names if not re.search(rf"\b{name}\b", TEXT)] == []

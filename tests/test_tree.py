@@ -1,0 +1,96 @@
+"""The tree is the architecture: these rules hold for every file of it, also for the next one."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+
+from elasticdl import errors
+
+SOURCE = Path(__file__).parent.parent / "src" / "elasticdl"
+FILES = sorted(path for path in SOURCE.rglob("*.py") if not path.name.endswith("_pb2.py"))
+FRAMEWORKS = ("flwr", "keras", "mlflow", "pandas", "ray", "sklearn", "tensorflow", "torch")
+# They say nothing about what is inside, so that anything ends up there.
+EMPTY_NAMES = {"utils", "util", "common", "base", "manager", "helper", "helpers", "handler"}
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_every_file_says_at_its_top_what_it_is(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_no_name_says_nothing() -> None:
+    # elasticdl.python holds import paths that existing model files use.
+    places = [path.relative_to(SOURCE).with_suffix("") for path in FILES]
+    words = {str(place): set(place.parts) for place in places if place.parts[0] != "python"}
+
+    assert {place for place, parts in words.items() if parts & EMPTY_NAMES} == set()
+
+
+def test_importing_elasticdl_loads_no_framework(run_python) -> None:
+    listing = run_python("import elasticdl, json, sys; print(json.dumps(sorted(sys.modules)))")
+
+    assert set(json.loads(listing.stdout)) & set(FRAMEWORKS) == set()
+
+
+def test_help_loads_no_framework(run_python) -> None:
+    listing = run_python(
+        "import json, sys\n"
+        "from elasticdl.cli.main import main\n"
+        "sys.argv = ['elasticdl', '--help']\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+
+    assert set(json.loads(listing.stdout.splitlines()[-1])) & set(FRAMEWORKS) == set()
+
+
+def test_every_error_is_drawn_in_the_tree() -> None:
+    classes = [
+        name
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and value.__module__ == errors.__name__
+    ]
+
+    drawn = {
+        word for line in errors.__doc__.splitlines() for word in line.strip(" │├└─").split()[:1]
+    }
+    assert set(classes) - drawn == set()
+
+
+def test_every_error_ends_a_command_with_a_failure() -> None:
+    codes = {
+        name: value.exit_code
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, errors.ElasticDLError)
+    }
+
+    assert {name for name, code in codes.items() if code == 0} == set()
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if ">>> " in path.read_text()], ids=named)
+def test_examples_in_docstrings_are_true(path: Path) -> None:
+    module = importlib.import_module(module_of(path))
+
+    results = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
+
+    assert results.attempted > 0
+    assert results.failed == 0

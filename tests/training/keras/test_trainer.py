@@ -1,0 +1,325 @@
+"""The Keras trainer beyond the laws every trainer keeps."""
+
+import dataclasses
+import logging
+
+import numpy as np
+import pytest
+
+from elasticdl.data.batch import Batch
+from elasticdl.definition import (
+    MetricFunctions,
+    Mode,
+    ModelDefinition,
+    NamedMetric,
+    Origin,
+    RecordInput,
+)
+from elasticdl.errors import CorruptCheckpointError, DefinitionError
+from elasticdl.evaluation.metrics import add_states
+
+ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def keras():
+    import keras
+
+    return keras
+
+
+def small_model():
+    import keras
+
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+
+
+def mean_loss(outputs, labels):
+    import keras
+
+    return keras.ops.mean(
+        keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
+    )
+
+
+def definition_of(create_model=small_model, loss=mean_loss, **more):
+    import keras
+
+    return ModelDefinition(
+        origin=ORIGIN,
+        framework="keras",
+        create_model=create_model,
+        input=RecordInput(lambda records: records),
+        loss=loss,
+        create_optimizer=more.pop("create_optimizer", lambda: keras.optimizers.SGD(0.1)),
+        **more,
+    )
+
+
+def trainer_of(definition, batch=None, **more):
+    from elasticdl.training.keras import KerasTrainer
+
+    return KerasTrainer(definition, batch or batch_of(8), minibatch_size=8, **more)
+
+
+def batch_of(size, seed=0, features=None):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(size, 4)).astype("float32")
+    return Batch(features(x) if features else x, rng.integers(0, 3, size), size)
+
+
+def test_initial_weights_are_a_function_of_the_seed():
+    one, same, other = (trainer_of(definition_of(), seed=seed).state() for seed in (1, 1, 2))
+
+    kernel = next(path for path in one if path.endswith("kernel"))
+    np.testing.assert_array_equal(one[kernel], same[kernel])
+    assert not np.array_equal(one[kernel], other[kernel])
+
+
+def test_parameters_of_the_second_model_of_a_process_are_named_like_the_first():
+    assert list(trainer_of(definition_of()).state()) == list(trainer_of(definition_of()).state())
+
+
+def one_input():
+    import keras
+
+    inputs = keras.Input((4,))
+    return keras.Model(inputs, keras.layers.Dense(3)(inputs))
+
+
+def two_inputs(sizes, structure):
+    import keras
+
+    a, b = keras.Input((sizes[0],), name="a"), keras.Input((sizes[1],), name="b")
+    joined = keras.layers.Concatenate()([a, b])
+    return keras.Model(structure(a, b), keras.layers.Dense(3)(joined))
+
+
+@pytest.mark.parametrize(
+    ("features", "model"),
+    [
+        (lambda x: x, small_model),
+        (lambda x: {"anything": x}, small_model),
+        (lambda x: {"anything": x}, one_input),
+        (
+            lambda x: {"b": x[:, :2], "a": x[:, 2:], "unused": x},
+            lambda: two_inputs((2, 2), lambda a, b: [a, b]),
+        ),
+        (
+            lambda x: {"b": x[:, :3], "a": x[:, 3:]},
+            lambda: two_inputs((1, 3), lambda a, b: {"a": a, "b": b}),
+        ),
+    ],
+)
+def test_features_reach_the_inputs_they_are_named_for(features, model):
+    batch = batch_of(8, features=features)
+    trainer = trainer_of(definition_of(model), batch)
+
+    assert np.isfinite(trainer.train_steps([batch]).losses).all()
+    assert trainer.predict(batch.features).shape == (8, 3)
+
+
+def test_a_subclass_model_may_take_a_dict_or_a_tensor(keras):
+    class TakesDict(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.out = keras.layers.Dense(3)
+
+        def call(self, inputs):
+            return self.out(inputs["x"])
+
+    class TakesTensor(TakesDict):
+        def call(self, inputs):
+            return self.out(keras.ops.reshape(inputs, (-1, 4)))
+
+    batch = batch_of(8, features=lambda x: {"x": x})
+
+    for model in (TakesDict, TakesTensor):
+        assert trainer_of(definition_of(model), batch).predict(batch.features).shape == (8, 3)
+
+
+def test_features_that_do_not_fit_are_refused_with_both_sides(keras):
+    batch = batch_of(8, features=lambda x: {"left": x, "right": x})
+
+    def model():
+        inputs = keras.Input((4,), name="image")
+        return keras.Model(inputs, keras.layers.Dense(3)(inputs))
+
+    with pytest.raises(DefinitionError, match=r"inputs image; .* returns left, right"):
+        trainer_of(definition_of(model), batch)
+
+
+def test_a_shape_that_does_not_fit_is_refused(keras):
+    batch = batch_of(8, features=lambda x: {"image": x[:, :3]})
+
+    with pytest.raises(DefinitionError, match=r"cannot take .*\(image float32\[8, 3\]\)"):
+        trainer_of(definition_of(), batch)
+
+
+def test_steps_that_cannot_be_compiled_run_uncompiled_and_say_so(caplog):
+    import tensorflow as tf
+
+    def loss(outputs, labels):
+        one_hot = np.eye(3, dtype="float32")[labels]
+        return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(one_hot, outputs))
+
+    numpy_only = trainer_of(definition_of(loss=loss, labels_as_numpy=True))
+    compiled = trainer_of(definition_of())
+    batches = [batch_of(8, seed) for seed in range(3)]
+    with caplog.at_level(logging.WARNING, "elasticdl"):
+        losses = numpy_only.train_steps(batches).losses
+
+    np.testing.assert_allclose(losses, compiled.train_steps(batches).losses, rtol=1e-5)
+    assert "model.py uses" in caplog.text
+    assert "steps run uncompiled" in caplog.text
+
+
+def test_a_loss_that_is_a_sum_is_refused_where_workers_would_add_it_up():
+    import tensorflow as tf
+
+    summed = definition_of(loss=lambda o, y: tf.reduce_sum(mean_loss(o, y) * 8.0 * tf.ones([8])))
+    summed = dataclasses.replace(
+        summed, loss=lambda o, y: mean_loss(o, y) * tf.cast(tf.shape(o)[0], tf.float32)
+    )
+
+    with pytest.raises(DefinitionError, match="need a loss that is a mean over the batch"):
+        trainer_of(summed).gradients(batch_of(8))
+
+
+def test_a_loss_of_one_value_an_example_is_averaged():
+    import keras
+
+    def loss(outputs, labels):
+        return keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
+
+    batch = batch_of(8)
+
+    np.testing.assert_allclose(
+        trainer_of(definition_of(loss=loss)).train_steps([batch]).losses,
+        trainer_of(definition_of()).train_steps([batch]).losses,
+        rtol=1e-6,
+    )
+
+
+def test_metrics_of_uneven_batches_weigh_what_they_hold(keras):
+    # AUC and a mean of a short last batch are what an average of batch means gets wrong.
+    def metrics(mode):
+        if mode is not Mode.EVALUATION:
+            return MetricFunctions()
+        return MetricFunctions(
+            scalars=lambda outputs, labels: {"mean_output": keras.ops.mean(outputs)},
+            named=[NamedMetric("top", keras.metrics.SparseTopKCategoricalAccuracy(2))],
+        )
+
+    trainer = trainer_of(definition_of(create_metrics=metrics))
+    parts = [batch_of(8, 1), batch_of(8, 2), batch_of(3, 3)]
+    whole = Batch(
+        np.concatenate([b.features for b in parts]), np.concatenate([b.labels for b in parts]), 19
+    )
+
+    merged = trainer.evaluation_metrics.results(add_states(trainer.evaluate(b) for b in parts))
+    at_once = trainer.evaluation_metrics.results(trainer.evaluate(whole))
+
+    assert merged.keys() == {"loss", "mean_output", "top"}
+    for name, value in at_once.items():
+        np.testing.assert_allclose(merged[name], value, rtol=1e-5, err_msg=name)
+
+
+def test_a_checkpoint_of_another_model_is_refused_naming_what_differs(keras):
+    wider = trainer_of(
+        definition_of(lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(5)]))
+    )
+
+    with pytest.raises(CorruptCheckpointError, match=r"kernel: float32\[4, 5\] in the checkpoint"):
+        trainer_of(definition_of()).load_state(wider.state())
+
+
+def test_an_optimizer_of_something_else_is_refused():
+    with pytest.raises(DefinitionError, match="the optimizer is a builtins.str"):
+        trainer_of(definition_of(create_optimizer=lambda: "adam"))
+
+
+def test_callbacks_are_called_as_fit_calls_them(keras):
+    class Recorder(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.seen.append(f"begin {epoch}")
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.seen.append(f"end {epoch} {sorted(logs)}")
+            self.model.stop_training = True
+
+    recorder = Recorder()
+    hooks = trainer_of(definition_of(create_callbacks=lambda: [recorder])).hooks
+    hooks.train_begin()
+    hooks.epoch_begin(0)
+    hooks.epoch_end(0, {"loss": 1.0})
+
+    assert recorder.seen == ["begin 0", "end 0 ['loss']"]
+    assert hooks.stop_requested
+    assert not hooks.observes_batches
+
+
+def test_what_early_stopping_remembers_survives_a_checkpoint(keras):
+    def hooks():
+        stopping = keras.callbacks.EarlyStopping(monitor="loss", patience=2)
+        made = trainer_of(definition_of(create_callbacks=lambda: [stopping])).hooks
+        made.train_begin()
+        return made
+
+    first, second = hooks(), hooks()
+    for epoch, loss in enumerate([1.0, 2.0]):
+        first.epoch_end(epoch, {"loss": loss})
+    second.load_state(first.state())
+    second.epoch_end(2, {"loss": 2.0})
+
+    assert second.stop_requested
+
+
+def test_what_a_plateau_remembers_survives_a_checkpoint(keras):
+    def made():
+        plateau = keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=0.5)
+        trainer = trainer_of(definition_of(create_callbacks=lambda: [plateau]))
+        trainer.hooks.train_begin()
+        return trainer
+
+    whole, begun, resumed = made(), made(), made()
+    losses = [3.0, 2.9, 2.0, 1.8, 1.7, 1.0, 0.9, 0.8]
+    for epoch, loss in enumerate(losses):
+        whole.hooks.epoch_end(epoch, {"loss": loss})
+        if epoch < 4:
+            begun.hooks.epoch_end(epoch, {"loss": loss})
+    resumed.load_state(begun.state())
+    resumed.hooks.load_state(begun.hooks.state())
+    for epoch, loss in enumerate(losses[4:], 4):
+        resumed.hooks.epoch_end(epoch, {"loss": loss})
+
+    assert resumed.hooks.state() == whole.hooks.state()
+    rates = [float(t.optimizer.learning_rate.numpy()) for t in (whole, resumed)]
+    assert rates[0] == rates[1] < 0.1
+
+
+def test_a_callback_that_looks_at_batches_is_noticed(keras):
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)
+
+    assert trainer_of(definition_of(create_callbacks=lambda: [callback])).hooks.observes_batches
+
+
+def test_the_export_predicts_what_the_trainer_predicts(keras, tmp_path):
+    import tensorflow as tf
+
+    trainer = trainer_of(definition_of())
+    batch = batch_of(8)
+    trainer.train_steps([batch])
+
+    written = trainer.export(tmp_path)
+
+    assert sorted(written) == ["model.keras", "saved_model"]
+    expected = trainer.predict(batch.features)
+    served = tf.saved_model.load(str(tmp_path / "saved_model"))
+    np.testing.assert_allclose(served.serve(batch.features), expected, rtol=1e-5)
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded.predict(batch.features, verbose=0), expected, rtol=1e-5)
