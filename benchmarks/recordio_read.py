@@ -1,4 +1,4 @@
-"""Reading RecordIO, against `tf.data.TFRecordDataset` on the same records, in MB of records a second.
+"""Reading RecordIO, against `tf.data.TFRecordDataset` on the same records, in MB a second.
 
 Both as a user reads them: files opened anew in each run, batches of 64 one after the other, the
 peer with `prefetch(AUTOTUNE)` and so with a thread of its own, ours in one thread. The peer's

@@ -125,13 +125,14 @@ def run(job: Job, reporter: Reporter | None = None) -> Outcome:
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
-    from elasticdl.engines import in_process, progress  # noqa: PLC0415 - only now are they needed
+    # Only now are they needed; what is imported here takes its time.
+    from elasticdl.engines import in_process, progress, trained  # noqa: PLC0415
 
     reporter = progress.for_stream() if reporter is None else reporter
     engine = {
         "train": in_process.train,
-        "evaluate": in_process.evaluate,
-        "predict": in_process.predict,
+        "evaluate": trained.evaluate,
+        "predict": trained.predict,
     }[job.command]
     return engine(job, reporter)
 

@@ -1,6 +1,5 @@
 """Bad input gets one clear message, an exit code, no traceback, and leaves nothing half-written."""
 
-import os
 import re
 import resource
 import signal
@@ -10,13 +9,13 @@ import time
 
 import numpy as np
 import pytest
+from tests.engines.conftest import MODEL, write_records
 
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.cli.main import _run
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
-from tests.engines.conftest import MODEL, write_records
 
 
 @pytest.fixture
@@ -210,7 +209,7 @@ def test_a_folder_of_something_else_is_left_alone(train, tmp_path):
     code, _ = train()
 
     assert code == 6
-    assert os.listdir(tmp_path / "out") == ["thesis.txt"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
 
 
 def test_a_second_process_on_one_output_is_refused_naming_the_first(train, zoo, tmp_path):

@@ -9,7 +9,8 @@ import pytest
 
 from elasticdl.data.schema import Field, Schema
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, Origin, RecordInput
-from elasticdl.engines.feed import Prefetch, batches_in_order, shard_batches, training_batches
+from elasticdl.engines.feed import batches_in_order, shard_batches, training_batches
+from elasticdl.engines.prefetch import Prefetch
 from elasticdl.errors import DataError, DefinitionError, UserCodeError
 from elasticdl.sharding.ledger import Ledger, Piece
 from elasticdl.sharding.shard import ShardPlan

@@ -52,6 +52,11 @@ def leaves(tree: Arrays) -> list[Any]:
     return [tree]
 
 
+def arrays_bytes(arrays: Arrays) -> int:
+    """Return the memory a nesting of arrays takes."""
+    return sum(array.nbytes for array in leaves(arrays))
+
+
 def stack(trees: Sequence[Arrays]) -> Arrays:
     """Return one nesting whose arrays have a new first axis: the batch within the group."""
     first = trees[0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from elasticdl.definition import ModelDefinition
+    from elasticdl.definition import Mode, ModelDefinition
     from elasticdl.job import Job
 
 
@@ -54,3 +54,8 @@ class Engine(Protocol):
     def train(self, job: Job, definition: ModelDefinition, reporter: Reporter) -> Outcome:
         """Train until the job is done; a job that was begun is gone on with."""
         ...
+
+
+def context_of(job: Job, mode: Mode, *, worker_id: int = 0, world_size: int = 1) -> dict[str, Any]:
+    """Return what a spec's constructor is told of where it runs."""
+    return {"worker_id": worker_id, "world_size": world_size, "job_id": job.id, "mode": mode}

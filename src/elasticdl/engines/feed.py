@@ -4,33 +4,30 @@ A batch is a function of (seed, epoch, shard, number): it can be made again, her
 another worker, and is the same. Records are found by seeking; a `tf.data` pipeline of the
 user's is built again and its committed batches skipped, and a rolling hash shows that what was
 skipped is what was trained on.
-
-Making batches runs in a thread, some batches ahead of the training.
 """
 
 from __future__ import annotations
 
-import collections
 import importlib
 import random
 import sys
-import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.data.batch import Arrays, Batch, Record, leaves, map_arrays
+from elasticdl.data.batch import Batch, Record, leaves, map_arrays
 from elasticdl.data.record_source import RecordSource, locate
 from elasticdl.data.schema import Schema
+from elasticdl.data.sources import open_source
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
 from elasticdl.errors import (
     DataError,
     DefinitionError,
     ElasticDLError,
+    SchemaError,
     UserCodeError,
     users_traceback,
 )
@@ -39,10 +36,6 @@ from elasticdl.sharding.permutation import derive_seed
 
 if TYPE_CHECKING:
     from elasticdl.sharding.shard import ShardPlan
-
-_MAX_BYTES_AHEAD = 64 * 2**20
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +58,15 @@ class FedBatch:
     batch: Batch | None
     finished: bool
     digest: int = 0
+
+
+def open_records(definition: ModelDefinition, data: str) -> RecordSource:
+    """Open records with the model's own reader if it has one, else with ours.
+
+    Raises:
+        DataError: There are none, or they cannot be read.
+    """
+    return definition.open_source(data) if definition.open_source else open_source(data)
 
 
 def training_batches(
@@ -317,7 +319,13 @@ def _without_labels(
     Raises:
         DataError: A missing field is needed for the features.
     """
-    present = set(source.read_records(0, 1, None)[0])
+    try:
+        # Tables keep a field of many values in many columns: only the schema finds it.
+        source.read_records(0, 1, schema)
+    except SchemaError:
+        present = set(source.read_records(0, 1, None)[0])
+    else:
+        return schema, []
     missing = [field for field in schema.fields if field.name not in present]
     if not missing:
         return schema, []
@@ -349,92 +357,3 @@ def _range_name(source: RecordSource, start: int, stop: int) -> str:
     if file == last_file:
         return f"{file}, records {first} to {last}"
     return f"{file}, record {first}, to {last_file}, record {last}"
-
-
-def arrays_bytes(arrays: Arrays) -> int:
-    """Return the memory a nesting of arrays takes."""
-    return sum(array.nbytes for array in leaves(arrays))
-
-
-class Prefetch(Generic[T]):
-    """An iterator run in a thread, ahead of who uses it.
-
-    Errors of the iterator are raised where its next item would have been. `close()` (or the
-    end of a `with` block) ends the thread.
-
-    Args:
-        items: Runs in the thread from now on.
-        size_bytes: How large an item is; the thread stays within 64 MiB, at least 2 items.
-    """
-
-    def __init__(self, items: Iterator[T], size_bytes: Any) -> None:
-        self._items = items
-        self._size_bytes = size_bytes
-        self._queue: collections.deque[tuple[T, int]] = collections.deque()
-        self._queued_bytes = 0
-        self._changed = threading.Condition()
-        self._error: BaseException | None = None
-        self._ended = False
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="elasticdl-feed", daemon=True)
-        self._thread.start()
-
-    def __enter__(self) -> Prefetch[T]:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the thread; what it had ahead is dropped."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        self._thread.join()
-
-    def peek(self) -> T | None:
-        """Return the next item without taking it; None at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._ended)
-            if self._queue:
-                return self._queue[0][0]
-            if self._error is not None:
-                raise self._error
-            return None
-
-    def take(self) -> T:
-        """Return the next item, which `peek` has shown."""
-        with self._changed:
-            item, size = self._queue.popleft()
-            self._queued_bytes -= size
-            self._changed.notify_all()
-            return item
-
-    def _run(self) -> None:
-        try:
-            for item in self._items:
-                size = self._size_bytes(item)
-                with self._changed:
-                    self._changed.wait_for(
-                        lambda: (
-                            self._closed
-                            or len(self._queue) < 2  # noqa: PLR2004 - one in use, one ready
-                            or self._queued_bytes < _MAX_BYTES_AHEAD
-                        )
-                    )
-                    if self._closed:
-                        return
-                    self._queue.append((item, size))
-                    self._queued_bytes += size
-                    self._changed.notify_all()
-        except BaseException as error:  # noqa: BLE001 - raised again by `peek`
-            self._error = error
-        finally:
-            with self._changed:
-                self._ended = True
-                self._changed.notify_all()

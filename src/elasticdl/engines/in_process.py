@@ -15,8 +15,7 @@ import platform
 import shutil
 import socket
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,28 +25,26 @@ from elasticdl.artifacts.event_log import open_event_log
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import (
     Description,
-    TrainedModel,
     load_trained_model,
     save_trained_model,
 )
-from elasticdl.data.sources import open_source
+from elasticdl.data.batch import arrays_bytes
 from elasticdl.definition import Mode, ModelDefinition, RecordInput
-from elasticdl.engines.engine import Outcome, Reporter
+from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.feed import (
     FedBatch,
-    Prefetch,
-    arrays_bytes,
     batches_in_order,
+    open_records,
     shard_batches,
     training_batches,
 )
 from elasticdl.engines.interrupts import Interrupts
-from elasticdl.engines.loop import Loop, Place
+from elasticdl.engines.loop import Loop
+from elasticdl.engines.place import Place
+from elasticdl.engines.prefetch import Prefetch
 from elasticdl.errors import DataError, OutputError
 from elasticdl.evaluation.phase import evaluate as evaluate_batches
 from elasticdl.events import EventLog, JobFailed, JobFinished, JobStarted
-from elasticdl.job import Job
-from elasticdl.prediction.phase import predict as predict_batches
 from elasticdl.sharding.ledger import Ledger, Piece, Row
 from elasticdl.sharding.shard import DEFAULT_MINIBATCHES_PER_SHARD, ShardPlan
 from elasticdl.training.create import create_trainer, import_framework
@@ -56,6 +53,7 @@ from elasticdl.training.trainer import Exporter, StepResult, Trainer
 if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
     from elasticdl.data.record_source import RecordSource
+    from elasticdl.job import Job
 
 _SLOT = 0
 _MAX_SHARD_BYTES = 256 * 2**20
@@ -139,9 +137,9 @@ def _train(
             "the new code trains. Take another --output to start over with it."
         )
     import_framework()
-    definition = zoo.define(job.model, _context(job, Mode.TRAINING), opened)
-    source = _open(definition, job.data)
-    validation = _open(definition, job.validation_data) if job.validation_data else None
+    definition = zoo.define(job.model, context_of(job, Mode.TRAINING), opened)
+    source = open_records(definition, job.data)
+    validation = open_records(definition, job.validation_data) if job.validation_data else None
     metadata = {**_metadata(job, source, checkpoint), "code_sha256": code_sha256}
     plan = ShardPlan(**metadata["plan"])
     place = Place(Ledger(plan.num_shards))
@@ -181,17 +179,20 @@ def _train(
             trainer, (batch for _, batch in batches), lambda _: interrupts.check()
         )
 
-    with Interrupts() as interrupts, Prefetch(
-        training_batches(
-            definition,
-            source,
-            plan,
-            place.ledger,
-            slot=_SLOT,
-            num_epochs=job.training.num_epochs,
-        ),
-        _size_of,
-    ) as feed:
+    with (
+        Interrupts() as interrupts,
+        Prefetch(
+            training_batches(
+                definition,
+                source,
+                plan,
+                place.ledger,
+                slot=_SLOT,
+                num_epochs=job.training.num_epochs,
+            ),
+            _size_of,
+        ) as feed,
+    ):
         loop = Loop(
             options=job.training,
             trainer=trainer,
@@ -224,72 +225,7 @@ def _train(
     return Outcome(folder.uri, trainer.step, metrics)
 
 
-def evaluate(job: Job, reporter: Reporter) -> Outcome:
-    """Measure a trained model; the metrics are printed by who called and written to a file.
-
-    Raises:
-        ElasticDLError: See `elasticdl.errors`.
-    """
-    with _trained(job, Mode.EVALUATION) as (trained, definition):
-        source = _open(definition, job.data)
-        batches = batches_in_order(definition, source, job.training.minibatch_size, Mode.EVALUATION)
-        with Prefetch(batches, lambda item: arrays_bytes(item[1].features)) as feed:
-            trainer = _restored_trainer(trained, definition, _first(feed, job.data), job)
-            reporter.started("Evaluating", source.num_records, "records")
-            try:
-                metrics = evaluate_batches(
-                    trainer,
-                    (batch for _, batch in _drain(feed)),
-                    lambda done: reporter.advanced(done, {}),
-                )
-            finally:
-                reporter.ended()
-    report = {
-        "metrics": metrics,
-        "num_records": source.num_records,
-        "data": job.data,
-        "step": trained.description.step,
-        "time": time.time(),
-    }
-    folder, name = _split(job.output or f"{job.trained_model}/evaluation.json")
-    OutputFolder(folder).write_bytes(name, json.dumps(report, indent=2).encode())
-    return Outcome(f"{folder}/{name}", trained.description.step, metrics)
-
-
-def predict(job: Job, reporter: Reporter) -> Outcome:
-    """Write a trained model's outputs for records, in their order and with their keys.
-
-    Raises:
-        ElasticDLError: See `elasticdl.errors`.
-    """
-    if job.output is None:
-        raise ValueError(f"Not a prediction job: {job}")
-    with _trained(job, Mode.PREDICTION) as (trained, definition):
-        source = _open(definition, job.data)
-        batches = batches_in_order(definition, source, job.training.minibatch_size, Mode.PREDICTION)
-        with Prefetch(batches, lambda item: arrays_bytes(item[1].features)) as feed:
-            trainer = _restored_trainer(trained, definition, _first(feed, job.data), job)
-            reporter.started("Predicting", source.num_records, "records")
-            try:
-                predict_batches(
-                    trainer,
-                    _drain(feed),
-                    definition=definition,
-                    files=source.files,
-                    output=job.output,
-                    file_format=job.prediction_format,
-                    advanced=lambda done: reporter.advanced(done, {}),
-                )
-            finally:
-                reporter.ended()
-    return Outcome(job.output, trained.description.step, {"num_records": source.num_records})
-
-
 # --- the steps of a job -------------------------------------------------------------------
-
-
-def _open(definition: ModelDefinition, data: str) -> RecordSource:
-    return definition.open_source(data) if definition.open_source else open_source(data)
 
 
 def _metadata(job: Job, source: RecordSource, checkpoint: Checkpoint | None) -> dict[str, Any]:
@@ -435,56 +371,8 @@ def _copy_code(opened: zoo.Zoo, destination: Path, reporter: Reporter) -> str:
     return digest.hexdigest()
 
 
-@contextlib.contextmanager
-def _trained(job: Job, mode: Mode) -> Iterator[tuple[TrainedModel, ModelDefinition]]:
-    """Yield a trained model and its definition, made from the code it carries."""
-    if job.trained_model is None:
-        raise ValueError(f"Not a job for a trained model: {job}")
-    trained = load_trained_model(job.trained_model)
-    trained_by = Job.from_json(trained.description.job_json)
-    assert trained_by.model is not None  # noqa: S101 - a training job
-    model = replace(trained_by.model, zoo=str(trained.zoo))
-    import_framework()
-    yield trained, zoo.define(model, _context(job, mode))
-
-
-def _restored_trainer(
-    trained: TrainedModel, definition: ModelDefinition, example: Batch, job: Job
-) -> Trainer:
-    trainer = create_trainer(
-        definition, example, minibatch_size=job.training.minibatch_size, seed=job.training.seed
-    )
-    state = trainer.state()
-    # The optimizer is as it starts: only the weights matter for looking.
-    weights = {f"model/{path}": array for path, array in trained.params.items()}
-    others = {path: array for path, array in state.items() if not path.startswith("model/")}
-    trainer.load_state({**others, **weights})
-    return trainer
-
-
-def _context(job: Job, mode: Mode) -> dict[str, Any]:
-    return {"worker_id": 0, "world_size": 1, "job_id": job.id, "mode": mode}
-
-
-def _first(feed: Prefetch[tuple[int, Batch]], data: str) -> Batch:
-    first = feed.peek()
-    if first is None:
-        raise DataError(f"{data}: the model's input pipeline yields no example.")
-    return first[1]
-
-
-def _drain(feed: Prefetch[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:
-    while feed.peek() is not None:
-        yield feed.take()
-
-
 def _size_of(fed: FedBatch) -> int:
     return 0 if fed.batch is None else arrays_bytes((fed.batch.features, fed.batch.labels))
-
-
-def _split(uri: str) -> tuple[str, str]:
-    folder, _, name = uri.rpartition("/")
-    return folder or ".", name
 
 
 def _versions() -> dict[str, str]:

@@ -24,15 +24,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
-from elasticdl.data.batch import Batch, leaves
-from elasticdl.engines.feed import FedBatch, Prefetch, arrays_bytes
+from elasticdl.data.batch import Batch, arrays_bytes, leaves
+from elasticdl.engines.place import Place
 from elasticdl.errors import NonFiniteLossError, TrainingError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.events import Checkpointed, EpochFinished, Evaluated, EventLog, StepCommitted
-from elasticdl.sharding.ledger import Ledger, Row
+from elasticdl.sharding.ledger import Row
 
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Reporter
+    from elasticdl.engines.feed import FedBatch
+    from elasticdl.engines.prefetch import Prefetch
     from elasticdl.job import TrainingOptions
     from elasticdl.training.trainer import MetricStates, StepResult, Trainer
 
@@ -44,52 +46,6 @@ _EVENT_INTERVAL_S = 1.0
 # Checkpoints by time: writing may block at most 1 % of it, and not oftener than this.
 _CHECKPOINT_INTERVAL_S = 30.0
 _CHECKPOINT_BLOCKED_SHARE = 0.01
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a job stands, beside the model's own state.
-
-    Attributes:
-        ledger: Which batches are in the model.
-        epoch_begun: The callbacks were told that this epoch began.
-        epoch_states: Metric states of this epoch's steps so far.
-        best_loss: Lowest validation loss so far.
-        stopped: A callback has ended the training.
-    """
-
-    ledger: Ledger
-    epoch_begun: bool = False
-    epoch_states: MetricStates = field(default_factory=dict)
-    best_loss: float = math.inf
-    stopped: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return {
-            "ledger": self.ledger.to_json(),
-            "epoch_begun": self.epoch_begun,
-            "epoch_states": {
-                name: [np.asarray(array).tolist() for array in arrays]
-                for name, arrays in self.epoch_states.items()
-            },
-            "best_loss": None if math.isinf(self.best_loss) else self.best_loss,
-            "stopped": self.stopped,
-        }
-
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> Place:
-        """Return the place `to_json` wrote."""
-        return Place(
-            ledger=Ledger.from_json(values["ledger"]),
-            epoch_begun=values["epoch_begun"],
-            epoch_states={
-                name: tuple(np.asarray(array, dtype=np.float64) for array in arrays)
-                for name, arrays in values["epoch_states"].items()
-            },
-            best_loss=math.inf if values["best_loss"] is None else values["best_loss"],
-            stopped=values["stopped"],
-        )
 
 
 class Committer(Protocol):

@@ -1,0 +1,99 @@
+"""Making batches in a thread, some batches ahead of who uses them."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+_MAX_BYTES_AHEAD = 64 * 2**20
+
+T = TypeVar("T")
+
+
+class Prefetch(Generic[T]):
+    """An iterator run in a thread, ahead of who uses it.
+
+    Errors of the iterator are raised where its next item would have been. `close()` (or the
+    end of a `with` block) ends the thread.
+
+    Args:
+        items: Runs in the thread from now on.
+        size_bytes: How large an item is; the thread stays within 64 MiB, at least 2 items.
+    """
+
+    def __init__(self, items: Iterator[T], size_bytes: Callable[[T], int]) -> None:
+        self._items = items
+        self._size_bytes = size_bytes
+        self._queue: collections.deque[tuple[T, int]] = collections.deque()
+        self._queued_bytes = 0
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+        self._ended = False
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="elasticdl-feed", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the thread; what it had ahead is dropped."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def peek(self) -> T | None:
+        """Return the next item without taking it; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._ended)
+            if self._queue:
+                return self._queue[0][0]
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def take(self) -> T:
+        """Return the next item, which `peek` has shown."""
+        with self._changed:
+            item, size = self._queue.popleft()
+            self._queued_bytes -= size
+            self._changed.notify_all()
+            return item
+
+    def _run(self) -> None:
+        try:
+            for item in self._items:
+                size = self._size_bytes(item)
+                with self._changed:
+                    self._changed.wait_for(
+                        lambda: (
+                            self._closed
+                            or len(self._queue) < 2  # noqa: PLR2004 - one in use, one ready
+                            or self._queued_bytes < _MAX_BYTES_AHEAD
+                        )
+                    )
+                    if self._closed:
+                        return
+                    self._queue.append((item, size))
+                    self._queued_bytes += size
+                    self._changed.notify_all()
+        except BaseException as error:  # noqa: BLE001 - raised again by `peek`
+            self._error = error
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
