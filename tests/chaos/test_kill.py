@@ -36,7 +36,7 @@ def command(model, data, output, num_epochs):
     return [
         sys.executable, "-m", "elasticdl.cli.main", "train", f"--model_zoo={ZOO}",
         f"--model_def={model}", f"--data={data}/*.recordio", f"--output={output}",
-        f"--num_epochs={num_epochs}", "--minibatch_size=16", "--checkpoint_steps=5", "--seed=7",
+        f"--num_epochs={num_epochs}", "--minibatch_size=16", "--checkpoint_steps=15", "--seed=7",
     ]  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def storm(model, digits, tmp_path, num_kills, num_epochs):
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     finish(command(model, digits, undisturbed, num_epochs))
     arguments = command(model, digits, killed, num_epochs)
-    moments = ["any time", "while saving"]
+    moments = ["while saving", "any time"]
     kills = sum(kill_at(arguments, killed, moments[i % 2], rng) for i in range(num_kills))
     finish(arguments)
 

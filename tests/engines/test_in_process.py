@@ -1,6 +1,7 @@
 """Whole jobs in this process, through the public door."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import elasticdl
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import load_trained_model
+from elasticdl.data import recordio
+from elasticdl.data.example import encode
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import DataError, NonFiniteLossError, OutputTakenError
 from elasticdl.events import (
@@ -229,3 +232,59 @@ def test_predictions_need_the_trained_model_only(train, zoo, tmp_path):
     assert len(lines) == 21
     assert lines[0].split(",")[0].strip('"') == "key"
     assert lines[-1].split(",")[0].strip('"') == "new.recordio:19"
+
+
+def test_a_job_that_never_began_does_not_keep_its_output(train):
+    with pytest.raises(elasticdl.ElasticDLError):
+        train(model_def="smal")
+
+    assert train().step == 10
+
+
+def test_predicting_other_columns_says_that_the_data_differ(train, tmp_path):
+    outcome = train()
+    with recordio.Writer(str(tmp_path / "wide.recordio")) as writer:
+        writer.write(encode({"x": np.zeros(7, "float32"), "label": np.int64([0])}))
+
+    with pytest.raises(DataError, match=r"wide\.recordio"):
+        elasticdl.predict(
+            trained_model=outcome.output,
+            data=str(tmp_path / "wide.recordio"),
+            output=str(tmp_path / "p"),
+            reporter=Silent(),
+        )
+
+
+def test_a_trained_model_may_be_read_by_whom_the_user_lets_read(train, tmp_path):
+    train()
+
+    modes = {p.stat().st_mode & 0o777 for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    assert modes == {0o666 & ~_umask()}
+
+
+def _umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_predicting_a_table_with_other_columns_says_that_the_data_differ(tmp_path):
+    for name, columns in (("iris", 4), ("other", 6)):
+        with recordio.Writer(str(tmp_path / f"{name}.recordio")) as writer:
+            for i in range(20):
+                row = {f"column_{n}": np.float32([i * n]) for n in range(columns)}
+                writer.write(encode({**row, "label": np.int64([i % 2])}))
+    outcome = elasticdl.train(
+        model_def="classifier.DNN",
+        data=str(tmp_path / "iris.recordio"),
+        output=str(tmp_path / "out"),
+        reporter=Silent(),
+    )
+
+    with pytest.raises(DataError, match=r"other.recordio: these records do not fit .*out"):
+        elasticdl.predict(
+            trained_model=outcome.output,
+            data=str(tmp_path / "other.recordio"),
+            output=str(tmp_path / "p"),
+            reporter=Silent(),
+        )

@@ -17,6 +17,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from elasticdl.artifacts.event_log import EVENTS_FILE
 from elasticdl.artifacts.lock import hold
 from elasticdl.errors import OutputError, OutputTakenError
 from elasticdl.job import Job
@@ -44,6 +45,15 @@ class Claim:
     resumed: bool
     generation: int
     _lock: Lock = field(repr=False)
+    _folder: OutputFolder = field(repr=False)
+
+    def abandon(self) -> None:
+        """Let any job have the output: this one left nothing that is worth going on from.
+
+        What happened stays in the log of events; a corrected command need not name another
+        output.
+        """
+        self._folder.delete(JOB_FILE)
 
     def release(self) -> None:
         """Let others claim the output; doing it twice does no harm."""
@@ -88,11 +98,12 @@ def claim(folder: OutputFolder, job: Job) -> Claim:
     except BaseException:
         lock.release()
         raise
-    return Claim(resumed, generation, lock)
+    return Claim(resumed, generation, lock, folder)
 
 
 def _refuse_foreign(folder: OutputFolder) -> None:
-    names = [name for name in folder.list() if name not in {LOCK_FILE, GENERATION_FILE}]
+    ours = {LOCK_FILE, GENERATION_FILE, EVENTS_FILE}
+    names = [name for name in folder.list() if name not in ours]
     if names and JOB_FILE not in names:
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")  # noqa: PLR2004 - enough to recognise a folder by
         raise OutputTakenError(

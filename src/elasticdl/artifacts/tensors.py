@@ -8,6 +8,7 @@ Callers: `checkpoint.py`, `trained_model.py`.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +77,10 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]]) -> No
         if number is None:
             raise OutputError(f"{path}: cannot be written: {error}.") from error
         raise OSError(int(number[1]), str(error), str(path)) from error
+    # The package lets nobody else read its files; a model is shared like what lies beside it.
+    umask = os.umask(0)
+    os.umask(umask)
+    path.chmod(0o666 & ~umask)
 
 
 def read_tensors(data: bytes, where: str) -> dict[str, np.ndarray[Any, Any]]:

@@ -57,6 +57,15 @@ def arrays_bytes(arrays: Arrays) -> int:
     return sum(array.nbytes for array in leaves(arrays))
 
 
+def describe(features: Arrays) -> str:
+    """Return names, dtypes and shapes in the user's terms: `image float32[64, 28, 28]`."""
+    if isinstance(features, Mapping):
+        return ", ".join(f"{name} {describe(value)}" for name, value in features.items())
+    if isinstance(features, (list, tuple)):
+        return ", ".join(describe(value) for value in features)
+    return f"{features.dtype}{list(features.shape)}"
+
+
 def stack(trees: Sequence[Arrays]) -> Arrays:
     """Return one nesting whose arrays have a new first axis: the batch within the group."""
     first = trees[0]

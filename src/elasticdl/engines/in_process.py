@@ -104,6 +104,8 @@ def train(job: Job, reporter: Reporter) -> Outcome:
                         step=max(store.steps(), default=0),
                     )
                 )
+                if not store.steps():
+                    claim.abandon()
                 raise
             finally:
                 reporter.ended()

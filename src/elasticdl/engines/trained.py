@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from elasticdl import zoo
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import TrainedModel, load_trained_model
-from elasticdl.data.batch import Batch, arrays_bytes
+from elasticdl.data.batch import Batch, arrays_bytes, describe
 from elasticdl.definition import Mode, ModelDefinition
 from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.feed import batches_in_order, open_records
 from elasticdl.engines.prefetch import Prefetch
-from elasticdl.errors import DataError
+from elasticdl.errors import CorruptCheckpointError, DataError
 from elasticdl.evaluation.phase import evaluate as evaluate_batches
 from elasticdl.job import Job
 from elasticdl.prediction.phase import predict as predict_batches
@@ -114,7 +114,16 @@ def _restored_trainer(
     # The optimizer is as it starts: only the weights matter for looking.
     weights = {f"model/{path}": array for path, array in trained.params.items()}
     others = {path: array for path, array in state.items() if not path.startswith("model/")}
-    trainer.load_state({**others, **weights})
+    try:
+        trainer.load_state({**others, **weights})
+    except CorruptCheckpointError as error:
+        # The tensors are whole (their hash was checked): the model was built on other inputs.
+        raise DataError(
+            f"{job.data}: these records do not fit {job.trained_model}: its input function makes "
+            f"{describe(example.features)} of them, and on that the model has other parameters "
+            "than it was trained with. Give it records with the fields it was trained on.\n"
+            + "\n".join(str(error).splitlines()[1:-1])
+        ) from error
     return trainer
 
 

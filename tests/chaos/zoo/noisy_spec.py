@@ -13,7 +13,8 @@ class NoisySpec(ElasticDLSpec):
                 keras.Input((28, 28), name="image"),
                 keras.layers.Flatten(),
                 keras.layers.BatchNormalization(),
-                keras.layers.Dense(16, activation="relu"),
+                # Some megabytes, so that a checkpoint takes long enough to be killed in.
+                keras.layers.Dense(512, activation="relu"),
                 keras.layers.Dropout(0.3),
                 keras.layers.Dense(10),
             ]

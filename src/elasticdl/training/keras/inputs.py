@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from elasticdl.data.batch import Arrays, map_arrays
+from elasticdl.data.batch import Arrays, describe, map_arrays
 from elasticdl.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -58,15 +58,6 @@ def build(model: keras.Model, features: Arrays, origin: Origin) -> Adapter:
         f"({describe(features)}): {first_line(failures[-1])}\n"
         "  Make the input function return what the model's first layer or its `call` expects."
     ) from failures[-1]
-
-
-def describe(features: Arrays) -> str:
-    """Return names, dtypes and shapes in the user's terms: `image float32[64, 28, 28]`."""
-    if isinstance(features, Mapping):
-        return ", ".join(f"{name} {describe(value)}" for name, value in features.items())
-    if isinstance(features, (list, tuple)):
-        return ", ".join(describe(value) for value in features)
-    return f"{features.dtype}{list(features.shape)}"
 
 
 def _symbolic(array: Any) -> Any:

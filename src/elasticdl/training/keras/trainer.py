@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.data.batch import Arrays, Batch, leaves, map_arrays, stack
+from elasticdl.data.batch import Arrays, Batch, describe, leaves, map_arrays, stack
 from elasticdl.definition import Mode, ModelDefinition
 from elasticdl.errors import (
     CorruptCheckpointError,
@@ -379,8 +379,8 @@ class KerasTrainer:
             batch = map_arrays(lambda a: a[0], arrays) if name == "train" else arrays
             raise UserCodeError(
                 f"{self._definition.origin}: the model, its loss or its metrics raised in "
-                f"{name!r} on {inputs.describe(batch[0])}"
-                f"{'' if labels is None else ', labels ' + inputs.describe(batch[1])}:\n"
+                f"{name!r} on {describe(batch[0])}"
+                f"{'' if labels is None else ', labels ' + describe(batch[1])}:\n"
                 f"{users_traceback(error)}"
             ) from error
 
