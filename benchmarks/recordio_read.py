@@ -2,10 +2,14 @@
 
 Both as a user reads them: files opened anew in each run, batches of 64 one after the other, the
 peer with `prefetch(AUTOTUNE)` and so with a thread of its own, ours in one thread. The peer's
-batches stay tensors; making bytes of them, as ours are, would cost it more (`as_numpy` tells).
-Files are in the page cache. TFRecord has no compression per record; its files are not compressed.
+batches stay tensors; making bytes of them, as ours are, would cost it more (`peer_as_numpy`).
+Files are in the page cache. The peer's are never compressed: of a TFRecord file that is, no
+record can be read by its number. So where records hardly compress and the processor is what is
+waited for (photographs of 150 KB with snappy), ours may stay behind.
 
-The bar is for images of 3 KB; the other sizes tell where it would not hold.
+On two cores the peer has two speeds, one nearly twice the other, depending on where its threads
+come to run; a median falls into either. So the best run of each is compared as well
+(`ratio_of_best`): it is the ratio to believe where the two differ, and both must meet the bar.
 """
 
 import os
@@ -18,7 +22,7 @@ from pathlib import Path
 from benchmarks.record import ratio
 
 BATCH_SIZE = 64
-RUNS = 7
+RUNS = 15
 TOTAL_BYTES = 120 << 20
 # What the writers before us made, unless told otherwise.
 OLD_CHUNK_BYTES = 32 << 20
@@ -32,7 +36,8 @@ def run():
 
     packages = ("cramjam", "google-crc32c", "isal", "scikit-learn")
     result = {"packages": {name: metadata.version(name) for name in packages}}
-    print(f"{'records':<14}{'RecordIO':<28}{'ours MB/s':>10}{'peer MB/s':>11}{'ratio':>7}")
+    titles = f"{'ours MB/s':>10}{'peer MB/s':>11}{'ratio':>7}{'of best':>9}"
+    print(f"{'records':<14}{'RecordIO':<28}{titles}")
     with tempfile.TemporaryDirectory() as folder:
         for records_name, records in _records():
             peer_path = _write_tfrecord(Path(folder), records)
@@ -42,7 +47,9 @@ def run():
                     stored = f"{compressor}, chunks of {chunk_bytes >> 20} MiB"
                     figures = _compare(path, peer_path, records)
                     shown = f"{figures['ours']:>10.0f}{figures['peer']:>11.0f}"
-                    print(f"{records_name:<14}{stored:<28}{shown}{figures['ratio']:>7.2f}")
+                    print(
+                        f"{records_name:<14}{stored:<28}{shown}{figures['ratio']:>7.2f}{figures['ratio_of_best']:>9.2f}"
+                    )
                     key = f"{records_name} {stored}"
                     result[f"{key.replace(', ', ' ').replace(' ', '_')}_mb_per_s"] = figures
     return result
@@ -95,7 +102,12 @@ def _compare(path, peer_path, records):
         BAR,
     )
     as_numpy = statistics.median(_read_peer(peer_path, as_numpy=True) for _ in range(3))
-    return figures | {"peer_as_numpy": round(megabytes / as_numpy, 1)}
+    ratio_of_best = round(min(peer) / min(ours), 3)
+    return figures | {
+        "ratio_of_best": ratio_of_best,
+        "met": figures["met"] and ratio_of_best >= BAR,
+        "peer_as_numpy": round(megabytes / as_numpy, 1),
+    }
 
 
 def _read_ours(path):

@@ -236,6 +236,12 @@ def test_any_range_of_what_was_written_is_read(
     ] == records[start:stop]
 
 
+def test_frames_that_hold_nothing_are_stepped_over(tmp_path: Path) -> None:
+    payload = framed(b"\5\0\0\0", b"Hello") + b"\xfe\x03\x00\x00abc" + framed(b"\0\0\0\0")
+
+    assert all_of(opened(tmp_path / "x", chunk_of(payload, 2, compressor=1))) == [b"Hello", b""]
+
+
 # --- reading -----------------------------------------------------------------------------------
 
 
@@ -537,6 +543,12 @@ def test_payload_that_does_not_decompress_is_refused(
     offset, _ = refused(tmp_path / "x", chunk_of(payload, 1, compressor))
 
     assert offset == 20
+
+
+def test_frame_that_claims_to_be_huge_costs_no_memory() -> None:
+    frame = b"\x00" + struct.pack("<I", 7)[:3] + bytes(4) + b"\xff\xff\x7f"
+
+    assert recordio_chunk._snappy_bytes(memoryview(frame * 10)) == 10 << 16
 
 
 # --- writing -----------------------------------------------------------------------------------

@@ -5,8 +5,8 @@
     payload := compressed (uint32 length, bytes of the record)*
 
 The checksum is the CRC-32 (IEEE) of the payload as stored. Compressors: 0 none, 1 snappy in
-frames (`snappy_frames.py`), one stream a chunk, 2 gzip. Which chunks a file has, and which one
-is wanted, is `recordio.py`'s.
+its framing format (https://github.com/google/snappy/blob/main/framing_format.txt), one stream a
+chunk, 2 gzip. Which chunks a file has, and which one is wanted, is `recordio.py`'s.
 
 Callers: `recordio.py`.
 """
@@ -25,7 +25,6 @@ import cramjam
 import numpy as np
 from isal.isal_zlib import crc32
 
-from elasticdl.data.snappy_frames import decompress_frames, find_frames
 from elasticdl.errors import CorruptDataError, DataError
 
 if TYPE_CHECKING:
@@ -48,6 +47,10 @@ _HEADER = struct.Struct("<5I")
 _LENGTH = struct.Struct("<I")
 # Where the fields stand in the header, for error messages.
 _COMPRESSOR_AT, _COUNT_AT = 8, 16
+# Snappy frames: kind and length, checksum, data; the kinds that hold data, and the most of it.
+_FRAME_HEAD_BYTES, _FRAME_CHECKSUM_BYTES = 4, 4
+_FRAME_COMPRESSED, _FRAME_PLAIN, _FRAME_MOST_BYTES = 0x00, 0x01, 1 << 16
+_VARINT_BYTES, _VARINT_CONTINUES = 3, 0x80
 
 
 class Chunk(NamedTuple):
@@ -227,9 +230,9 @@ class ChunkReader:
         if compressor == "gzip":
             plain = gzip.decompress(payload)
             return plain, len(plain)
-        frames = find_frames(payload)
-        self._plain = _at_least(self._plain, frames[-1].start)
-        return self._plain, decompress_frames(payload, frames, memoryview(self._plain))
+        self._plain = _at_least(self._plain, _snappy_bytes(payload))
+        # Checks the CRC-32C of each frame, too, and refuses what follows the last one.
+        return self._plain, cramjam.snappy.decompress_into(payload, self._plain)
 
 
 _Memory: TypeAlias = mmap.mmap | bytes
@@ -251,6 +254,32 @@ def _at_least(memory: mmap.mmap, size_bytes: int) -> mmap.mmap:
         return memory
     # Chunks differ a little in size, and each new memory costs its first touch.
     return _memory(size_bytes + size_bytes // 4)
+
+
+def _snappy_bytes(stream: memoryview) -> int:
+    """Return how large snappy frames are after decompression, as they claim to be."""
+    size_bytes = 0
+    position = 0
+    while position + _FRAME_HEAD_BYTES <= len(stream):
+        (head,) = _LENGTH.unpack_from(stream, position)
+        kind, length = head & 0xFF, head >> 8
+        if kind == _FRAME_PLAIN:
+            size_bytes += max(length - _FRAME_CHECKSUM_BYTES, 0)
+        elif kind == _FRAME_COMPRESSED:
+            # No frame may claim more than it can hold: memory is made for it.
+            data = position + _FRAME_HEAD_BYTES + _FRAME_CHECKSUM_BYTES
+            size_bytes += min(_varint(stream[data : data + _VARINT_BYTES]), _FRAME_MOST_BYTES)
+        position += _FRAME_HEAD_BYTES + length
+    return size_bytes
+
+
+def _varint(data: memoryview) -> int:
+    value = 0
+    for i, byte in enumerate(data):
+        value |= (byte & ~_VARINT_CONTINUES) << (7 * i)
+        if byte < _VARINT_CONTINUES:
+            break
+    return value
 
 
 class DecodedChunk:
