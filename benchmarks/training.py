@@ -1,7 +1,8 @@
 """Training as a user gets it by default, against `model.fit` by default.
 
 Both in a process of their own pinned to one core, epochs after the first one (which compiles).
-Ours reads RecordIO files through the user's `input_fn`; the peer has its arrays in memory.
+Ours reads RecordIO files through the user's `input_fn`; the peer once has its arrays in memory and
+once reads the same records from a TFRecord file.
 Then steps alone: our trainer against Keras' own `train_function`, one step a call and 32.
 """
 
@@ -17,7 +18,7 @@ from pathlib import Path
 from benchmarks.record import ratio
 
 HERE = Path(__file__).parent
-RUNS = 3
+RUNS = 5
 CASES = {
     # model: (records, minibatch size, epochs, bar)
     "cnn": (2048, 64, 4, 1.2),
@@ -30,13 +31,17 @@ def run():
     with tempfile.TemporaryDirectory() as work:
         for model, (num_records, minibatch_size, num_epochs, bar) in CASES.items():
             data = write_data(Path(work), model, num_records)
-            ours, peer = [], []
+            same_data = _as_tfrecord(data)
+            sizes = (num_records, minibatch_size, num_epochs)
+            ours, in_memory, from_files = [], [], []
             for i in range(RUNS):
                 ours.append(
                     _ours(model, data, Path(work, f"{model}{i}"), minibatch_size, num_epochs)
                 )
-                peer.append(_fit(model, num_records, minibatch_size, num_epochs))
-            result[f"{model}_records_per_s"] = ratio(ours, peer, bar)
+                in_memory.append(_fit(model, *sizes))
+                from_files.append(_fit(model, *sizes, str(same_data)))
+            result[f"{model}_records_per_s_fit_from_memory"] = ratio(ours, in_memory, bar)
+            result[f"{model}_records_per_s_fit_from_tfrecord"] = ratio(ours, from_files, bar)
     for line in pinned([sys.executable, "-m", "benchmarks.steps"]).splitlines():
         if line.startswith("{"):
             result.update(json.loads(line))
@@ -87,10 +92,30 @@ def _ours(model, data, output, minibatch_size, num_epochs):
     return num_records / statistics.median(b - a for a, b in itertools.pairwise(ends))
 
 
-def _fit(model, num_records, minibatch_size, num_epochs):
+def _as_tfrecord(path):
+    from elasticdl.data import tfrecord
+    from elasticdl.data.sources import open_source
+
+    source = open_source(str(path))
+    same = path.with_suffix(".tfrecord")
+    with tfrecord.Writer(str(same)) as writer:
+        for record in source.read_bytes(0, source.num_records):
+            writer.write(record)
+    return same
+
+
+def _fit(model, num_records, minibatch_size, num_epochs, *file):
     script = HERE / "peers" / "keras_fit.py"
     printed = pinned(
-        [sys.executable, str(script), model, str(num_records), str(minibatch_size), str(num_epochs)]
+        [
+            sys.executable,
+            str(script),
+            model,
+            str(num_records),
+            str(minibatch_size),
+            str(num_epochs),
+            *file,
+        ]
     )
     line = next(line for line in printed.splitlines() if line.startswith("epochs"))
     return num_records / statistics.median(map(float, line.split()[2:]))

@@ -1,7 +1,8 @@
-"""A plain Keras script: the model of a benchmark zoo file, arrays in memory, `model.fit`.
+"""A plain Keras script: the model of a benchmark zoo file and `model.fit`.
 
-    keras_fit.py MODEL NUM_RECORDS MINIBATCH_SIZE NUM_EPOCHS [first_step]
+    keras_fit.py MODEL NUM_RECORDS MINIBATCH_SIZE NUM_EPOCHS [first_step | FILE.tfrecord]
 
+The data are arrays in memory, or read from a TFRecord file as TensorFlow's guide does it.
 Prints the seconds of each epoch, or with `first_step` the clock at the end of the first step.
 """
 
@@ -34,6 +35,22 @@ class FirstStep(keras.callbacks.Callback):
         self.model.stop_training = True
 
 
+def records(zoo, file, num_records, minibatch_size):
+    import tensorflow as tf
+
+    spec = {
+        "image": tf.io.FixedLenFeature(zoo.SHAPE, tf.float32),
+        "label": tf.io.FixedLenFeature([1], tf.int64),
+    }
+
+    def parse(record):
+        example = tf.io.parse_single_example(record, spec)
+        return example["image"], example["label"]
+
+    dataset = tf.data.TFRecordDataset(file).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    return dataset.shuffle(min(num_records, 4096)).batch(minibatch_size).prefetch(tf.data.AUTOTUNE)
+
+
 def main():
     name, num_records, minibatch_size, num_epochs = sys.argv[1], *map(int, sys.argv[2:5])
     zoo = importlib.import_module(name)
@@ -47,7 +64,11 @@ def main():
         model.fit(x, y, batch_size=minibatch_size, epochs=1, verbose=0, callbacks=[FirstStep()])
         return
     clock = Clock()
-    model.fit(x, y, batch_size=minibatch_size, epochs=num_epochs, callbacks=[clock])
+    if sys.argv[-1].endswith(".tfrecord"):
+        dataset = records(zoo, sys.argv[-1], num_records, minibatch_size)
+        model.fit(dataset, epochs=num_epochs, callbacks=[clock])
+    else:
+        model.fit(x, y, batch_size=minibatch_size, epochs=num_epochs, callbacks=[clock])
     print("\nepochs", *clock.epochs)
 
 

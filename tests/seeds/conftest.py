@@ -59,16 +59,6 @@ OUTPUTS_IS_CALLED_SO = Correction(
     wrong="logits=output,",
     right="logits=outputs,",
 )
-STRING_ENDS = Correction(
-    "The string never ends: SyntaxError.",
-    wrong="my_trained_model,",
-    right="my_trained_model',",
-)
-INPUT_FUNCTION_ENDS = Correction(
-    "The string begins with one kind of quote and ends with the other: SyntaxError.",
-    wrong="elasticdl_input_function'",
-    right='elasticdl_input_function"',
-)
 IMPORTS = "import numpy as np\nimport PIL.Image\nimport tensorflow as tf\n"
 """The documents show functions without what they import."""
 

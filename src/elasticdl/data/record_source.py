@@ -10,7 +10,9 @@ Laws, held by `tests/contracts/test_record_source.py` for every reader:
 * `read_bytes(a, b) + read_bytes(b, c) == read_bytes(a, c)`: ranges are exact, empty records
   are records, and reading twice gives the same.
 * `read_records` decodes the same records `read_bytes` returns.
-* Opening reads no payload: it costs one listing and, for chunked files, the headers.
+* Opening decodes no record. It costs one listing and what the format needs to be counted: the
+  headers of chunks (RecordIO), the footer (Parquet), the lengths of records (TFRecord), every byte
+  once (CSV, compressed TFRecord).
 * A damaged byte raises `CorruptDataError`; it never shortens a range.
 * A source can be read from several threads and survives pickling (workers open their own).
 """
