@@ -19,13 +19,14 @@ lines and SQL have nothing else.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from elasticdl.errors import UsageError
-from elasticdl.job import Job, ModelReference, PredictionFormat, TrainingOptions
+from elasticdl.errors import MissingExtraError, UsageError
+from elasticdl.job import Job, ModelReference, PredictionFormat, TrainingOptions, Workers
 
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Outcome, Reporter
@@ -130,11 +131,21 @@ def run(job: Job, reporter: Reporter | None = None) -> Outcome:
 
     reporter = progress.for_stream() if reporter is None else reporter
     engine = {
-        "train": in_process.train,
+        "train": in_process.train if job.workers is None else _elastic_train,
         "evaluate": trained.evaluate,
         "predict": trained.predict,
     }[job.command]
     return engine(job, reporter)
+
+
+def _elastic_train(job: Job, reporter: Reporter) -> Outcome:
+    try:
+        from elasticdl.engines.elastic import controller  # noqa: PLC0415 - imports Ray and torch
+    except ModuleNotFoundError as error:
+        if error.name in {"ray", "torch", "torchft"}:
+            raise MissingExtraError(error.name, "elastic", "Training on workers") from error
+        raise
+    return controller.train(job, reporter)
 
 
 def training_job(
@@ -150,6 +161,12 @@ def training_job(
     optimizer: str | None = None,
     eval_metrics_fn: str | None = None,
     validation_data: str | None = None,
+    num_workers: int | str | None = None,
+    num_spare_workers: int | str = 0,
+    ray_address: str | None = None,
+    give_up_after: float | str = Workers.give_up_after_s,
+    heartbeat_timeout: float | str = Workers.heartbeat_timeout_s,
+    join_timeout: float | str = Workers.join_timeout_s,
     **options: Any,
 ) -> Job:
     """Return the job of a `train` call.
@@ -167,6 +184,13 @@ def training_job(
         optimizer: See `input_fn`.
         eval_metrics_fn: See `input_fn`.
         validation_data: Records to evaluate on while training.
+        num_workers: How many processes train: `3`, or `2..4` for at least 2 and at most 4;
+            None trains in this process. See `job.Workers` for what follows.
+        num_spare_workers: Processes that stand ready beside them.
+        ray_address: A Ray cluster; None starts Ray here.
+        give_up_after: Seconds without anybody training after which the job fails.
+        heartbeat_timeout: Seconds of silence after which a worker is not waited for.
+        join_timeout: Seconds the others wait for a living worker that is late.
         **options: The fields of `TrainingOptions`, as values or as strings.
 
     Raises:
@@ -193,6 +217,16 @@ def training_job(
         ),
         validation_data=None if validation_data is None else _location(validation_data),
         training=_training_options(options),
+        workers=None
+        if num_workers is None
+        else _workers(
+            num_workers,
+            spare=_as_int("num_spare_workers", num_spare_workers),
+            ray_address=ray_address,
+            give_up_after_s=_as_seconds("give_up_after", give_up_after),
+            heartbeat_timeout_s=_as_seconds("heartbeat_timeout", heartbeat_timeout),
+            join_timeout_s=_as_seconds("join_timeout", join_timeout),
+        ),
     )
 
 
@@ -263,6 +297,30 @@ def _as_int(name: str, value: Any) -> int:
         raise UsageError(f"--{name}={value!r}: expected a whole number.") from None
     if number < _LEAST.get(name, 0):
         raise UsageError(f"--{name}={number}: expected at least {_LEAST.get(name, 0)}.")
+    return number
+
+
+def _workers(text: int | str, **options: Any) -> Workers:
+    least, dots, most = str(text).partition("..")
+    try:
+        numbers = (int(least), int(most)) if dots else (1, int(least))
+    except ValueError:
+        numbers = (0, 0)
+    if not 1 <= numbers[0] <= numbers[1]:
+        raise UsageError(
+            f"--num_workers={text}: expected how many processes train, such as 3, or the least "
+            "and the most of them, such as 2..4."
+        )
+    return Workers(*numbers, **options)
+
+
+def _as_seconds(name: str, value: float | str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise UsageError(f"--{name}={value}: expected a number of seconds, more than 0.")
     return number
 
 

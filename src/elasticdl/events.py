@@ -165,6 +165,48 @@ class Checkpointed(_Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkerJoined(_Event):
+    """A worker takes part from now on.
+
+    Attributes:
+        step: Updates in the model it joined with.
+        slot: Its number.
+        incarnation: Which process of the job it is, counted from 1.
+        host: Name of its machine.
+        pid: Number of its process.
+        replaces: Number of the process that had the slot before; 0 if none had.
+    """
+
+    event: ClassVar[str] = "worker_joined"
+
+    step: int
+    slot: int
+    incarnation: int
+    host: str = ""
+    pid: int = 0
+    replaces: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerLeft(_Event):
+    """A worker takes part no more; what it held is trained on by others.
+
+    Attributes:
+        step: Updates in the model by then.
+        slot: Its number.
+        incarnation: Which process of the job it was.
+        reason: What became of it, such as `died` or `hung`.
+    """
+
+    event: ClassVar[str] = "worker_left"
+
+    step: int
+    slot: int
+    incarnation: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobFinished(_Event):
     """All that was asked for is done and published.
 
@@ -224,6 +266,8 @@ Event: TypeAlias = (
     | EpochFinished
     | Evaluated
     | Checkpointed
+    | WorkerJoined
+    | WorkerLeft
     | JobFinished
     | JobFailed
     | UnknownEvent
@@ -237,6 +281,8 @@ _KNOWN: Mapping[str, type[Event]] = {
         EpochFinished,
         Evaluated,
         Checkpointed,
+        WorkerJoined,
+        WorkerLeft,
         JobFinished,
         JobFailed,
     )
@@ -352,6 +398,15 @@ def to_json(event: Event) -> str:
         return json.dumps(_plain(event.values))
     values = {item.name: getattr(event, item.name) for item in dataclasses.fields(event)}
     return json.dumps({"event": event.event, **_plain(values)})
+
+
+def from_json(line: str) -> Event:
+    """Return the event `to_json` wrote.
+
+    Raises:
+        CorruptDataError: It is not one.
+    """
+    return _parse(line.encode(), "an event", 0)
 
 
 def _plain(value: Any) -> Any:

@@ -67,6 +67,29 @@ class TrainingOptions:
 
 
 @dataclass(frozen=True)
+class Workers:
+    """How many processes train, and how they are kept.
+
+    Attributes:
+        min: Fewer than these do not train.
+        max: So many are kept up; one that dies is replaced.
+        spare: Further ones that stand ready, so that a replacement is there at once.
+        ray_address: A Ray cluster; None starts Ray on this machine.
+        give_up_after_s: The job fails when nobody has trained for so long.
+        heartbeat_timeout_s: A worker silent for so long is not waited for.
+        join_timeout_s: How long the others wait for a living worker that is late.
+    """
+
+    min: int
+    max: int
+    spare: int = 0
+    ray_address: str | None = None
+    give_up_after_s: float = 600.0
+    heartbeat_timeout_s: float = 2.0
+    join_timeout_s: float = 1.0
+
+
+@dataclass(frozen=True)
 class Job:
     """One request.
 
@@ -79,6 +102,7 @@ class Job:
         validation_data: Records to evaluate on while training.
         training: How to train.
         prediction_format: What part files of predictions are.
+        workers: How many processes train; None trains in this one.
     """
 
     command: Command
@@ -89,6 +113,7 @@ class Job:
     validation_data: str | None = None
     training: TrainingOptions = TrainingOptions()
     prediction_format: PredictionFormat = "recordio"
+    workers: Workers | None = None
 
     @property
     def id(self) -> str:
@@ -107,16 +132,18 @@ class Job:
         if values["model"] is not None:
             values["model"] = ModelReference(**values["model"])
         values["training"] = TrainingOptions(**values["training"])
+        if values["workers"] is not None:
+            values["workers"] = Workers(**values["workers"])
         return Job(**values)
 
     def identity(self) -> dict[str, Any]:
         """Return what two runs must share to be runs of one job.
 
-        How long to train and how often to look may change between them: a job can be resumed
-        with more epochs.
+        How long to train, how often to look and on how many workers may change between them: a
+        job can be resumed with more epochs, and on more machines.
         """
         values = dataclasses.asdict(self)
-        del values["output"]
+        del values["output"], values["workers"]
         for free in (
             "num_epochs",
             "max_steps",

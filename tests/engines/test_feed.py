@@ -54,7 +54,13 @@ def values(batches):
 
 def feed(definition, source, plan, ledger=None, num_epochs=1):
     return training_batches(
-        definition, source, plan, ledger or Ledger(plan.num_shards), slot=0, num_epochs=num_epochs
+        definition,
+        source,
+        plan,
+        ledger or Ledger(plan.num_shards),
+        slot=0,
+        slots=[0],
+        num_epochs=num_epochs,
     )
 
 
@@ -158,7 +164,7 @@ def test_an_unseeded_pipeline_goes_on_where_it_was():
     definition = definition_of(DatasetInput(shuffled))
     whole = list(shard_batches(definition, source_of(40), plan, 2, Piece(1)))
 
-    rest = shard_batches(definition, source_of(40), plan, 2, Piece(1, 3, whole[2].digest))
+    rest = shard_batches(definition, source_of(40), plan, 2, Piece(1, 3, digest=whole[2].digest))
 
     assert values(rest) == values(whole[3:])
     assert values(whole) != values(shard_batches(definition, source_of(40), plan, 3, Piece(1)))
@@ -174,7 +180,7 @@ def test_a_pipeline_that_does_not_repeat_itself_is_named():
     first = next(shard_batches(definition, source_of(8), plan, 0, Piece(0)))
 
     with pytest.raises(DefinitionError, match=r"model.py:7: the data pipeline does not yield the"):
-        list(shard_batches(definition, source_of(8), plan, 0, Piece(0, 1, first.digest ^ 1)))
+        list(shard_batches(definition, source_of(8), plan, 0, Piece(0, 1, digest=first.digest ^ 1)))
 
 
 def test_a_pipeline_may_filter_everything_away():

@@ -61,16 +61,8 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]]) -> No
         OutputError: An array's dtype cannot be stored.
         OSError: The file cannot be written.
     """
-    # asarray, not ascontiguousarray: that would make a scalar an array of one.
-    dense = {name: np.asarray(value, order="C") for name, value in tensors.items()}
-    for name, array in dense.items():
-        if array.dtype.name not in _STORABLE:
-            raise OutputError(
-                f"{name!r} has dtype {array.dtype}; what can be stored is "
-                f"{', '.join(sorted(_STORABLE))}. Convert it, or keep it out of the model's state."
-            )
     try:
-        safetensors.numpy.save_file(dense, path)
+        safetensors.numpy.save_file(_storable(tensors), path)
     except safetensors.SafetensorError as error:
         # The package reports a full disk as its own error, with the system's number in the text.
         number = _SYSTEM_ERROR.search(str(error))
@@ -81,6 +73,27 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]]) -> No
     umask = os.umask(0)
     os.umask(umask)
     path.chmod(0o666 & ~umask)
+
+
+def encode_tensors(tensors: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
+    """Return the bytes of the file `write_tensors` would write.
+
+    Raises:
+        OutputError: An array's dtype cannot be stored.
+    """
+    return safetensors.numpy.save(_storable(tensors))
+
+
+def _storable(tensors: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    # asarray, not ascontiguousarray: that would make a scalar an array of one.
+    dense = {name: np.asarray(value, order="C") for name, value in tensors.items()}
+    for name, array in dense.items():
+        if array.dtype.name not in _STORABLE:
+            raise OutputError(
+                f"{name!r} has dtype {array.dtype}; what can be stored is "
+                f"{', '.join(sorted(_STORABLE))}. Convert it, or keep it out of the model's state."
+            )
+    return dense
 
 
 def read_tensors(data: bytes, where: str) -> dict[str, np.ndarray[Any, Any]]:

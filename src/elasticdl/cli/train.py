@@ -8,7 +8,7 @@ import click
 
 from elasticdl import api
 from elasticdl.cli.options import print_metrics, reporter_for
-from elasticdl.job import TrainingOptions
+from elasticdl.job import TrainingOptions, Workers
 
 _DEFAULTS = TrainingOptions()
 
@@ -74,6 +74,41 @@ _DEFAULTS = TrainingOptions()
     show_default=True,
     help="Give the same bits each time on the same machine.",
 )
+@click.option(
+    "--num_workers",
+    metavar="N|MIN..MAX",
+    help="Train on so many processes: 3, or 2..4. One that dies is replaced, the others go on.",
+)
+@click.option(
+    "--num_spare_workers",
+    default=Workers.spare,
+    show_default=True,
+    help="Processes that stand ready, so that a replacement is there at once.",
+)
+@click.option(
+    "--ray_address", metavar="ADDRESS", help="Use this Ray cluster; without it Ray starts here."
+)
+@click.option(
+    "--give_up_after",
+    metavar="SECONDS",
+    default=Workers.give_up_after_s,
+    show_default=True,
+    help="Fail when there have been too few workers for so long.",
+)
+@click.option(
+    "--heartbeat_timeout",
+    metavar="SECONDS",
+    default=Workers.heartbeat_timeout_s,
+    show_default=True,
+    help="Do not wait for a worker that has been silent for so long.",
+)
+@click.option(
+    "--join_timeout",
+    metavar="SECONDS",
+    default=Workers.join_timeout_s,
+    show_default=True,
+    help="Wait so long for a living worker that is late for a step.",
+)
 @click.option("--input_fn", metavar="NAME", help="Use this instead of the model's own.")
 @click.option("--loss", metavar="NAME", help="Use this instead of the model's own.")
 @click.option("--optimizer", metavar="NAME", help="Use this instead of the model's own.")
@@ -99,6 +134,8 @@ def train(*, dry_run: bool, quiet: bool, **options: Any) -> None:
           --input_fn=fintech.credit_data_processor \\
           --params="hidden_units=[10, 100, 20, 5], learning_rate=0.01" \\
           --data="gs://bucket/train/*.recordio" --output=my_model
+      elasticdl train --model_def=mnist --data="data/train/*.recordio" --output=my_model \\
+          --num_workers=2..4
     """
     job = api.training_job(**options)
     if dry_run:

@@ -12,7 +12,7 @@ import importlib
 import random
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,7 @@ class FedBatch:
         shard: Position in the epoch's order.
         number: Batch of that shard, from 0.
         batch: None if the shard has no batch at all.
-        finished: It is the shard's last.
+        finished: It is the shard's last; a piece may end before, the ledger knows where.
         digest: Rolling hash of the shard's batches up to and with this one; 0 where records
             are found by seeking.
     """
@@ -76,9 +76,13 @@ def training_batches(
     ledger: Ledger,
     *,
     slot: int,
+    slots: Collection[int],
     num_epochs: int,
 ) -> Iterator[FedBatch]:
-    """Yield the batches a lone slot gets from here on, over shards and epochs.
+    """Yield the batches a slot will get from here on, over shards and epochs.
+
+    A slot by itself gets just these. Among others it is a forecast, made as if all of them
+    finished their pieces at the same time: who uses it compares each batch with the ledger.
 
     Args:
         definition: How records become batches.
@@ -86,14 +90,16 @@ def training_batches(
         plan: The cut into shards.
         ledger: Where to start; the caller's ledger goes the same way as it commits.
         slot: Whose batches.
+        slots: All that train, `slot` among them.
         num_epochs: Where to end.
     """
     while True:
-        ledger = ledger.deal([slot])
+        ledger = ledger.deal(slots)
         piece = ledger.piece_of(slot)
         if piece is not None:
             yield from shard_batches(definition, source, plan, ledger.epoch, piece)
-            ledger = ledger.advance([Row(slot, 0, finished=True)])
+        if not ledger.epoch_done:
+            ledger = ledger.advance([Row(each, 0, finished=True) for each in ledger.in_hand])
         elif ledger.epoch + 1 < num_epochs:
             ledger = ledger.next_epoch()
         else:
@@ -113,7 +119,11 @@ def shard_batches(
     if isinstance(definition.input, RecordInput):
         records = source.read_records(start, start + len(order), definition.input.schema)
         num_batches = plan.num_batches(epoch, piece.shard)
-        for number in range(piece.committed, num_batches):
+        stop = min(num_batches, piece.stop or num_batches)
+        if piece.committed >= stop:
+            # The rear part of a shard that is shorter than others.
+            yield FedBatch(epoch, piece.shard, piece.committed, None, finished=True)
+        for number in range(piece.committed, stop):
             chosen = order[number * plan.minibatch_size : (number + 1) * plan.minibatch_size]
             reseed(derive_seed(plan.seed, epoch, piece.shard, number, 2))
             batch = make_batch(

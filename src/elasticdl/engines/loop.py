@@ -1,60 +1,156 @@
 """The training loop: all that the engines share of what happens between two steps.
 
-    while epochs are left:
-        while the epoch has batches:
-            take the batches up to the next step somebody looks at
-            commit them                      (the engine's part: here, or on many workers)
-            ledger.advance                   (now they are in the model, exactly once)
-            evaluate, checkpoint, report     (if it is time)
-        evaluate, tell the callbacks, next epoch
+    until the job is over:
+        prepare      the epoch's data is done: tell the callbacks, next epoch;
+                     an evaluation is due: begin it
+        begin        who takes part (on many workers: who joins takes over a peer's state)
+        commit       batches: they are in the model now, and in the ledger, exactly once;
+                     or one more shard of the validation data: what was measured is added up
+        look         checkpoint and report if it is time
 
+Each turn makes one commit, and all that is remembered between two turns is in the `Place` and
+in the model's state: together they are a checkpoint, and what a worker that joins takes over.
 What is looked at is decided by absolute step numbers, so a run that was killed and resumed
-looks at the same steps as one that was not. The place in the job (`Place`) and the model's
-state together are a checkpoint; everything else can be made again from the job.
+looks at the same steps as one that was not, and so do all workers of a run.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
+from elasticdl.artifacts.checkpoint import Checkpoint, SavedCheckpoint
 from elasticdl.data.batch import Batch, arrays_bytes, leaves
-from elasticdl.engines.place import Place
+from elasticdl.engines.place import Evaluation, Place
+from elasticdl.engines.prefetch import Prefetch
 from elasticdl.errors import NonFiniteLossError, TrainingError
 from elasticdl.evaluation.metrics import add_states
-from elasticdl.events import Checkpointed, EpochFinished, Evaluated, EventLog, StepCommitted
-from elasticdl.sharding.ledger import Row
+from elasticdl.events import (
+    Checkpointed,
+    CommittedRow,
+    EpochFinished,
+    Evaluated,
+    Event,
+    StepCommitted,
+)
+from elasticdl.sharding.ledger import Ledger, Piece, Row
 
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Reporter
     from elasticdl.engines.feed import FedBatch
-    from elasticdl.engines.prefetch import Prefetch
     from elasticdl.job import TrainingOptions
-    from elasticdl.training.trainer import MetricStates, StepResult, Trainer
+    from elasticdl.training.trainer import MetricStates, Trainer
 
 # A group of steps is one call: long enough to cost nothing, short enough to see the loss move.
 _MAX_GROUP_STEPS = 32
 _MAX_GROUP_S = 0.25
 _MAX_GROUP_BYTES = 64 * 2**20
-_EVENT_INTERVAL_S = 1.0
 # Checkpoints by time: not oftener than this, and so seldom that training stands still for half a
 # percent of it. (One percent is promised; one checkpoint may take longer than the one before.)
 _CHECKPOINT_INTERVAL_S = 30.0
 _CHECKPOINT_BLOCKED_SHARE = 0.005
 
 
-class Committer(Protocol):
-    """Brings batches into the model: the one thing engines do differently."""
+@dataclass(frozen=True, eq=False)
+class Commit:
+    """What was committed, by whomever.
 
-    def commit(self, batches: list[FedBatch]) -> tuple[StepResult, list[Row]]:
-        """Make one update for each batch; return what it came to and what was committed."""
+    Attributes:
+        rows: What each slot brought in.
+        slots: Who took part and gets further batches.
+        metrics: Metric states over all examples of it; empty if there was none.
+        losses: One float32 for each step this process made itself.
+        lost: Slots whose worker is known to be dead.
+        stop: The training ends here.
+    """
+
+    rows: Sequence[Row]
+    slots: Collection[int]
+    metrics: MetricStates = field(default_factory=dict)
+    losses: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, np.float32))
+    lost: Collection[int] = ()
+    stop: bool = False
+
+
+class Committer(Protocol):
+    """Brings batches into the model: the one thing engines do differently.
+
+    Attributes:
+        max_group_steps: How many batches one commit may bring in.
+        patience_steps: Commits a slot may miss before its piece goes to another.
+    """
+
+    max_group_steps: int
+    patience_steps: int
+
+    def begin(self) -> None:
+        """Agree on who takes part in the next commit.
+
+        A process that had fallen behind takes over a peer's state meanwhile (`Loop.join`).
+        """
         ...
+
+    def commit(self, batches: Sequence[FedBatch], place: Place) -> Commit | None:
+        """Make one update for each batch, or with no batch take part in that of others.
+
+        Returns:
+            None if there was no agreement: then nothing has happened.
+        """
+        ...
+
+    def commit_evaluation(self, states: MetricStates, row: Row | None) -> Commit | None:
+        """Add up what the workers measured, each on its own shard of the validation data."""
+        ...
+
+    def publishes(self) -> bool:
+        """Whether this process is the one to hand out checkpoints."""
+        ...
+
+
+class EventSink(Protocol):
+    """Takes events: `events.EventLog`, or what carries them to one."""
+
+    def write(self, event: Event) -> None:
+        """Take one."""
+        ...
+
+    def publish(self) -> None:
+        """Make sure of those before."""
+        ...
+
+
+class CheckpointSink(Protocol):
+    """Takes checkpoints: `artifacts.checkpoint.CheckpointStore`, or what carries them to one."""
+
+    def save_in_background(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
+        """Take one."""
+        ...
+
+    def wait(self) -> None:
+        """Return when nothing is being written."""
+        ...
+
+    def take_saved(self) -> list[SavedCheckpoint]:
+        """Return what was written since the last call."""
+        ...
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The records to evaluate on while training.
+
+    Attributes:
+        num_shards: Into how many they are cut.
+        batches: Number of a shard -> its batches.
+    """
+
+    num_shards: int
+    batches: Callable[[int], Iterator[Batch]]
 
 
 @dataclass
@@ -65,42 +161,52 @@ class Loop:
         options: How to train.
         trainer: The model.
         committer: How batches get into it.
-        feed: The batches of this slot.
+        open_feed: (Ledger, slots) -> the batches of this slot from there on.
         slot: Which one it is.
         num_records: Records in an epoch, for people.
         events: What happened.
         checkpoints: Where states are kept.
         checkpoint_metadata: What else a checkpoint says (the plan, the data).
         reporter: Who tells people.
-        evaluate: Runs the validation data through the model; None if there is none.
+        validation: What to evaluate on; None if there is nothing.
         place: Where the job stands.
         safe_point: Called where weights and ledger agree, so that a run may be ended there.
-        hooks_state: What the callbacks remembered at the checkpoint that is gone on from.
+        checkpoint_is_due: Says when to checkpoint; None decides by steps or by time.
+        event_interval_s: Steps are told together that were made within it.
         metrics: The last ones known.
+        slots: Who trains: those of the last commit.
     """
 
     options: TrainingOptions
     trainer: Trainer
     committer: Committer
-    feed: Prefetch[FedBatch]
+    open_feed: Callable[[Ledger, Collection[int]], Iterator[FedBatch]]
     slot: int
     num_records: int
-    events: EventLog
-    checkpoints: CheckpointStore
+    events: EventSink
+    checkpoints: CheckpointSink
     checkpoint_metadata: Mapping[str, Any]
     reporter: Reporter
-    evaluate: Callable[[], dict[str, Any]] | None
+    validation: Validation | None
     place: Place
     safe_point: Callable[[], None]
-    hooks_state: Mapping[str, Any] | None = None
+    checkpoint_is_due: Callable[[], bool] | None = None
+    event_interval_s: float = 1.0
     metrics: dict[str, Any] = field(default_factory=dict)
+    slots: Collection[int] = ()
 
     def __post_init__(self) -> None:
+        self._begun = False
+        self._hooks_state: Mapping[str, Any] | None = None
+        self._feed: Prefetch[FedBatch] | None = None
+        self._group: list[FedBatch] = []
+        self._forget_the_past()
+
+    def _forget_the_past(self) -> None:
         now = time.monotonic()
         self._last_event_s = now
         self._last_checkpoint_s = now
         self._last_checkpoint_step = self.trainer.step
-        self._last_evaluated_step = -1
         self._best_step = -1
         # What has happened since the last checkpoint would be lost.
         self._unsaved = False
@@ -109,8 +215,54 @@ class Loop:
         # The first call compiles; until the second one a step is taken to be slow.
         self._step_s = _MAX_GROUP_S
         self._num_calls = 0
-        self._rows: list[tuple[int, int, int, int, int]] = []
+        self._rows: list[CommittedRow] = []
         self._since_event: list[MetricStates] = []
+
+    # --- taking over a state --------------------------------------------------------------
+
+    def checkpoint(self) -> Checkpoint:
+        """Return all that is needed to go on from here, elsewhere or later."""
+        return Checkpoint(
+            step=self.trainer.step,
+            state=self.trainer.state(),
+            metadata={
+                **self.checkpoint_metadata,
+                "place": self.place.to_json(),
+                "slots": sorted(self.slots),
+                "hooks": self.trainer.hooks.state(),
+                "metrics": self.metrics,
+            },
+        )
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint of an earlier attempt, whose workers are gone.
+
+        Raises:
+            CorruptCheckpointError: It is not of this model.
+        """
+        slots = self.slots
+        self.join(checkpoint)
+        self.slots = slots
+        self.place = self.place.without_slots()
+
+    def join(self, checkpoint: Checkpoint) -> None:
+        """Take over the state of a peer, and train beside it.
+
+        Raises:
+            CorruptCheckpointError: It is not of this model.
+        """
+        self.trainer.load_state(checkpoint.state)
+        self.place = Place.from_json(checkpoint.metadata["place"])
+        self.metrics = dict(checkpoint.metadata["metrics"])
+        self.slots = checkpoint.metadata["slots"]
+        self._hooks_state = checkpoint.metadata["hooks"]
+        if self._begun:
+            self.trainer.hooks.load_state(self._hooks_state)
+        self._forget_the_past()
+        self._group = []
+        self.close_feed()
+
+    # --- the loop -------------------------------------------------------------------------
 
     def run(self) -> dict[str, Any]:
         """Train to the end; returns the last metrics.
@@ -120,21 +272,16 @@ class Loop:
         """
         hooks = self.trainer.hooks
         hooks.train_begin()
-        if self.hooks_state is not None:
+        self._begun = True
+        if self._hooks_state is not None:
             # After train_begin: there callbacks forget what they remember.
-            hooks.load_state(self.hooks_state)
-        self._deal()
-        while not self._is_over():
-            if not self.place.epoch_begun:
-                hooks.epoch_begin(self.place.ledger.epoch)
-                self.place = replace(self.place, epoch_begun=True)
-            while not self.place.ledger.epoch_done and not self._is_over():
-                self._advance()
+            hooks.load_state(self._hooks_state)
+        try:
+            self._deal(self.slots)
+            while self._turn():
                 self.safe_point()
-            if self.place.ledger.epoch_done:
-                self._end_epoch()
-        if self._last_evaluated_step != self.trainer.step:
-            self._evaluate()
+        finally:
+            self.close_feed()
         hooks.train_end(self.metrics)
         self._write_step_event()
         if self._unsaved:
@@ -149,78 +296,136 @@ class Loop:
             self._checkpoint()
         self._wait_for_checkpoints()
 
+    def close_feed(self) -> None:
+        """End the thread that makes batches."""
+        if self._feed is not None:
+            self._feed.close()
+        self._feed = None
+
+    def _turn(self) -> bool:
+        """Do the one next thing; return whether there was any."""
+        if not self._prepare_commit():
+            return False
+        # From here to the commit nothing may be begun anew: the others wait for this process.
+        self.committer.begin()
+        if self.place.evaluation is not None:
+            self._evaluate_a_shard(self.place.evaluation)
+        else:
+            self._advance()
+        return True
+
+    def _prepare_commit(self) -> bool:
+        """Do what concerns nobody else; return False if there is nothing left to commit."""
+        hooks = self.trainer.hooks
+        while True:
+            if self._evaluation_is_due():
+                if self.place.evaluation is None and self.validation is not None:
+                    hooks.test_begin()
+                    ledger = Ledger(self.validation.num_shards).deal(self.slots)
+                    self.place = replace(self.place, evaluation=Evaluation(ledger))
+                return True
+            if self.place.ledger.epoch_done:
+                self._end_epoch()
+                continue
+            if self._is_over():
+                return False
+            if not self.place.epoch_begun:
+                hooks.epoch_begin(self.place.ledger.epoch)
+                self.place = replace(self.place, epoch_begun=True)
+            return True
+
+    def _is_over(self) -> bool:
+        return (
+            self.place.stopped
+            or self.place.ledger.epoch >= self.options.num_epochs
+            or bool(self.options.max_steps and self.trainer.step >= self.options.max_steps)
+        )
+
+    def _deal(self, slots: Collection[int]) -> None:
+        self.place = replace(self.place, ledger=self.place.ledger.deal(slots))
+
     # --- one group of steps -----------------------------------------------------------
 
     def _advance(self) -> None:
-        group = self._next_group()
-        if not group:
-            return
-        started = time.monotonic()
-        if self.trainer.hooks.observes_batches:
-            self.trainer.hooks.batch_begin(group[0].number)
+        hooks = self.trainer.hooks
+        if not self._group:
+            self._group = self._next_group()
+            if hooks.observes_batches and self._group:
+                hooks.batch_begin(self._group[0].number)
+        group, before, started = self._group, self.place.ledger, time.monotonic()
         try:
-            result, rows = self.committer.commit(group)
+            commit = self.committer.commit(group, self.place)
         except TrainingError as error:
-            raise type(error)(
-                f"{error}\n  It happened in epoch {group[0].epoch + 1}, shard {group[0].shard}, "
-                f"batches {group[0].number} to {group[-1].number}."
-            ) from error
-        self._check_finite(result, group)
-        self.place = replace(
-            self.place,
-            ledger=self.place.ledger.advance(rows),
-            epoch_states=add_states([self.place.epoch_states, result.metrics]),
-        )
-        self._unsaved = True
-        self._deal()
+            raise type(error)(f"{error}\n  {_where(group)}") from error
+        if commit is None:
+            return
+        self._check_finite(commit, group)
+        self._group = []
+        self._enter(commit)
+        if group and hooks.observes_batches:
+            hooks.batch_end(group[0].number, self.trainer.training_metrics.results(commit.metrics))
         self._num_calls += 1
         if self._num_calls > 1:
-            self._step_s = (time.monotonic() - started) / len(group)
-        if self.trainer.hooks.observes_batches:
-            self.trainer.hooks.batch_end(
-                group[0].number, self.trainer.training_metrics.results(result.metrics)
-            )
-        self._remember(group, result)
-        self._look(self.trainer.step)
+            self._step_s = (time.monotonic() - started) / max(1, len(group))
+        self._remember(commit, before)
+        self._look()
+
+    def _enter(self, commit: Commit) -> None:
+        """Write into the ledger what is in the model."""
+        ledger = self.place.ledger.advance(commit.rows)
+        if commit.lost:
+            ledger = ledger.lost(commit.lost)
+        self.slots = commit.slots
+        ledger = ledger.missed(np.fromiter(self.slots, np.int64), self.committer.patience_steps)
+        self.place = replace(
+            self.place,
+            ledger=ledger.deal(self.slots),
+            epoch_states=add_states([self.place.epoch_states, commit.metrics]),
+            stopped=self.place.stopped or commit.stop,
+        )
+        self._unsaved = True
 
     def _next_group(self) -> list[FedBatch]:
         """Take the batches up to the next step that somebody looks at."""
-        first = self._next_batch()
-        if first is None or first.batch is None:
+        piece = self.place.ledger.piece_of(self.slot)
+        if piece is None:
             return []
+        feed = self._feed_at(piece)
+        first = feed.take()
         group = [first]
-        limit = self._group_limit(first.batch)
+        limit = 1 if first.batch is None else self._group_limit(first.batch)
         while len(group) < limit and not group[-1].finished:
-            following = self.feed.peek()
-            if following is None or not _alike(first.batch, following.batch):
+            following = feed.peek()
+            if following is None or not _follows(group[-1], following):
                 break
-            group.append(self.feed.take())
+            group.append(feed.take())
         return group
 
-    def _next_batch(self) -> FedBatch | None:
-        """Take one batch; a shard without any is entered in the ledger at once."""
-        following = self.feed.peek()
-        if following is None:
-            raise RuntimeError(f"The feed ended before the ledger did: {self.place.ledger}")
-        following = self.feed.take()
-        piece = self.place.ledger.piece_of(self.slot)
-        if piece is None or (following.epoch, following.shard, following.number) != (
-            self.place.ledger.epoch,
-            piece.shard,
-            piece.committed,
-        ):
-            raise RuntimeError(f"The feed and the ledger disagree: {following}, {piece}")
-        if following.batch is None:
-            row = Row(self.slot, 0, finished=True)
-            self.place = replace(self.place, ledger=self.place.ledger.advance([row]))
-            self._deal()
-        return following
+    def _feed_at(self, piece: Piece) -> Prefetch[FedBatch]:
+        """Return a feed whose next batch is that of the ledger."""
+        for feed in (self._feed, None):
+            if feed is None:
+                self.close_feed()
+                batches = self.open_feed(self.place.ledger, self.slots)
+                feed = self._feed = Prefetch(batches, _size_of)  # noqa: PLW2901
+            following = feed.peek()
+            if following is not None and (following.epoch, following.shard, following.number) == (
+                self.place.ledger.epoch,
+                piece.shard,
+                piece.committed,
+            ):
+                return feed
+        raise RuntimeError(f"The feed and the ledger disagree: {following}, {piece}")
 
     def _group_limit(self, batch: Batch) -> int:
         if self.trainer.hooks.observes_batches:
             return 1
-        limits = [_MAX_GROUP_STEPS, int(_MAX_GROUP_S / max(self._step_s, 1e-9)) or 1]
-        limits.append(max(1, _MAX_GROUP_BYTES // max(1, arrays_bytes((batch.features,)))))
+        limits = [
+            _MAX_GROUP_STEPS,
+            self.committer.max_group_steps,
+            int(_MAX_GROUP_S / max(self._step_s, 1e-9)) or 1,
+            max(1, _MAX_GROUP_BYTES // max(1, arrays_bytes((batch.features,)))),
+        ]
         step = self.trainer.step
         observed = (self.options.evaluation_steps, self.options.checkpoint_steps)
         limits.extend(interval - step % interval for interval in observed if interval)
@@ -228,43 +433,57 @@ class Loop:
             limits.append(self.options.max_steps - step)
         return min(limits)
 
-    def _check_finite(self, result: StepResult, group: list[FedBatch]) -> None:
-        bad = np.flatnonzero(~np.isfinite(result.losses))
+    def _check_finite(self, commit: Commit, group: list[FedBatch]) -> None:
+        bad = np.flatnonzero(~np.isfinite(commit.losses))
         if not bad.size:
             return
         at = group[int(bad[0])]
         step = self.trainer.step - len(group) + int(bad[0]) + 1
         raise NonFiniteLossError(
-            f"The loss is {result.losses[bad[0]]} at step {step} (epoch {at.epoch + 1}, shard "
+            f"The loss is {commit.losses[bad[0]]} at step {step} (epoch {at.epoch + 1}, shard "
             f"{at.shard}, batch {at.number}). The training stopped; the last good checkpoint is "
             f"of step {self._last_checkpoint_step}. Lower the learning rate, or look for NaN and "
             "huge values in the data of that batch."
         )
 
-    # --- what is looked at ------------------------------------------------------------
+    # --- evaluation -------------------------------------------------------------------
 
-    def _look(self, step: int) -> None:
-        options = self.options
-        if options.evaluation_steps and step % options.evaluation_steps == 0:
-            self._evaluate()
-        if options.checkpoint_steps:
-            due = step % options.checkpoint_steps == 0
-        else:
-            due = time.monotonic() - self._last_checkpoint_s > self._checkpoint_interval_s()
-        if due and self._unsaved:
-            self._checkpoint()
-        if time.monotonic() - self._last_event_s > _EVENT_INTERVAL_S:
-            self._write_step_event()
+    def _evaluation_is_due(self) -> bool:
+        if self.validation is None or self.place.evaluated_step == self.trainer.step:
+            return False
+        interval, step = self.options.evaluation_steps, self.trainer.step
+        if self._is_over() or (not interval and self.place.ledger.epoch_done):
+            return True
+        return bool(interval and step and step % interval == 0)
 
-    def _checkpoint_interval_s(self) -> float:
-        return max(_CHECKPOINT_INTERVAL_S, self._blocked_s / _CHECKPOINT_BLOCKED_SHARE)
-
-    def _evaluate(self) -> None:
-        if self.evaluate is None:
+    def _evaluate_a_shard(self, now: Evaluation) -> None:
+        assert self.validation is not None  # noqa: S101 - it is due
+        piece = now.ledger.piece_of(self.slot)
+        states: MetricStates = {}
+        row = None
+        if piece is not None:
+            for batch in self.validation.batches(piece.shard):
+                states = add_states([states, self.trainer.evaluate(batch)])
+            row = Row(self.slot, 0, finished=True)
+        commit = self.committer.commit_evaluation(states, row)
+        if commit is None:
             return
-        self._last_evaluated_step = self.trainer.step
-        self.trainer.hooks.test_begin()
-        metrics = self.evaluate()
+        self.slots = commit.slots
+        ledger = now.ledger.advance(commit.rows).lost(commit.lost)
+        ledger = ledger.missed(np.fromiter(self.slots, np.int64), self.committer.patience_steps)
+        now = Evaluation(ledger.deal(self.slots), add_states([now.states, commit.metrics]))
+        self.place = replace(
+            self.place,
+            evaluation=now,
+            # A slot that died meanwhile has lost what it was to train on as well.
+            ledger=self.place.ledger.lost(commit.lost),
+        )
+        if now.ledger.epoch_done:
+            self._end_evaluation(now.states)
+
+    def _end_evaluation(self, states: MetricStates) -> None:
+        metrics = self.trainer.evaluation_metrics.results(states)
+        self.place = replace(self.place, evaluation=None, evaluated_step=self.trainer.step)
         self.trainer.hooks.test_end(metrics)
         self.metrics.update({f"val_{name}": value for name, value in metrics.items()})
         self._write_step_event()
@@ -278,8 +497,6 @@ class Loop:
             self._checkpoint(best=True)
 
     def _end_epoch(self) -> None:
-        if not self.options.evaluation_steps:
-            self._evaluate()
         epoch = self.place.ledger.epoch
         # The training's own come first, as people read them.
         self.metrics = {
@@ -294,27 +511,38 @@ class Loop:
         self.place = Place(
             ledger=self.place.ledger.next_epoch(),
             best_loss=self.place.best_loss,
-            stopped=self.trainer.hooks.stop_requested,
+            stopped=self.place.stopped or self.trainer.hooks.stop_requested,
+            evaluated_step=self.place.evaluated_step,
         )
         self._unsaved = True
-        self._deal()
+        self._deal(self.slots)
+
+    # --- checkpoints ------------------------------------------------------------------
+
+    def _look(self) -> None:
+        if self._checkpoint_is_due() and self._unsaved:
+            self._checkpoint()
+        if time.monotonic() - self._last_event_s >= self.event_interval_s:
+            self._write_step_event()
+
+    def _checkpoint_is_due(self) -> bool:
+        if self.options.checkpoint_steps:
+            return self.trainer.step % self.options.checkpoint_steps == 0
+        if self.checkpoint_is_due is not None:
+            return self.checkpoint_is_due()
+        interval_s = max(_CHECKPOINT_INTERVAL_S, self._blocked_s / _CHECKPOINT_BLOCKED_SHARE)
+        return time.monotonic() - self._last_checkpoint_s > interval_s
 
     def _checkpoint(self, *, best: bool = False) -> None:
+        if not self.committer.publishes():
+            return
         started = time.monotonic()
-        state = self.trainer.state()
-        _check_finite_state(state, self.trainer.step, self._last_checkpoint_step)
-        metadata = {
-            **self.checkpoint_metadata,
-            "place": self.place.to_json(),
-            "hooks": self.trainer.hooks.state(),
-            "metrics": self.metrics,
-        }
+        checkpoint = self.checkpoint()
+        _check_finite_state(checkpoint.state, self.trainer.step, self._last_checkpoint_step)
         self._write_step_event()
         # The store knows how long it kept us; the copy before that counts as well.
         self._copied_s[self.trainer.step] = time.monotonic() - started
-        self.checkpoints.save_in_background(
-            Checkpoint(step=self.trainer.step, state=state, metadata=metadata), best=best
-        )
+        self.checkpoints.save_in_background(checkpoint, best=best)
         self._last_checkpoint_s = time.monotonic()
         self._blocked_s = self._last_checkpoint_s - started
         self._last_checkpoint_step = self.trainer.step
@@ -343,18 +571,23 @@ class Loop:
 
     # --- telling ----------------------------------------------------------------------
 
-    def _remember(self, group: list[FedBatch], result: StepResult) -> None:
-        first, last = group[0], group[-1]
-        self._rows.append((first.epoch, self.slot, first.shard, first.number, last.number + 1))
-        self._since_event.append(result.metrics)
-        seen = self.place.epoch_states["loss"][1] if self.place.epoch_states else 0
-        loss = float(np.mean(result.losses))
+    def _remember(self, commit: Commit, before: Ledger) -> None:
+        for row in commit.rows:
+            piece = before.piece_of(row.slot)
+            if piece is not None and row.num_batches:
+                stop = piece.committed + row.num_batches
+                self._rows.append((before.epoch, row.slot, piece.shard, piece.committed, stop))
+        if "loss" not in commit.metrics:
+            return
+        self._since_event.append(commit.metrics)
+        total, count = commit.metrics["loss"]
+        seen = self.place.epoch_states["loss"][1]
         self.reporter.advanced(
-            first.epoch * self.num_records + int(seen),
+            before.epoch * self.num_records + int(seen),
             {
-                "epoch": f"{first.epoch + 1}/{self.options.num_epochs}",
+                "epoch": f"{before.epoch + 1}/{self.options.num_epochs}",
                 "step": str(self.trainer.step),
-                "loss": f"{loss:.4g}",
+                "loss": f"{float(total / count):.4g}",
             },
         )
 
@@ -369,25 +602,47 @@ class Loop:
                     num_records=int(count),
                     loss=float(total / count),
                     records_per_s=float(count / max(now - self._last_event_s, 1e-9)),
-                    rows=_joined(self._rows),
+                    rows=joined_rows(self._rows),
                 )
             )
         self._rows, self._since_event, self._last_event_s = [], [], now
 
-    def _deal(self) -> None:
-        self.place = replace(self.place, ledger=self.place.ledger.deal([self.slot]))
 
-    def _is_over(self) -> bool:
-        return (
-            self.place.stopped
-            or self.place.ledger.epoch >= self.options.num_epochs
-            or bool(self.options.max_steps and self.trainer.step >= self.options.max_steps)
-        )
+def joined_rows(rows: Sequence[CommittedRow]) -> list[CommittedRow]:
+    """Return rows with neighbours of one shard made one."""
+    joined: list[CommittedRow] = []
+    last_of: dict[int, int] = {}
+    for row in rows:
+        slot = row[1]
+        at = last_of.get(slot)
+        if at is not None and joined[at][:3] == row[:3] and joined[at][4] == row[3]:
+            joined[at] = (*joined[at][:4], row[4])
+        else:
+            last_of[slot] = len(joined)
+            joined.append(row)
+    return joined
 
 
-def _alike(one: Batch, other: Batch | None) -> bool:
-    """Whether two batches can be steps of one group."""
-    if other is None or one.num_examples != other.num_examples:
+def _size_of(fed: FedBatch) -> int:
+    return 0 if fed.batch is None else arrays_bytes((fed.batch.features, fed.batch.labels))
+
+
+def _where(group: Sequence[FedBatch]) -> str:
+    if not group:
+        return "It happened on another worker's batch."
+    first, last = group[0], group[-1]
+    return (
+        f"It happened in epoch {first.epoch + 1}, shard {first.shard}, "
+        f"batches {first.number} to {last.number}."
+    )
+
+
+def _follows(before: FedBatch, after: FedBatch) -> bool:
+    """Whether two batches stand beside each other and can be steps of one group."""
+    if (after.epoch, after.shard, after.number) != (before.epoch, before.shard, before.number + 1):
+        return False
+    one, other = before.batch, after.batch
+    if one is None or other is None or one.num_examples != other.num_examples:
         return False
     mine, theirs = leaves((one.features, one.labels)), leaves((other.features, other.labels))
     return len(mine) == len(theirs) and all(
@@ -407,17 +662,6 @@ def _check_finite_state(state: Mapping[str, Any], step: int, last_good: int) -> 
                 f"good checkpoint is of step {last_good}. Lower the learning rate or clip "
                 "gradients."
             )
-
-
-def _joined(rows: list[tuple[int, int, int, int, int]]) -> list[tuple[int, int, int, int, int]]:
-    """Return rows with neighbours of one shard made one."""
-    joined: list[tuple[int, int, int, int, int]] = []
-    for row in rows:
-        if joined and joined[-1][:3] == row[:3] and joined[-1][4] == row[3]:
-            joined[-1] = (*joined[-1][:4], row[4])
-        else:
-            joined.append(row)
-    return joined
 
 
 def _in_words(metrics: Mapping[str, Any], prefix: str = "") -> str:

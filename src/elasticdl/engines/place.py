@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,19 @@ from elasticdl.sharding.ledger import Ledger
 
 if TYPE_CHECKING:
     from elasticdl.training.trainer import MetricStates
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An evaluation on its way.
+
+    Attributes:
+        ledger: Which shards of the validation data are in the states.
+        states: Metric states so far.
+    """
+
+    ledger: Ledger
+    states: MetricStates = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -25,6 +38,8 @@ class Place:
         epoch_states: Metric states of this epoch's steps so far.
         best_loss: Lowest validation loss so far.
         stopped: A callback has ended the training.
+        evaluation: The evaluation that is going on; None while training.
+        evaluated_step: The last step that was evaluated; -1 before the first.
     """
 
     ledger: Ledger
@@ -32,30 +47,66 @@ class Place:
     epoch_states: MetricStates = field(default_factory=dict)
     best_loss: float = math.inf
     stopped: bool = False
+    evaluation: Evaluation | None = None
+    evaluated_step: int = -1
+
+    def without_slots(self) -> Place:
+        """Return the place with all that was in somebody's hands waiting for the next."""
+        return replace(
+            self,
+            ledger=self.ledger.lost(self.ledger.in_hand),
+            evaluation=None
+            if self.evaluation is None
+            else replace(
+                self.evaluation,
+                ledger=self.evaluation.ledger.lost(self.evaluation.ledger.in_hand),
+            ),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
         return {
             "ledger": self.ledger.to_json(),
             "epoch_begun": self.epoch_begun,
-            "epoch_states": {
-                name: [np.asarray(array).tolist() for array in arrays]
-                for name, arrays in self.epoch_states.items()
-            },
+            "epoch_states": _to_lists(self.epoch_states),
             "best_loss": None if math.isinf(self.best_loss) else self.best_loss,
             "stopped": self.stopped,
+            "evaluation": None
+            if self.evaluation is None
+            else {
+                "ledger": self.evaluation.ledger.to_json(),
+                "states": _to_lists(self.evaluation.states),
+            },
+            "evaluated_step": self.evaluated_step,
         }
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Place:
         """Return the place `to_json` wrote."""
+        evaluation = values["evaluation"]
         return Place(
             ledger=Ledger.from_json(values["ledger"]),
             epoch_begun=values["epoch_begun"],
-            epoch_states={
-                name: tuple(np.asarray(array, dtype=np.float64) for array in arrays)
-                for name, arrays in values["epoch_states"].items()
-            },
+            epoch_states=_to_arrays(values["epoch_states"]),
             best_loss=math.inf if values["best_loss"] is None else values["best_loss"],
             stopped=values["stopped"],
+            evaluation=None
+            if evaluation is None
+            else Evaluation(
+                Ledger.from_json(evaluation["ledger"]), _to_arrays(evaluation["states"])
+            ),
+            evaluated_step=values["evaluated_step"],
         )
+
+
+def _to_lists(states: MetricStates) -> dict[str, Any]:
+    return {
+        name: [np.asarray(array).tolist() for array in arrays] for name, arrays in states.items()
+    }
+
+
+def _to_arrays(states: Mapping[str, Any]) -> MetricStates:
+    return {
+        name: tuple(np.asarray(array, dtype=np.float64) for array in arrays)
+        for name, arrays in states.items()
+    }

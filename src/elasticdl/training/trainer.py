@@ -133,9 +133,11 @@ class Trainer(Protocol):
 
     Attributes:
         step: Number of updates made so far.
+        slot: Which worker this is, for randomness; a spare learns it after it was made.
     """
 
     step: int
+    slot: int
 
     @property
     def training_metrics(self) -> Metrics:

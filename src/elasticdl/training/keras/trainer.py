@@ -68,9 +68,10 @@ class KerasTrainer:
         keras.utils.set_random_seed(seed % 2**32)
         _restart_names()
         self.step = 0
+        self.slot = slot
         self._definition = definition
         self._minibatch_size = minibatch_size
-        self._seeds = (seed % 2**31, slot)
+        self._seed = seed % 2**31
         self.model: keras.Model = definition.create_model()
         self._adapt = inputs.build(self.model, example.features, definition.origin)
         self._trainable = self.model.trainable_variables
@@ -183,7 +184,7 @@ class KerasTrainer:
 
     # --- the steps, as TensorFlow sees them ---------------------------------------------
 
-    def _train_group(self, features: Any, labels: Any, step: tf.Tensor) -> Any:
+    def _train_group(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
         """Make one update for each entry of the first axis."""
         num_steps = tf.shape(leaves(features)[0])[0]
 
@@ -192,7 +193,9 @@ class KerasTrainer:
                 return array[i]
 
             return self._train_one(
-                map_arrays(pick, features), map_arrays(pick, labels), step + tf.cast(i, tf.int64)
+                map_arrays(pick, features),
+                map_arrays(pick, labels),
+                at + tf.stack([tf.cast(i, tf.int64), tf.constant(0, tf.int64)]),
             )
 
         # The structure of the metrics is only known from a trace: ask a throw-away one.
@@ -202,7 +205,7 @@ class KerasTrainer:
             for _, metrics in results[1:]:
                 total = tf.nest.map_structure(tf.add, total, metrics)
             return tf.stack([loss for loss, _ in results]), total
-        zeros = self._zero_metrics(features, labels, step)
+        zeros = self._zero_metrics(features, labels, at)
 
         def body(i: tf.Tensor, losses: tf.TensorArray, total: Any) -> Any:
             loss, metrics = one(i)
@@ -216,12 +219,12 @@ class KerasTrainer:
         )
         return losses.stack(), total
 
-    def _zero_metrics(self, features: Any, labels: Any, step: tf.Tensor) -> Any:
+    def _zero_metrics(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
         def first(array: tf.Tensor) -> tf.Tensor:
             return array[0]
 
         trace = tf.function(
-            lambda: self._train_one(map_arrays(first, features), map_arrays(first, labels), step)[
+            lambda: self._train_one(map_arrays(first, features), map_arrays(first, labels), at)[
                 1
             ],
             autograph=False,
@@ -229,15 +232,15 @@ class KerasTrainer:
         shapes = trace.get_concrete_function().structured_outputs
         return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), shapes)
 
-    def _train_one(self, features: Any, labels: Any, step: tf.Tensor) -> tuple[Any, dict[str, Any]]:
-        outputs, loss, gradients = self._forward_backward(features, labels, step)
+    def _train_one(self, features: Any, labels: Any, at: tf.Tensor) -> tuple[Any, dict[str, Any]]:
+        outputs, loss, gradients = self._forward_backward(features, labels, at)
         self.optimizer.apply(gradients, self._trainable)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         return loss, self.training_metrics.states(loss, outputs, labels, num_examples)
 
-    def _gradients(self, features: Any, labels: Any, step: tf.Tensor) -> Any:
+    def _gradients(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
         before = [tf.identity(v.value) for v in self._statistics]
-        outputs, loss, gradients = self._forward_backward(features, labels, step)
+        outputs, loss, gradients = self._forward_backward(features, labels, at)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         self._with_gradient = [i for i, g in enumerate(gradients) if g is not None]
         parts = [
@@ -266,30 +269,30 @@ class KerasTrainer:
                 change = tf.round(change)
             variable.assign_add(tf.cast(change, variable.dtype))
 
-    def _evaluate(self, features: Any, labels: Any, step: tf.Tensor) -> Any:
-        outputs = self._forward_without_trace(features, step)
+    def _evaluate(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
+        outputs = self._forward_without_trace(features, at)
         loss = None
         if self._definition.loss is not None and labels is not None:
             loss = self._loss(outputs, labels)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         return self.evaluation_metrics.states(loss, outputs, labels, num_examples)
 
-    def _predict(self, features: Any, labels: Any, step: tf.Tensor) -> Any:
+    def _predict(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
         del labels
-        return self._forward_without_trace(features, step)
+        return self._forward_without_trace(features, at)
 
-    def _forward_without_trace(self, features: Any, step: tf.Tensor) -> Any:
+    def _forward_without_trace(self, features: Any, at: tf.Tensor) -> Any:
         """Run the model for looking only: a layer fixed to `training=True` moves nothing."""
         before = [tf.identity(v.value) for v in self._statistics]
-        self._set_seeds(step)
+        self._set_seeds(at)
         outputs = self.model(self._adapt(features), training=False)
         with tf.control_dependencies(leaves(outputs)):
             for variable, old in zip(self._statistics, before, strict=True):
                 variable.assign(old)
             return map_arrays(tf.identity, outputs)
 
-    def _forward_backward(self, features: Any, labels: Any, step: tf.Tensor) -> Any:
-        self._set_seeds(step)
+    def _forward_backward(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
+        self._set_seeds(at)
         with tf.GradientTape() as tape:
             outputs = self.model(self._adapt(features), training=True)
             loss = self._loss(outputs, labels)
@@ -308,13 +311,15 @@ class KerasTrainer:
             loss += tf.cast(extra, tf.float32)
         return loss
 
-    def _set_seeds(self, step: tf.Tensor) -> None:
+    def _set_seeds(self, at: tf.Tensor) -> None:
         """Make all randomness of this step a function of (seed, step, slot)."""
-        seed, slot = self._seeds
+        step, slot = at[0], at[1]
         for number, variable in enumerate(self._seed_variables):
             values = tf.random.stateless_uniform(
                 variable.shape,
-                seed=tf.stack([step, tf.constant(seed + (slot << 32) + (number << 48), tf.int64)]),
+                seed=tf.stack(
+                    [step, slot * 2**32 + tf.constant(self._seed + (number << 48), tf.int64)]
+                ),
                 maxval=2**31 - 1,
                 dtype=tf.int32,
             )
@@ -342,7 +347,7 @@ class KerasTrainer:
         # A signature has no place for "no labels": an empty tuple stands for them.
         features, labels = map_arrays(tf.convert_to_tensor, arrays)
         tensors = (features, () if labels is None else labels)
-        at = tf.constant(step, tf.int64)
+        at = tf.constant([step, self.slot], tf.int64)
         axes = 2 if name == "train" else 1
         specs = map_arrays(
             lambda t: tf.TensorSpec(_open(t.shape, axes, fixed_axis), t.dtype), tensors
@@ -354,7 +359,7 @@ class KerasTrainer:
                     lambda features, labels, at: function(
                         features, None if isinstance(labels, tuple) and not labels else labels, at
                     ),
-                    (*specs, tf.TensorSpec([], tf.int64)),
+                    (*specs, tf.TensorSpec([2], tf.int64)),
                 )
             return self._compiled[key](*tensors, at)
         except NotANumpyFunctionError as error:

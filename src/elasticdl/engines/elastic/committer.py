@@ -1,0 +1,260 @@
+"""A step that all workers agree upon; see `agreement.py` for what they agree on.
+
+    begin    quorum; who has fallen behind takes over a peer's state
+    commit   gradients -> one sum over all workers -> agree -> one update, the same everywhere
+
+One flat float32 buffer travels: gradients, metric states, and a row for each slot. Workers
+without a batch add zeros to it, and the sum is divided once, by the summed count of examples.
+
+Callers: `worker.py` gives it to the loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl.engines.elastic.agreement import (
+    NUM_LIMBS,
+    Stance,
+    Verdict,
+    chain,
+    encode,
+    judge,
+)
+from elasticdl.engines.elastic.reports import Point
+from elasticdl.engines.loop import Commit
+from elasticdl.errors import NonFiniteLossError, TrainingError
+from elasticdl.training.trainer import Contribution
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Batch
+    from elasticdl.engines.elastic.quorum import Quorum
+    from elasticdl.engines.elastic.reports import History
+    from elasticdl.engines.feed import FedBatch
+    from elasticdl.engines.place import Place
+    from elasticdl.sharding.ledger import Row
+    from elasticdl.training.trainer import MetricStates, Trainer
+
+_FINGERPRINT_INTERVAL = 256
+
+
+class SupersededError(Exception):
+    """A younger process has this worker's slot: this one ends."""
+
+
+class DriftError(TrainingError):
+    """Workers that should have the same weights do not."""
+
+
+class Layout:
+    """Where in a flat buffer each metric state lies.
+
+    Args:
+        states: States like those to come; only names and shapes matter.
+    """
+
+    def __init__(self, states: MetricStates) -> None:
+        self._shapes = {
+            name: [np.shape(array) for array in arrays] for name, arrays in sorted(states.items())
+        }
+        self.size = sum(math.prod(s) for shapes in self._shapes.values() for s in shapes)
+
+    def write(self, states: MetricStates, buffer: np.ndarray[Any, Any]) -> None:
+        """Write states into a buffer of `size` numbers."""
+        flat = [
+            np.ravel(array) for name in self._shapes if name in states for array in states[name]
+        ]
+        if flat:
+            buffer[:] = np.concatenate(flat)
+
+    def read(self, buffer: np.ndarray[Any, Any]) -> MetricStates:
+        """Return the states in a buffer."""
+        states, at = {}, 0
+        for name, shapes in self._shapes.items():
+            arrays = []
+            for shape in shapes:
+                size = math.prod(shape)
+                arrays.append(buffer[at : at + size].astype(np.float64).reshape(shape))
+                at += size
+            states[name] = tuple(arrays)
+        return states
+
+
+class ElasticCommitter:
+    """See `loop.Committer`.
+
+    Args:
+        trainer: The model.
+        example: A batch like those to come: all is traced on it before the first quorum, so
+            that others do not wait for that.
+        evaluates: There is validation data.
+        num_slots: Most workers there can be.
+    """
+
+    max_group_steps = 1
+    # A replacement needs seconds; a death is told sooner, by the controller.
+    patience_steps = 50
+
+    def __init__(
+        self, trainer: Trainer, example: Batch, *, evaluates: bool, num_slots: int
+    ) -> None:
+        self._trainer = trainer
+        before = trainer.state()
+        contribution, result = trainer.gradients(example)
+        trainer.apply(contribution)
+        self._training = Layout(result.metrics)
+        self._evaluation = Layout(trainer.evaluate(example) if evaluates else {})
+        trainer.load_state(before)
+        sizes = [
+            contribution.buffer.size,
+            self._training.size,
+            self._evaluation.size,
+            num_slots * NUM_LIMBS,
+        ]
+        self._buffer = np.zeros(sum(sizes), np.float32)
+        self._gradients, self._metrics, self._measured, rows = np.split(
+            self._buffer, np.cumsum(sizes)[:-1]
+        )
+        self._table = rows.reshape(num_slots, NUM_LIMBS)
+        self._lost: list[int] = []
+        self._slots: Sequence[int] = ()
+        self.doing, self.doing_since_s = "preparing", time.monotonic()
+
+    def enter(self, quorum: Quorum, history: History, slot: int, incarnation: int) -> None:
+        """Take a slot; called before the first step."""
+        self._quorum, self._history = quorum, history
+        self._slot, self._incarnation = slot, incarnation
+
+    def tell_lost(self, slot: int) -> None:
+        """Let the others know, with the next step, that a slot's worker is dead."""
+        self._lost.append(slot)
+
+    @property
+    def slots(self) -> Sequence[int]:
+        """Who took part in the last commit."""
+        return self._slots
+
+    # --- loop.Committer ---------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """See `loop.Committer`."""
+        self._busy("waiting for the others")
+        self._quorum.start()
+
+    def commit(self, batches: Sequence[FedBatch], place: Place) -> Commit | None:
+        """See `loop.Committer`.
+
+        Raises:
+            NonFiniteLossError: The loss of the step is NaN or infinite; no worker applied it.
+            DriftError: Workers have different weights.
+            SupersededError: This process has to end.
+        """
+        stance = Stance(self._incarnation, stop=self._trainer.hooks.stop_requested)
+        self._buffer[:] = 0
+        if batches and not stance.stop:
+            fed = batches[0]
+            stance = replace(stance, finished=fed.finished, digest=fed.digest)
+            if fed.batch is not None:
+                self._busy(f"computing on shard {fed.shard}, batch {fed.number}")
+                contribution, result = self._trainer.gradients(fed.batch)
+                self._gradients[:] = contribution.buffer
+                self._training.write(result.metrics, self._metrics)
+                stance = replace(stance, num_examples=contribution.num_examples, num_batches=1)
+        verdict = self._agree(stance)
+        if verdict is None:
+            return None
+        metrics: MetricStates = {}
+        if verdict.num_examples:
+            metrics = self._training.read(self._metrics)
+            self._check_finite(metrics, place)
+            self._trainer.apply(Contribution(self._gradients, verdict.num_examples))
+        return self._entered(verdict, metrics)
+
+    def commit_evaluation(self, states: MetricStates, row: Row | None) -> Commit | None:
+        """See `loop.Committer`."""
+        self._buffer[:] = 0
+        self._evaluation.write(states, self._measured)
+        verdict = self._agree(Stance(self._incarnation, finished=row is not None))
+        if verdict is None:
+            return None
+        return self._entered(verdict, self._evaluation.read(self._measured))
+
+    def publishes(self) -> bool:
+        """See `loop.Committer`."""
+        return bool(self._slots) and self._slots[0] == self._slot
+
+    # --- the agreement ------------------------------------------------------------------------
+
+    def _agree(self, stance: Stance) -> Verdict | None:
+        point = self._history.point
+        stance = replace(
+            stance,
+            lineage=point.lineage,
+            lost=self._lost[0] + 1 if self._lost else 0,
+            fingerprint=self._fingerprint() if self._fingerprint_is_due() else 0,
+        )
+        encode(stance, self._slot, self._table)
+        self._busy("adding up")
+        verdict = None
+        if self._quorum.sum(self._buffer):
+            verdict = judge(self._table, self._slot, stance)
+        committed = self._quorum.vote(commit=verdict is not None and verdict.commits)
+        if verdict is not None and verdict.leave:
+            raise SupersededError(f"Slot {self._slot} has a younger worker.")
+        if verdict is not None and verdict.drifted:
+            raise DriftError(
+                f"The workers in slots {', '.join(map(str, verdict.drifted))} have other weights "
+                f"than slot {verdict.slots[0]} after the same {point.num_commits:,} commits. "
+                "Callbacks that change weights must do the same on every worker, and all machines "
+                "must compute alike. The job stopped; its last checkpoint is from before."
+            )
+        if verdict is not None and verdict.heal:
+            self._quorum.give_up_state()
+        if verdict is None or not committed:
+            return None
+        self._slots = verdict.slots
+        if self._lost and self._lost[0] in {*verdict.lost, *verdict.slots}:
+            self._lost.pop(0)
+        return verdict
+
+    def _entered(self, verdict: Verdict, metrics: MetricStates) -> Commit:
+        before = self._history.point
+        self._history.committed(Point(self._quorum.num_commits, chain(before.lineage, verdict)))
+        return Commit(
+            rows=verdict.rows,
+            slots=verdict.slots,
+            metrics=metrics,
+            lost=verdict.lost,
+            stop=verdict.stop,
+        )
+
+    def _check_finite(self, metrics: Mapping[str, tuple[Any, ...]], place: Place) -> None:
+        total, _ = metrics["loss"]
+        if np.isfinite(total):
+            return
+        raise NonFiniteLossError(
+            f"The loss is {float(total)} at step {self._trainer.step + 1} (epoch "
+            f"{place.ledger.epoch + 1}), summed over all workers. The training stopped and that "
+            "step was not made. Lower the learning rate, or look for NaN and huge values in the "
+            "data."
+        )
+
+    def _fingerprint_is_due(self) -> bool:
+        return self._quorum.num_commits % _FINGERPRINT_INTERVAL == 0
+
+    def _fingerprint(self) -> int:
+        digest = hashlib.blake2b(digest_size=8)
+        for path, array in sorted(self._trainer.state().items()):
+            if path.startswith("model/"):
+                digest.update(np.ascontiguousarray(array).tobytes())
+        return int.from_bytes(digest.digest(), "big")
+
+    def _busy(self, doing: str) -> None:
+        self.doing, self.doing_since_s = doing, time.monotonic()

@@ -1,0 +1,606 @@
+"""The driver of an elastic run: it keeps the workers up and writes down what they tell.
+
+    workers  --- events, checkpoints --->  driver  --->  events.jsonl, checkpoints/
+       ^                                     |
+       +---- slot, checkpoint, the dead -----+
+
+The driver takes no part in a step: it holds the Lighthouse, starts and replaces workers
+(`decisions.py` says when), and fetches events and checkpoints from one of them. Since only the
+driver writes, the lock it has on the output holds for all.
+
+If nobody alive carries on the history that was told, the workers start a new round from the
+newest checkpoint, like a resumed job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+import ray.exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from elasticdl import errors
+from elasticdl.engines import run as training_run
+from elasticdl.engines.elastic.decisions import (
+    Action,
+    Assign,
+    Fleet,
+    GiveUp,
+    Kill,
+    Member,
+    State,
+    decide,
+)
+from elasticdl.engines.elastic.decisions import Start as StartProcesses
+from elasticdl.engines.elastic.pace import Pace
+from elasticdl.engines.elastic.worker import Assignment, Failure, Identity, Start, Worker
+from elasticdl.engines.interrupts import Interrupts
+from elasticdl.engines.loop import joined_rows
+from elasticdl.engines.run import Run, Trained
+from elasticdl.errors import ElasticDLError, TrainingError, UsageError
+from elasticdl.events import (
+    Checkpointed,
+    CommittedRow,
+    EpochFinished,
+    Evaluated,
+    Event,
+    StepCommitted,
+    WorkerJoined,
+    WorkerLeft,
+)
+
+if TYPE_CHECKING:
+    from elasticdl.engines.elastic.reports import Point, Report, Snapshot
+    from elasticdl.engines.engine import Outcome, Reporter
+    from elasticdl.job import Job, Workers
+
+_LOCALHOST = "127.0.0.1"
+_POLL_S = 0.1
+_REPORT_INTERVAL_S = 0.3
+_CHECKPOINT_INTERVAL_S = 30.0
+_EVENT_INTERVAL_S = 1.0
+_HANG_TIMEOUT_S = 120.0
+_PATIENCE_AT_THE_END_S = 60.0
+
+
+def train(job: Job, reporter: Reporter) -> Outcome:
+    """Train on workers that come and go; the same command goes on where an earlier one ended.
+
+    Raises:
+        ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
+    """
+    return training_run.train(job, reporter, _train)
+
+
+def _train(run: Run) -> Trained:
+    workers = run.material.job.workers
+    assert workers is not None  # noqa: S101 - an elastic job
+    with _ray(workers) as host, Interrupts() as interrupts:
+        pace = Pace(
+            heartbeat_s=min(0.1, workers.heartbeat_timeout_s / 8),
+            heartbeat_timeout_s=workers.heartbeat_timeout_s,
+            join_timeout_s=workers.join_timeout_s,
+        )
+        lighthouse: Any = _Lighthouse.options(scheduling_strategy=_here()).remote()
+        address: str = ray.get(lighthouse.start.remote(host, workers.min, pace))
+        controller = _Controller(run, workers, address, pace)
+        try:
+            return controller.run_to_the_end(interrupts)
+        finally:
+            controller.close()
+
+
+@dataclass(eq=False)
+class _Process:
+    """A worker's process as the driver knows it."""
+
+    incarnation: int
+    actor: Any
+    state: State = State.STARTING
+    slot: int | None = None
+    identity: Identity | None = None
+    # The call that prepares or trains, and the question that is not answered yet.
+    work: Any = None
+    question: Any = None
+    asked_for_events: bool = False
+    asked_s: float = 0.0
+    heard_s: float = field(default_factory=time.monotonic)
+    report: Report | None = None
+
+
+class _Controller:
+    """See the module."""
+
+    def __init__(self, run: Run, workers: Workers, lighthouse: str, pace: Pace) -> None:
+        self._run, self._workers = run, workers
+        self._processes: list[_Process] = []
+        self._num_started = 0
+        self._fruitless = 0
+        self._checkpoint = run.checkpoint
+        self._round = 0
+        self._known: Point | None = None
+        self._step = run.checkpoint.step if run.checkpoint is not None else 0
+        self._begun = False
+        self._last_trained_s = time.monotonic()
+        self._steps: list[StepCommitted] = []
+        self._steps_since_s = time.monotonic()
+        self._last_checkpoint_s = time.monotonic()
+        self._snapshot_of: tuple[_Process, Any] | None = None
+        self._last_holder: dict[int, int] = {}
+        self._seen = run.records_done(run.checkpoint)
+        self._blocked_s: dict[int, float] = {}
+        self._metrics: dict[str, Any] = {}
+        num_cpus = os.cpu_count() or 1
+        self._assignment = ray.put(
+            Assignment(
+                job=run.material.job,
+                plan=run.material.plan,
+                metadata=run.metadata,
+                code=_code_of(run),
+                num_slots=workers.max,
+                num_threads=max(1, num_cpus // workers.max) if workers.ray_address is None else 1,
+                pace=pace,
+                lighthouse=lighthouse,
+            )
+        )
+
+    # --- the loop -------------------------------------------------------------------------
+
+    def run_to_the_end(self, interrupts: Interrupts) -> Trained:
+        self._run.started(self._step)
+        if self._run.checkpoint is not None:
+            self._metrics = dict(self._run.checkpoint.metadata["metrics"])
+        while True:
+            self._listen()
+            for action in decide(self._fleet()):
+                self._act(action)
+            finished = [p for p in self._processes if p.state is State.FINISHED]
+            if finished:
+                trained = self._finish(finished)
+                if trained is not None:
+                    return trained
+            try:
+                interrupts.check()
+            except BaseException:
+                self._keep_what_was_reached()
+                raise
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case StartProcesses(count):
+                for _ in range(count):
+                    self._start()
+            case Assign(incarnation, slot):
+                self._assign(self._process(incarnation), slot)
+            case Kill(incarnation, reason):
+                self._end(self._process(incarnation), f"hung: {reason}")
+            case GiveUp(reason):
+                step = max(self._run.store.steps(), default=0)
+                raise TrainingError(
+                    f"{reason} The newest checkpoint is of step {step:,}; the same command goes on "
+                    "from it."
+                )
+
+    def close(self) -> None:
+        for process in self._processes:
+            ray.kill(process.actor)
+        self._processes = []
+
+    def _fleet(self) -> Fleet:
+        now = time.monotonic()
+        if any(p.state is State.TRAINING for p in self._processes):
+            self._last_trained_s = now
+        return Fleet(
+            min_workers=self._workers.min,
+            max_workers=self._workers.max,
+            num_spares=self._workers.spare,
+            members=[self._member(process, now) for process in self._processes],
+            begun=self._begun,
+            idle_s=now - self._last_trained_s,
+            fruitless_starts=self._fruitless,
+            give_up_after_s=self._workers.give_up_after_s,
+            hang_timeout_s=_HANG_TIMEOUT_S,
+        )
+
+    def _member(self, process: _Process, now: float) -> Member:
+        report = process.report
+        stuck = report is not None and report.doing.startswith("computing")
+        return Member(
+            process.incarnation,
+            process.state,
+            process.slot,
+            silent_s=now - process.heard_s if process.question is not None else 0.0,
+            stuck_s=report.doing_s if report is not None and stuck else 0.0,
+        )
+
+    def _process(self, incarnation: int) -> _Process:
+        return next(p for p in self._processes if p.incarnation == incarnation)
+
+    # --- workers come and go ----------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._num_started += 1
+        actor = _Actor.remote(self._assignment)
+        process = _Process(self._num_started, actor)
+        process.work = actor.prepare.remote()
+        self._processes.append(process)
+
+    def _assign(self, process: _Process, slot: int) -> None:
+        process.state, process.slot = State.TRAINING, slot
+        process.heard_s = time.monotonic()
+        start = Start(
+            slot,
+            process.incarnation,
+            self._run.generation,
+            self._round,
+            self._checkpoint,
+        )
+        process.work = process.actor.run.remote(start)
+        self._begun, self._fruitless = True, 0
+        assert process.identity is not None  # noqa: S101 - it is ready
+        self._run.events.write(
+            WorkerJoined(
+                step=self._step,
+                slot=slot,
+                incarnation=process.incarnation,
+                host=process.identity.host,
+                pid=process.identity.pid,
+                replaces=self._last_holder.get(slot, 0),
+            )
+        )
+        if slot in self._last_holder:
+            self._run.reporter.note(
+                f"Worker {slot} is replaced by process {process.identity.pid} on "
+                f"{process.identity.host}."
+            )
+        self._last_holder[slot] = process.incarnation
+
+    def _end(self, process: _Process, reason: str) -> None:
+        """Forget a process that is dead, or that we have given up."""
+        with contextlib.suppress(Exception):
+            ray.kill(process.actor)
+        self._processes.remove(process)
+        if self._snapshot_of is not None and self._snapshot_of[0] is process:
+            self._snapshot_of = None
+        if process.slot is None:
+            if process.state is State.STARTING:
+                self._fruitless += 1
+            return
+        if process.state is State.FINISHED:
+            return
+        for other in self._training():
+            _ask(other.actor.lost, process.slot)
+        self._run.events.write(
+            WorkerLeft(
+                step=self._step,
+                slot=process.slot,
+                incarnation=process.incarnation,
+                reason=reason,
+            )
+        )
+        self._run.reporter.note(f"Worker {process.slot} {reason}; {len(self._training())} go on.")
+        if not self._training():
+            self._new_round("All workers are gone")
+
+    def _training(self) -> list[_Process]:
+        return [p for p in self._processes if p.state is State.TRAINING]
+
+    def _new_round(self, why: str) -> None:
+        """Let whoever comes next go on from the newest checkpoint."""
+        for process in self._training():
+            self._processes.remove(process)
+            ray.kill(process.actor)
+        self._run.store.wait()
+        restored = self._run.store.latest()
+        self._checkpoint = restored.checkpoint if restored is not None else None
+        self._round += 1
+        self._known, self._steps, self._snapshot_of = None, [], None
+        self._step = self._checkpoint.step if self._checkpoint is not None else 0
+        self._run.reporter.note(f"{why}: going on from step {self._step:,}.")
+        self._seen = self._run.records_done(self._checkpoint)
+        self._run.tell_start(self._step)
+
+    # --- listening ----------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        """Wait a moment for whatever the workers have to say."""
+        now = time.monotonic()
+        publisher = self._publisher()
+        for process in self._processes:
+            if process.question is None and now - process.asked_s >= _REPORT_INTERVAL_S:
+                process.asked_s = now
+                process.heard_s = max(process.heard_s, now - _REPORT_INTERVAL_S)
+                process.asked_for_events = process is publisher
+                process.question = _ask(
+                    process.actor.report, self._known, with_events=process.asked_for_events
+                )
+        waiting: dict[Any, tuple[_Process, str]] = {}
+        for process in self._processes:
+            if process.work is not None:
+                waiting[process.work] = (process, "work")
+            if process.question is not None:
+                waiting[process.question] = (process, "question")
+        if self._snapshot_of is not None:
+            waiting[self._snapshot_of[1]] = (self._snapshot_of[0], "snapshot")
+        if not waiting:
+            time.sleep(_POLL_S)
+            return
+        done, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=_POLL_S)
+        for answer in done:
+            process, kind = waiting[answer]
+            if process in self._processes:
+                self._hear(process, kind, answer)
+        self._write_steps()
+
+    def _hear(self, process: _Process, kind: str, answer: Any) -> None:
+        process.heard_s = time.monotonic()
+        try:
+            value = ray.get(answer)
+        except ray.exceptions.RayTaskError as error:
+            self._raised(process, error)
+            return
+        except ray.exceptions.OutOfMemoryError as error:
+            raise TrainingError(
+                f"A worker ran out of memory: {str(error).splitlines()[0]} Use a smaller "
+                "--minibatch_size, fewer workers on a machine, or machines with more memory."
+            ) from error
+        except ray.exceptions.RayError as error:
+            self._end(process, f"died ({type(error).__name__})")
+            return
+        if isinstance(value, Failure):
+            raise _error_of(value)
+        match kind:
+            case "question":
+                process.question, process.report = None, value
+                if value is not None and process.state is State.TRAINING:
+                    self._take_report(process, value)
+            case "snapshot":
+                self._snapshot_of = None
+                if value is not None:
+                    self._save(value)
+            case "work" if process.state is State.STARTING:
+                process.work, process.state, process.identity = None, State.READY, value
+            case _:
+                process.work, process.state = None, State.FINISHED
+
+    def _raised(self, process: _Process, error: ray.exceptions.RayTaskError) -> None:
+        name = type(error.cause).__name__ if error.cause is not None else type(error).__name__
+        if name in {"SupersededError", "TimeoutError"}:
+            self._end(process, f"left ({name})")
+            return
+        raise TrainingError(
+            f"Worker {process.slot} raised, which it should not:\n{error}"
+        ) from error
+
+    def _publisher(self) -> _Process | None:
+        """Return who hands out the events: the lowest slot whose worker answers."""
+        training = [p for p in self._training() if p.question is None]
+        return min(training, key=lambda p: p.slot or 0, default=None)
+
+    def _take_report(self, process: _Process, report: Report) -> None:
+        if not report.continues:
+            # It has joined a moment ago, or its history is not the one that was told.
+            others = [p.report for p in self._training() if p is not process]
+            if not any(other is not None and other.continues for other in others) and (
+                report.point.num_commits > 0
+            ):
+                self._new_round("What was told is not in any worker's history")
+            return
+        if process.asked_for_events and report.events:
+            for point, event in report.events:
+                if self._known is None or point > self._known:
+                    self._tell(event)
+            self._known = report.confirmed
+            self._step = report.step
+        if not process.asked_for_events:
+            return
+        if report.has_snapshot and self._snapshot_of is None:
+            # The events before it are told by now.
+            answer = _ask(process.actor.take_snapshot, report.confirmed)
+            self._snapshot_of = (process, answer)
+        elif self._checkpoint_is_due():
+            self._last_checkpoint_s = time.monotonic()
+            _ask(process.actor.request_snapshot)
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, StepCommitted):
+            self._steps.append(event)
+            self._seen += event.num_records
+            return
+        self._write_steps(now=True)
+        if isinstance(event, Checkpointed):
+            # A worker's copy was taken here: no event of ours may span it. It counts when saved.
+            self._blocked_s[event.step] = event.blocked_s
+            return
+        self._run.events.write(event)
+        if isinstance(event, Evaluated):
+            words = ", ".join(
+                f"validation {name} {value:.4g}"
+                for name, value in event.metrics.items()
+                if isinstance(value, (int, float))
+            )
+            self._run.reporter.note(f"step {event.step}: {words}")
+        if isinstance(event, EpochFinished):
+            self._metrics = dict(event.metrics)
+
+    def _write_steps(self, *, now: bool = False) -> None:
+        time_s = time.monotonic()
+        if not self._steps or not (now or time_s - self._steps_since_s >= _EVENT_INTERVAL_S):
+            return
+        steps, self._steps = self._steps, []
+        rows: list[CommittedRow] = [row for event in steps for row in event.rows]
+        count = sum(event.num_records for event in steps)
+        loss = sum(event.loss * event.num_records for event in steps) / max(1, count)
+        self._run.events.write(
+            StepCommitted(
+                step=steps[-1].step,
+                epoch=steps[-1].epoch,
+                num_records=count,
+                loss=loss,
+                records_per_s=count / max(time_s - self._steps_since_s, 1e-9),
+                rows=joined_rows(rows),
+            )
+        )
+        self._steps_since_s = time_s
+        options, source = self._run.material.job.training, self._run.material.source
+        workers = f"{len(self._training())}/{self._workers.max}"
+        self._run.reporter.advanced(
+            min(self._seen, source.num_records * options.num_epochs),
+            {
+                "epoch": f"{steps[-1].epoch + 1}/{options.num_epochs}",
+                "step": str(steps[-1].step),
+                "loss": f"{loss:.4g}",
+                "workers": workers,
+            },
+        )
+
+    def _checkpoint_is_due(self) -> bool:
+        if self._run.material.job.training.checkpoint_steps:
+            return False
+        return time.monotonic() - self._last_checkpoint_s > _CHECKPOINT_INTERVAL_S
+
+    def _save(self, snapshot: Snapshot) -> None:
+        """Write a checkpoint; what led to it is told before."""
+        self._run.store.save_in_background(snapshot.checkpoint, best=snapshot.best)
+        self._run.store.wait()
+        for saved in self._run.store.take_saved():
+            self._run.events.write(
+                Checkpointed(
+                    step=saved.step,
+                    blocked_s=self._blocked_s.pop(saved.step, 0.0),
+                    num_bytes=saved.num_bytes,
+                    best=snapshot.best,
+                )
+            )
+        self._run.events.publish()
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def _finish(self, finished: list[_Process]) -> Trained | None:
+        """Take the final state and the last events from one worker, so that they agree."""
+        for process in finished:
+            try:
+                report = ray.get(
+                    _ask(process.actor.report, self._known, with_events=True),
+                    timeout=_PATIENCE_AT_THE_END_S,
+                )
+                final = ray.get(_ask(process.actor.final), timeout=_PATIENCE_AT_THE_END_S)
+            except ray.exceptions.RayError:
+                self._end(process, "died")
+                continue
+            if not report.continues:
+                continue
+            for point, event in report.events:
+                if self._known is None or point > self._known:
+                    self._tell(event)
+            self._known = report.confirmed
+            self._save(final)
+            trainer = self._run.material.create_trainer()
+            trainer.load_state(final.checkpoint.state)
+            return Trained(trainer, dict(final.checkpoint.metadata["metrics"]))
+        self._new_round("The workers that were done are gone")
+        return None
+
+    def _keep_what_was_reached(self) -> None:
+        """Fetch a last checkpoint: the run is being ended from outside."""
+        publisher = min(self._training(), key=lambda p: p.slot or 0, default=None)
+        if publisher is None:
+            return
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(_ask(publisher.actor.request_snapshot), timeout=5)
+            deadline = time.monotonic() + 15
+            before = self._run.store.steps()
+            while time.monotonic() < deadline and self._run.store.steps() == before:
+                self._listen()
+
+
+# --- Ray ------------------------------------------------------------------------------------------
+
+
+class _LighthouseProcess:
+    """Holds the one Lighthouse, on the driver's machine; Ray ends it with the driver."""
+
+    def start(self, host: str, min_workers: int, pace: Pace) -> str:
+        """Return its address."""
+        from elasticdl.engines.elastic.quorum import Lighthouse  # noqa: PLC0415 - imports torch
+
+        self._lighthouse = Lighthouse(host, min_workers, pace)
+        return self._lighthouse.address
+
+
+_Lighthouse = ray.remote(num_cpus=0, max_restarts=0)(_LighthouseProcess)
+# A question is answered in a thread of its own, whatever the training does.
+_Actor: Any = ray.remote(num_cpus=1, max_restarts=0, concurrency_groups={"watch": 2})(  # type: ignore[call-overload]
+    Worker
+)
+
+
+def _here() -> Any:
+    node = ray.get_runtime_context().get_node_id()
+    return NodeAffinitySchedulingStrategy(node, soft=False)
+
+
+def _ask(method: Any, *args: Any, **named: Any) -> Any:
+    return method.options(concurrency_group="watch").remote(*args, **named)
+
+
+@contextlib.contextmanager
+def _ray(workers: Workers) -> Iterator[str]:
+    """Start Ray here, or join a cluster; yield this machine's address in it."""
+    quiet: dict[str, Any] = {
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "logging_level": "error",
+        "namespace": "elasticdl",
+    }
+    if workers.ray_address is None:
+        ray.init(
+            address="local",
+            # Logical ones: more workers than cores are slow, not wrong.
+            num_cpus=workers.max + workers.spare + 1,
+            _node_ip_address=_LOCALHOST,
+            **quiet,
+        )
+        host = _LOCALHOST
+    else:
+        del quiet["include_dashboard"]
+        try:
+            ray.init(address=workers.ray_address, **quiet)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise UsageError(
+                f"--ray_address={workers.ray_address!r}: no Ray cluster answers there "
+                f"({str(error).splitlines()[0]}). Start one with `ray start --head`, or leave "
+                "the option out to train on this machine."
+            ) from error
+        host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    try:
+        yield host
+    finally:
+        ray.shutdown()
+
+
+def _code_of(run: Run) -> Mapping[str, bytes] | None:
+    job = run.material.job
+    if job.model is None or job.model.zoo is None:
+        return None
+    return {
+        str(path.relative_to(run.code)): path.read_bytes()
+        for path in sorted(Path(run.code).rglob("*"))
+        if path.is_file()
+    }
+
+
+def _error_of(failure: Failure) -> ElasticDLError:
+    kind = getattr(errors, failure.kind, TrainingError)
+    error = ElasticDLError.__new__(kind if issubclass(kind, ElasticDLError) else TrainingError)
+    Exception.__init__(error, failure.message)
+    return error  # type: ignore[no-any-return]

@@ -1,0 +1,190 @@
+"""What a worker keeps for the controller until it has been fetched.
+
+Every worker keeps the events since those the controller has, whoever hands them out: so the
+next in line can go on where one that died has stopped. An event is handed out when the commit
+it belongs to is confirmed, that is, when a later quorum was of the same lineage.
+
+Callers: `worker.py`; the loop writes into it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.events import Checkpointed, Event, from_json, to_json
+
+if TYPE_CHECKING:
+    from elasticdl.artifacts.checkpoint import Checkpoint, SavedCheckpoint
+
+
+@dataclass(frozen=True, order=True)
+class Point:
+    """A state of the run: how many commits led to it, and which.
+
+    Attributes:
+        num_commits: Since the workers were started.
+        lineage: Hash of their history.
+    """
+
+    num_commits: int
+    lineage: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """A worker's answer to the controller.
+
+    Attributes:
+        point: Where its state is.
+        confirmed: Up to where its history will not change any more.
+        continues: Its history contains the point the controller has asked about.
+        events: What happened from there up to `confirmed`, with their points.
+        slots: Who took part in its last commit.
+        step: Updates in its model.
+        num_records: Records of this epoch's in the model, and of the epochs before.
+        has_snapshot: A checkpoint waits to be fetched.
+        doing: What it is busy with.
+        doing_s: ... for how long.
+    """
+
+    point: Point
+    confirmed: Point
+    continues: bool
+    events: Sequence[tuple[Point, Event]] = ()
+    slots: Sequence[int] = ()
+    step: int = 0
+    has_snapshot: bool = False
+    doing: str = ""
+    doing_s: float = 0.0
+
+
+class History:
+    """The events since those the controller has; an `EventSink`.
+
+    Args:
+        start: Where the run begins.
+    """
+
+    def __init__(self, start: Point) -> None:
+        self._lock = threading.Lock()
+        self._points = [start]
+        self._told: list[tuple[Point, Event]] = []
+        self._finished = False
+
+    def write(self, event: Event) -> None:
+        """Keep an event of the state as it is now."""
+        with self._lock:
+            self._told.append((self._points[-1], event))
+
+    def publish(self) -> None:
+        """Do nothing: the controller fetches."""
+
+    def committed(self, point: Point) -> None:
+        """Enter a commit."""
+        with self._lock:
+            self._points.append(point)
+
+    def finish(self) -> None:
+        """Say that no commit follows, so that nothing is left to confirm the last one."""
+        with self._lock:
+            self._finished = True
+
+    @property
+    def point(self) -> Point:
+        """Where the state is."""
+        return self._points[-1]
+
+    def since(self, known: Point | None) -> tuple[bool, Point, list[tuple[Point, Event]]]:
+        """Return whether this history contains a point, what is confirmed, and what happened.
+
+        What came before the point is forgotten: the controller has it.
+
+        Args:
+            known: Up to where the controller has the events; None if it has none.
+        """
+        with self._lock:
+            last = len(self._points) - (1 if self._finished else 2)
+            confirmed = self._points[max(0, last)]
+            if known is not None:
+                if known not in self._points:
+                    return False, confirmed, []
+                self._points = self._points[self._points.index(known) :]
+                self._told = [(point, event) for point, event in self._told if point > known]
+            events = [(p, e) for p, e in self._told if p <= confirmed]
+            return True, confirmed, events if last >= 0 else []
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values, for a worker that joins."""
+        with self._lock:
+            return {
+                "points": [[p.num_commits, p.lineage] for p in self._points],
+                "told": [[p.num_commits, p.lineage, to_json(e)] for p, e in self._told],
+            }
+
+    def take_over(self, values: Mapping[str, Any]) -> None:
+        """Make a peer's history this worker's own."""
+        with self._lock:
+            self._points = [Point(*pair) for pair in values["points"]]
+            self._told = [
+                (Point(num_commits, lineage), from_json(text))
+                for num_commits, lineage, text in values["told"]
+            ]
+
+
+@dataclass
+class Snapshots:
+    """The checkpoint that waits for the controller; a `CheckpointSink`.
+
+    A newer one takes the place of one that nobody fetched, except that the best is kept.
+    """
+
+    history: History
+    requested: bool = False
+    _waiting: list[Snapshot] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def save_in_background(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
+        """Keep one."""
+        # Where the copy was taken: what is told must not span it.
+        self.history.write(Checkpointed(step=checkpoint.step, blocked_s=0.0, num_bytes=0))
+        with self._lock:
+            self.requested = False
+            self._waiting = [s for s in self._waiting if s.best and not best]
+            self._waiting.append(Snapshot(self.history.point, checkpoint, best))
+
+    def wait(self) -> None:
+        """Do nothing: the controller writes."""
+
+    def take_saved(self) -> list[SavedCheckpoint]:
+        """Return nothing: the controller tells what was written."""
+        return []
+
+    def first_confirmed(self, confirmed: Point) -> Snapshot | None:
+        """Return the oldest one whose state will stay history, without taking it."""
+        with self._lock:
+            return next((s for s in self._waiting if s.point <= confirmed), None)
+
+    def take(self, confirmed: Point) -> Snapshot | None:
+        """Return the oldest one whose state will stay history, and forget it."""
+        found = self.first_confirmed(confirmed)
+        with self._lock:
+            self._waiting = [s for s in self._waiting if s is not found]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A checkpoint and where it belongs.
+
+    Attributes:
+        point: The state it was taken of.
+        checkpoint: The copy.
+        best: Whether it is the best so far.
+    """
+
+    point: Point
+    checkpoint: Checkpoint
+    best: bool

@@ -1,0 +1,130 @@
+"""A state on its way from one worker to another: safetensors and JSON over HTTP, never pickle.
+
+    healthy worker   publish(bytes)  ->  serves them at /SECRET until the next state
+    joining worker   fetch(url)      ->  the bytes, whole or an error
+
+The path holds a random secret, so that a state is had by those only whom the controller put
+into the same run. Nothing in the bytes executes: `decode` reads tensors and JSON values.
+
+Callers: `quorum.py` carries the addresses.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import secrets
+import socket
+import struct
+import threading
+import urllib.error
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from elasticdl.artifacts.checkpoint import Checkpoint
+from elasticdl.artifacts.checkpoint_files import encode_metadata
+from elasticdl.artifacts.tensors import encode_tensors, read_tensors
+
+_LENGTH = struct.Struct("<QQ")
+
+
+class TransportError(Exception):
+    """A state did not arrive; the step is not made and tried again."""
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """Return a checkpoint as bytes: two lengths, JSON, tensors."""
+    metadata = encode_metadata(checkpoint)
+    return b"".join(
+        (_LENGTH.pack(len(metadata), checkpoint.step), metadata, encode_tensors(checkpoint.state))
+    )
+
+
+def decode(data: bytes, where: str) -> Checkpoint:
+    """Return the checkpoint `encode` wrote.
+
+    Raises:
+        OutputError: The bytes are not what `encode` writes.
+    """
+    num_metadata_bytes, step = _LENGTH.unpack_from(data)
+    end = _LENGTH.size + num_metadata_bytes
+    metadata = json.loads(data[_LENGTH.size : end])
+    return Checkpoint(step=step, state=read_tensors(data[end:], where), metadata=metadata)
+
+
+class StateServer:
+    """Serves one state at a time to those who know its address.
+
+    Args:
+        host: Name or address under which this machine is reached.
+        timeout_s: How long a connection may stand still.
+    """
+
+    def __init__(self, host: str, timeout_s: float) -> None:
+        self._state: tuple[int, bytes] | None = None
+        self._published = threading.Condition()
+        self._timeout_s = timeout_s
+        secret = secrets.token_urlsafe(16)
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = timeout_s
+
+            def do_GET(self) -> None:
+                path, _, step = self.path.lstrip("/").partition("/")
+                data = outer._wait_for(int(step)) if path == secret and step.isdigit() else None
+                if data is None:
+                    self.send_error(404)
+                    return
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                """Say nothing: workers come and go all day."""
+
+        self._server = _Server((host, 0), Handler)
+        self.address = f"http://{host}:{self._server.server_address[1]}/{secret}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def publish(self, step: int, data: bytes) -> None:
+        """Serve the state of a step; the one before is served no more."""
+        with self._published:
+            self._state = (step, data)
+            self._published.notify_all()
+
+    def close(self) -> None:
+        """Serve nothing any more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _wait_for(self, step: int) -> bytes | None:
+        # Who joins may ask before the copy is made: both learn of each other at the same moment.
+        with self._published:
+            self._published.wait_for(
+                lambda: self._state is not None and self._state[0] >= step, self._timeout_s
+            )
+            return self._state[1] if self._state is not None and self._state[0] == step else None
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    address_family = socket.AF_INET
+
+
+def fetch(address: str, step: int, timeout_s: float) -> bytes:
+    """Return the state of a step from a peer.
+
+    Raises:
+        TransportError: The peer is gone, has gone on, or is too slow.
+    """
+    if not address.startswith("http://"):
+        raise TransportError(f"{address!r}: expected an address of a worker.")
+    try:
+        with urllib.request.urlopen(f"{address}/{step}", timeout=timeout_s) as answer:  # noqa: S310
+            data: bytes = answer.read()
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        raise TransportError(f"The state of step {step} did not arrive: {error}") from error
+    return data

@@ -1,0 +1,315 @@
+"""One worker: it prepares itself, waits to be given a slot, trains, and answers questions.
+
+    prepare()   make the model, compile every step on an example: nobody waits for it meanwhile
+    run(...)    take a slot, join the others, train to the end
+    report(...) answer the controller from a second thread, whatever the first one does
+
+A Ray actor in the product; in tests also a plain object in a process of its own.
+
+Callers: `controller.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.engines.elastic import transport
+from elasticdl.engines.elastic.agreement import first_lineage
+from elasticdl.engines.elastic.committer import ElasticCommitter, SupersededError
+from elasticdl.engines.elastic.reports import History, Point, Report, Snapshot, Snapshots
+from elasticdl.engines.feed import FedBatch, training_batches
+from elasticdl.engines.loop import Loop
+from elasticdl.engines.progress import Silent
+from elasticdl.engines.run import Material, open_material
+from elasticdl.errors import ElasticDLError
+
+if TYPE_CHECKING:
+    from elasticdl.artifacts.checkpoint import Checkpoint
+    from elasticdl.engines.elastic.pace import Pace
+    from elasticdl.job import Job
+    from elasticdl.sharding.ledger import Ledger
+    from elasticdl.sharding.shard import ShardPlan
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """What every worker of a run is told.
+
+    Attributes:
+        job: What was asked for.
+        plan: The cut of the data.
+        metadata: What every checkpoint says of plan and data.
+        code: The user's code: path within the zoo -> content; None where it is installed.
+        num_slots: Most workers there can be.
+        num_threads: Threads a worker computes with.
+        pace: How soon silence is taken for death.
+        lighthouse: Where quorums come from.
+    """
+
+    job: Job
+    plan: ShardPlan
+    metadata: Mapping[str, Any]
+    code: Mapping[str, bytes] | None
+    num_slots: int
+    num_threads: int
+    pace: Pace
+    lighthouse: str
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a worker begins if no peer has a state for it.
+
+    Attributes:
+        slot: Its number.
+        incarnation: Which process of the job it is.
+        generation: Which start of the job.
+        round: Which round of that start.
+        checkpoint: What the run goes on from; None at the very start.
+    """
+
+    slot: int
+    incarnation: int
+    generation: int
+    round: int
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a worker is, for people.
+
+    Attributes:
+        host: Name of its machine.
+        pid: Number of its process.
+    """
+
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error that ends the job, as a value: exceptions do not travel well.
+
+    Attributes:
+        kind: Name of a class in `errors`, or of another exception.
+        message: What it said.
+    """
+
+    kind: str
+    message: str
+
+
+class Worker:
+    """See the module; its methods are called by the controller.
+
+    Args:
+        assignment: What it is to do.
+    """
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        threads = str(assignment.num_threads)
+        for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
+            os.environ[name] = threads
+        self._loop: Loop | None = None
+        self._snapshots: Snapshots | None = None
+        self._history: History | None = None
+        self._committer: ElasticCommitter | None = None
+        self._slots_lost: list[int] = []
+        self._folder = TemporaryDirectory(prefix="elasticdl-worker-")
+
+    # --- in the main thread ------------------------------------------------------------------
+
+    def prepare(self) -> Identity | Failure:
+        """Make the model and compile its steps."""
+        try:
+            self._prepare()
+        except ElasticDLError as error:
+            return self._failure(error)
+        return Identity(socket.gethostname(), os.getpid())
+
+    def run(self, start: Start) -> Failure | None:
+        """Train under a slot to the end of the job.
+
+        Returns:
+            The error that ends the job; None if it is done.
+
+        Raises:
+            SupersededError: A younger process has the slot.
+            RuntimeError, TimeoutError: The driver is gone.
+        """
+        from elasticdl.engines.elastic.quorum import Quorum  # noqa: PLC0415 - torch after threads
+
+        material, committer = self._material, self._committer
+        assert committer is not None  # noqa: S101 - prepared
+        assignment, options = self._assignment, self._assignment.job.training
+        step = start.checkpoint.step if start.checkpoint is not None else 0
+        history = History(Point(0, first_lineage(start.generation, start.round, step)))
+        snapshots = Snapshots(history)
+        self._trainer.slot = start.slot
+
+        def open_feed(ledger: Ledger, slots: Collection[int]) -> Iterator[FedBatch]:
+            return training_batches(
+                material.definition,
+                material.source,
+                material.plan,
+                ledger,
+                slot=start.slot,
+                slots=slots,
+                num_epochs=options.num_epochs,
+            )
+
+        loop = Loop(
+            options=options,
+            trainer=self._trainer,
+            committer=committer,
+            open_feed=open_feed,
+            slot=start.slot,
+            num_records=material.source.num_records,
+            events=history,
+            checkpoints=snapshots,
+            checkpoint_metadata=assignment.metadata,
+            reporter=Silent(),
+            validation=material.validation,
+            place=material.first_place(),
+            safe_point=self._tell_lost,
+            checkpoint_is_due=lambda: snapshots.requested,
+            # A peer must be able to go on telling at any commit.
+            event_interval_s=0.0,
+        )
+        if start.checkpoint is not None:
+            loop.resume(start.checkpoint)
+
+        def save() -> bytes:
+            checkpoint = loop.checkpoint()
+            return transport.encode(
+                replace(checkpoint, metadata={**checkpoint.metadata, "history": history.to_json()})
+            )
+
+        def load(data: bytes) -> None:
+            checkpoint = transport.decode(data, "the state of a peer")
+            loop.join(checkpoint)
+            history.take_over(checkpoint.metadata["history"])
+
+        quorum = Quorum(
+            lighthouse=assignment.lighthouse,
+            host=_host_towards(assignment.lighthouse),
+            name=f"slot{start.slot}-{start.incarnation}",
+            save=save,
+            load=load,
+            pace=assignment.pace,
+        )
+        committer.enter(quorum, history, start.slot, start.incarnation)
+        self._history, self._snapshots, self._loop = history, snapshots, loop
+        try:
+            loop.run()
+        except ElasticDLError as error:
+            return self._failure(error)
+        except SupersededError:
+            quorum.close()
+            raise
+        history.finish()
+        return None
+
+    # --- in threads of their own -------------------------------------------------------------
+
+    def report(self, known: Point | None, *, with_events: bool) -> Report | None:
+        """Tell how far it is; None before it has a slot.
+
+        Args:
+            known: Up to where the controller has the events.
+            with_events: Whether to hand out those that follow.
+        """
+        if self._history is None or self._snapshots is None or self._loop is None:
+            return None
+        assert self._committer is not None  # noqa: S101 - prepared
+        continues, confirmed, events = self._history.since(known)
+        return Report(
+            point=self._history.point,
+            confirmed=confirmed,
+            continues=continues,
+            events=events if with_events else (),
+            slots=self._committer.slots,
+            step=self._loop.trainer.step,
+            has_snapshot=self._snapshots.first_confirmed(confirmed) is not None,
+            doing=self._committer.doing,
+            doing_s=time.monotonic() - self._committer.doing_since_s,
+        )
+
+    def request_snapshot(self) -> None:
+        """Copy the state after the next commit."""
+        if self._snapshots is not None:
+            self._snapshots.requested = True
+
+    def take_snapshot(self, confirmed: Point) -> Snapshot | None:
+        """Return the oldest checkpoint that is confirmed, once."""
+        return None if self._snapshots is None else self._snapshots.take(confirmed)
+
+    def final(self) -> Snapshot:
+        """Return the state after the last step."""
+        assert self._loop is not None  # noqa: S101 - `run` has returned
+        assert self._history is not None  # noqa: S101 - `run` has returned
+        return Snapshot(self._history.point, self._loop.checkpoint(), best=False)
+
+    def lost(self, slot: int) -> None:
+        """Hear that a slot's worker is dead."""
+        self._slots_lost.append(slot)
+
+    def ping(self) -> Identity:
+        """Answer."""
+        return Identity(socket.gethostname(), os.getpid())
+
+    # --- the rest ----------------------------------------------------------------------------
+
+    def _tell_lost(self) -> None:
+        while self._slots_lost:
+            assert self._committer is not None  # noqa: S101 - it trains
+            self._committer.tell_lost(self._slots_lost.pop())
+
+    def _prepare(self) -> None:
+        assignment = self._assignment
+        code = None
+        if assignment.code is not None:
+            code = Path(self._folder.name, "zoo")
+            for name, content in assignment.code.items():
+                file = code / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+        self._code = code
+        self._material: Material = open_material(
+            assignment.job, code=code, plan=assignment.plan, world_size=assignment.num_slots
+        )[0]
+        self._trainer = self._material.create_trainer()
+        self._committer = ElasticCommitter(
+            self._trainer,
+            self._material.example(),
+            evaluates=self._material.validation is not None,
+            num_slots=assignment.num_slots,
+        )
+
+    def _failure(self, error: ElasticDLError) -> Failure:
+        message = str(error)
+        zoo = self._assignment.job.model.zoo if self._assignment.job.model else None
+        if zoo is not None and self._code is not None:
+            # The user knows the file, not our copy of it.
+            message = message.replace(str(self._code), zoo.rstrip("/"))
+        return Failure(type(error).__name__, message)
+
+
+def _host_towards(address: str) -> str:
+    """Return the address of this machine as seen from another."""
+    host, port = address.removeprefix("http://").rsplit(":", 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        # No packet is sent: the system only says which of its addresses it would use.
+        probe.connect((host, int(port)))
+        name: str = probe.getsockname()[0]
+    return name
