@@ -287,7 +287,18 @@ def _training_options(options: Mapping[str, Any]) -> TrainingOptions:
             )
         default = fields[name].default
         values[name] = _as_bool(name, value) if isinstance(default, bool) else _as_int(name, value)
-    return TrainingOptions(**values)
+    training = TrainingOptions(**values)
+    if training.global_batch_size % training.minibatch_size:
+        raise UsageError(
+            f"--global_batch_size={training.global_batch_size} is no multiple of "
+            f"--minibatch_size={training.minibatch_size}, of which it is summed up. The nearest "
+            f"one is {_nearest(training.global_batch_size, training.minibatch_size)}."
+        )
+    return training
+
+
+def _nearest(number: int, unit: int) -> int:
+    return max(1, round(number / unit)) * unit
 
 
 def _as_int(name: str, value: Any) -> int:

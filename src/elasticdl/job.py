@@ -53,6 +53,8 @@ class TrainingOptions:
         checkpoint_steps: Checkpoint each so many steps; 0 is by time, at most 1 % of it.
         keep_checkpoint_max: How many checkpoints stay (2 at least), beside the best one.
         deterministic: Whether the same job gives the same bits on the same machine.
+        global_batch_size: Examples in one update, summed up over steps and workers; a multiple
+            of `minibatch_size`. 0 makes an update of each step, whoever takes part in it.
     """
 
     num_epochs: int = 1
@@ -64,6 +66,7 @@ class TrainingOptions:
     checkpoint_steps: int = 0
     keep_checkpoint_max: int = 3
     deterministic: bool = True
+    global_batch_size: int = 0
 
 
 @dataclass(frozen=True)

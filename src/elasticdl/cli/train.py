@@ -42,6 +42,13 @@ _DEFAULTS = TrainingOptions()
 @click.option("--num_epochs", default=_DEFAULTS.num_epochs, show_default=True)
 @click.option("--minibatch_size", default=_DEFAULTS.minibatch_size, show_default=True)
 @click.option(
+    "--global_batch_size",
+    default=_DEFAULTS.global_batch_size,
+    show_default=True,
+    help="Examples in one update, summed up over steps and workers; a multiple of "
+    "--minibatch_size. 0: each step is an update, of all that take part.",
+)
+@click.option(
     "--seed",
     default=_DEFAULTS.seed,
     show_default=True,

@@ -14,6 +14,7 @@ from elasticdl.engines.run import Run, Trained
 from elasticdl.sharding.ledger import Ledger, Row
 
 if TYPE_CHECKING:
+    from elasticdl.engines.accumulator import Accumulator
     from elasticdl.engines.engine import Outcome, Reporter
     from elasticdl.engines.place import Place
     from elasticdl.job import Job
@@ -37,6 +38,7 @@ class _Committer:
     """Commits batches by training on them: nobody else has to agree; see `loop.Committer`."""
 
     trainer: Trainer
+    accumulator: Accumulator | None = None
     max_group_steps: int = 2**31
     patience_steps: int = 2**31
 
@@ -44,12 +46,19 @@ class _Committer:
         """Nobody to agree with."""
 
     def commit(self, batches: Sequence[FedBatch], place: Place) -> Commit | None:
-        del place
         last = batches[-1]
         if last.batch is None:
             return Commit([Row(_SLOT, 0, finished=True)], _SLOTS)
-        result = self.trainer.train_steps([fed.batch for fed in batches if fed.batch is not None])
         row = Row(_SLOT, len(batches), last.finished, last.digest)
+        if self.accumulator is None:
+            some = [fed.batch for fed in batches if fed.batch is not None]
+            result = self.trainer.train_steps(some)
+        else:
+            # Each batch of an update draws its own random numbers.
+            self.trainer.slot = _SLOT + self.accumulator.num_batches
+            contribution, result = self.trainer.gradients(last.batch)
+            is_last = place.ledger.advance([row]).epoch_done
+            self.accumulator.add(contribution, 1, last=is_last)
         return Commit([row], _SLOTS, result.metrics, result.losses)
 
     def commit_evaluation(self, states: MetricStates, row: Row | None) -> Commit | None:
@@ -74,11 +83,12 @@ def _train(run: Run) -> Trained:
         )
 
     trainer = material.create_trainer()
+    accumulator = material.create_accumulator(trainer)
     with Interrupts() as interrupts:
         loop = Loop(
             options=options,
             trainer=trainer,
-            committer=_Committer(trainer),
+            committer=_Committer(trainer, accumulator, 1 if accumulator else 2**31),
             open_feed=open_feed,
             slot=_SLOT,
             num_records=material.source.num_records,
@@ -90,6 +100,7 @@ def _train(run: Run) -> Trained:
             place=material.first_place(),
             safe_point=interrupts.check,
             slots=_SLOTS,
+            accumulator=accumulator,
         )
         if run.checkpoint is not None:
             loop.resume(run.checkpoint)

@@ -41,6 +41,7 @@ from elasticdl.events import (
 from elasticdl.sharding.ledger import Ledger, Piece, Row
 
 if TYPE_CHECKING:
+    from elasticdl.engines.accumulator import Accumulator
     from elasticdl.engines.engine import Reporter
     from elasticdl.engines.feed import FedBatch
     from elasticdl.job import TrainingOptions
@@ -175,6 +176,7 @@ class Loop:
         event_interval_s: Steps are told together that were made within it.
         metrics: The last ones known.
         slots: Who trains: those of the last commit.
+        accumulator: Sums up what makes an update; None if each commit makes its own.
     """
 
     options: TrainingOptions
@@ -194,6 +196,7 @@ class Loop:
     event_interval_s: float = 1.0
     metrics: dict[str, Any] = field(default_factory=dict)
     slots: Collection[int] = ()
+    accumulator: Accumulator | None = None
 
     def __post_init__(self) -> None:
         self._begun = False
@@ -224,7 +227,10 @@ class Loop:
         """Return all that is needed to go on from here, elsewhere or later."""
         return Checkpoint(
             step=self.trainer.step,
-            state=self.trainer.state(),
+            state={
+                **self.trainer.state(),
+                **(self.accumulator.state() if self.accumulator else {}),
+            },
             metadata={
                 **self.checkpoint_metadata,
                 "place": self.place.to_json(),
@@ -251,7 +257,10 @@ class Loop:
         Raises:
             CorruptCheckpointError: It is not of this model.
         """
-        self.trainer.load_state(checkpoint.state)
+        state = checkpoint.state
+        if self.accumulator is not None:
+            state = self.accumulator.load_state(state)
+        self.trainer.load_state(state)
         self.place = Place.from_json(checkpoint.metadata["place"])
         self.metrics = dict(checkpoint.metadata["metrics"])
         self.slots = checkpoint.metadata["slots"]
@@ -279,7 +288,8 @@ class Loop:
         try:
             self._deal(self.slots)
             while self._turn():
-                self.safe_point()
+                if not self._within_an_update():
+                    self.safe_point()
         finally:
             self.close_feed()
         hooks.train_end(self.metrics)
@@ -519,8 +529,12 @@ class Loop:
 
     # --- checkpoints ------------------------------------------------------------------
 
+    def _within_an_update(self) -> bool:
+        """Some of the batches of the next update are summed up, but not all."""
+        return self.accumulator is not None and self.accumulator.num_batches > 0
+
     def _look(self) -> None:
-        if self._checkpoint_is_due() and self._unsaved:
+        if not self._within_an_update() and self._checkpoint_is_due() and self._unsaved:
             self._checkpoint()
         if time.monotonic() - self._last_event_s >= self.event_interval_s:
             self._write_step_event()
@@ -597,7 +611,8 @@ class Loop:
             total, count = add_states(self._since_event)["loss"]
             self.events.write(
                 StepCommitted(
-                    step=self.trainer.step,
+                    # What is summed up belongs to the update it will be part of.
+                    step=self.trainer.step + self._within_an_update(),
                     epoch=self._rows[-1][0],
                     num_records=int(count),
                     loss=float(total / count),

@@ -33,6 +33,7 @@ from elasticdl.artifacts.trained_model import (
     save_trained_model,
 )
 from elasticdl.definition import Mode, ModelDefinition, RecordInput
+from elasticdl.engines.accumulator import Accumulator
 from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.feed import batches_in_order, open_records, shard_batches
 from elasticdl.engines.loop import Validation
@@ -87,6 +88,13 @@ class Material:
             slot=slot,
             deterministic=self.job.training.deterministic,
         )
+
+    def create_accumulator(self, trainer: Trainer) -> Accumulator | None:
+        """Return what sums up to `--global_batch_size`; None if that was not given."""
+        options = self.job.training
+        if not options.global_batch_size:
+            return None
+        return Accumulator(trainer, options.global_batch_size // options.minibatch_size)
 
     def first_place(self) -> Place:
         """Return where a job starts."""

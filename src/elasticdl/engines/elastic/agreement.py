@@ -134,9 +134,11 @@ def judge(table: npt.NDArray[np.float32], slot: int, mine: Stance) -> Verdict:
     present = columns["present"]
     slots = np.flatnonzero(present)
     if (present > 1).any():
-        # The other's number is what is left when mine is taken from the sum.
-        other = int(columns["incarnation"][slot]) - mine.incarnation
-        return Verdict(commits=False, leave=bool(present[slot] > 1 and other > mine.incarnation))
+        # The others' numbers are what is left when mine is taken from the sum. Compared with
+        # their mean, so that of three the oldest leaves and the youngest stays as well.
+        num_others = int(present[slot]) - 1
+        others = int(columns["incarnation"][slot]) - mine.incarnation
+        return Verdict(commits=False, leave=others > num_others * mine.incarnation)
     first = slots[0]
     lineages = columns["lineage"][slots]
     if (lineages != lineages[0]).any():

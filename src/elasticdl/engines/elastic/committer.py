@@ -35,6 +35,7 @@ from elasticdl.training.trainer import Contribution
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
+    from elasticdl.engines.accumulator import Accumulator
     from elasticdl.engines.elastic.quorum import Quorum
     from elasticdl.engines.elastic.reports import History
     from elasticdl.engines.feed import FedBatch
@@ -96,6 +97,7 @@ class ElasticCommitter:
             that others do not wait for that.
         evaluates: There is validation data.
         num_slots: Most workers there can be.
+        accumulator: Sums up what makes an update; None if each commit makes its own.
     """
 
     max_group_steps = 1
@@ -103,9 +105,15 @@ class ElasticCommitter:
     patience_steps = 50
 
     def __init__(
-        self, trainer: Trainer, example: Batch, *, evaluates: bool, num_slots: int
+        self,
+        trainer: Trainer,
+        example: Batch,
+        *,
+        evaluates: bool,
+        num_slots: int,
+        accumulator: Accumulator | None = None,
     ) -> None:
-        self._trainer = trainer
+        self._trainer, self._accumulator = trainer, accumulator
         before = trainer.state()
         contribution, result = trainer.gradients(example)
         trainer.apply(contribution)
@@ -123,6 +131,7 @@ class ElasticCommitter:
             self._buffer, np.cumsum(sizes)[:-1]
         )
         self._table = rows.reshape(num_slots, NUM_LIMBS)
+        self._num_slots = num_slots
         self._lost: list[int] = []
         self._slots: Sequence[int] = ()
         self.doing, self.doing_since_s = "preparing", time.monotonic()
@@ -158,7 +167,7 @@ class ElasticCommitter:
         """
         stance = Stance(self._incarnation, stop=self._trainer.hooks.stop_requested)
         self._buffer[:] = 0
-        if batches and not stance.stop:
+        if batches and not stance.stop and self._may_contribute(place):
             fed = batches[0]
             stance = replace(stance, finished=fed.finished, digest=fed.digest)
             if fed.batch is not None:
@@ -174,7 +183,7 @@ class ElasticCommitter:
         if verdict.num_examples:
             metrics = self._training.read(self._metrics)
             self._check_finite(metrics, place)
-            self._trainer.apply(Contribution(self._gradients, verdict.num_examples))
+            self._apply(verdict, place)
         return self._entered(verdict, metrics)
 
     def commit_evaluation(self, states: MetricStates, row: Row | None) -> Commit | None:
@@ -189,6 +198,24 @@ class ElasticCommitter:
     def publishes(self) -> bool:
         """See `loop.Committer`."""
         return bool(self._slots) and self._slots[0] == self._slot
+
+    def _may_contribute(self, place: Place) -> bool:
+        """Whether the next update has room for this worker's batch: the lowest slots go first."""
+        if self._accumulator is None:
+            return True
+        # Each batch of an update draws its own random numbers.
+        self._trainer.slot = self._slot + self._num_slots * self._accumulator.num_batches
+        before = sum(slot < self._slot for slot in place.ledger.in_hand)
+        return before < self._accumulator.num_missing
+
+    def _apply(self, verdict: Verdict, place: Place) -> None:
+        total = Contribution(self._gradients, verdict.num_examples)
+        if self._accumulator is None:
+            self._trainer.apply(total)
+            return
+        num_batches = sum(row.num_batches for row in verdict.rows)
+        last = place.ledger.advance(verdict.rows).epoch_done
+        self._accumulator.add(total, num_batches, last=last)
 
     # --- the agreement ------------------------------------------------------------------------
 

@@ -582,6 +582,9 @@ def _ray(workers: Workers) -> Iterator[str]:
                 "the option out to train on this machine."
             ) from error
         host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    # Each death of a worker is told by us, in one line; Ray prints a paragraph of its own and
+    # has no option against it.
+    ray._private.worker.print_to_stdstream = lambda *_, **__: None  # noqa: SLF001
     try:
         yield host
     finally:

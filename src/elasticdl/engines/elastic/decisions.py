@@ -113,8 +113,6 @@ Action: TypeAlias = Start | Assign | Kill | GiveUp
 
 def decide(fleet: Fleet) -> list[Action]:
     """Return what to do now, in this order."""
-    if fleet.fruitless_starts >= _MAX_FRUITLESS_STARTS:
-        return [GiveUp(f"{fleet.fruitless_starts} workers in a row died before they could train.")]
     hung = [
         member
         for member in fleet.members
@@ -126,6 +124,8 @@ def decide(fleet: Fleet) -> list[Action]:
     if any(member.state is State.FINISHED for member in members):
         # The job is done; whoever is behind has nothing to add.
         return actions
+    if fleet.fruitless_starts >= _MAX_FRUITLESS_STARTS:
+        return [GiveUp(f"{fleet.fruitless_starts} workers in a row died before they could train.")]
     wanted = fleet.max_workers + fleet.num_spares
     if len(members) < wanted:
         actions.append(Start(wanted - len(members)))
@@ -133,7 +133,9 @@ def decide(fleet: Fleet) -> list[Action]:
     taken = {m.slot for m in members if m.state is State.TRAINING}
     free = [slot for slot in range(fleet.max_workers) if slot not in taken]
     enough = len(taken) + len(ready)
-    gathered = fleet.begun or enough >= fleet.max_workers or fleet.idle_s > _GATHERING_S
+    # Who has little patience must not be given up on while others are waited for.
+    gathering_s = min(_GATHERING_S, fleet.give_up_after_s)
+    gathered = fleet.begun or enough >= fleet.max_workers or fleet.idle_s > gathering_s
     if gathered and enough >= fleet.min_workers:
         pairs = zip(ready, free, strict=False)
         actions += [Assign(incarnation, slot) for incarnation, slot in pairs]

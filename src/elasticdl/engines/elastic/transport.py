@@ -25,6 +25,7 @@ from typing import Any
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.artifacts.checkpoint_files import encode_metadata
 from elasticdl.artifacts.tensors import encode_tensors, read_tensors
+from elasticdl.errors import OutputError
 
 _LENGTH = struct.Struct("<QQ")
 
@@ -47,9 +48,12 @@ def decode(data: bytes, where: str) -> Checkpoint:
     Raises:
         OutputError: The bytes are not what `encode` writes.
     """
-    num_metadata_bytes, step = _LENGTH.unpack_from(data)
-    end = _LENGTH.size + num_metadata_bytes
-    metadata = json.loads(data[_LENGTH.size : end])
+    try:
+        num_metadata_bytes, step = _LENGTH.unpack_from(data)
+        end = _LENGTH.size + num_metadata_bytes
+        metadata = json.loads(data[_LENGTH.size : end])
+    except (struct.error, ValueError) as error:
+        raise OutputError(f"{where}: does not begin with lengths and JSON: {error}.") from error
     return Checkpoint(step=step, state=read_tensors(data[end:], where), metadata=metadata)
 
 
@@ -124,6 +128,9 @@ def fetch(address: str, step: int, timeout_s: float) -> bytes:
         raise TransportError(f"{address!r}: expected an address of a worker.")
     try:
         with urllib.request.urlopen(f"{address}/{step}", timeout=timeout_s) as answer:  # noqa: S310
+            if answer.headers["Content-Length"] is None:
+                # It died within the headers; what there is would be taken for the whole.
+                raise http.client.IncompleteRead(b"")
             data: bytes = answer.read()
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         raise TransportError(f"The state of step {step} did not arrive: {error}") from error

@@ -185,6 +185,7 @@ class Worker:
             checkpoint_is_due=lambda: snapshots.requested,
             # A peer must be able to go on telling at any commit.
             event_interval_s=0.0,
+            accumulator=self._accumulator,
         )
         if start.checkpoint is not None:
             loop.resume(start.checkpoint)
@@ -289,11 +290,13 @@ class Worker:
             assignment.job, code=code, plan=assignment.plan, world_size=assignment.num_slots
         )[0]
         self._trainer = self._material.create_trainer()
+        self._accumulator = self._material.create_accumulator(self._trainer)
         self._committer = ElasticCommitter(
             self._trainer,
             self._material.example(),
             evaluates=self._material.validation is not None,
             num_slots=assignment.num_slots,
+            accumulator=self._accumulator,
         )
 
     def _failure(self, error: ElasticDLError) -> Failure:
