@@ -29,6 +29,7 @@ from elasticdl.errors import MissingExtraError, UsageError
 from elasticdl.job import Job, ModelReference, PredictionFormat, TrainingOptions, Workers
 
 if TYPE_CHECKING:
+    from elasticdl.engines.audit import AuditReport
     from elasticdl.engines.engine import Outcome, Reporter
 
 _OVERRIDES = ("input_fn", "loss", "optimizer", "eval_metrics_fn")
@@ -114,6 +115,20 @@ def predict(
     """
     job = prediction_job(trained_model=trained_model, data=data, output=output, **options)
     return run(job, reporter)
+
+
+def audit(output: str) -> AuditReport:
+    """Say of each epoch of a training whether every record was trained on exactly once.
+
+    Args:
+        output: Folder that `train` writes into, or has written.
+
+    Raises:
+        ElasticDLError: There is no log or no checkpoint, or the log is damaged.
+    """
+    from elasticdl.engines.audit import audit as audit_output  # noqa: PLC0415
+
+    return audit_output(_location(output))
 
 
 def run(job: Job, reporter: Reporter | None = None) -> Outcome:

@@ -25,6 +25,7 @@ _COMMANDS = {
     "evaluate": ("elasticdl.cli.evaluate", "evaluate", "Measure a trained model on records."),
     "predict": ("elasticdl.cli.predict", "predict", "Write a trained model's outputs."),
     "data": ("elasticdl.cli.data", "data", "Make, prepare and look at record files."),
+    "job": ("elasticdl.cli.job", "job", "Ask what a training did."),
     "zoo": ("elasticdl.cli.zoo", "zoo", "Models that come along, and a start for your own."),
 }
 _INTERRUPTED = 130

@@ -141,7 +141,7 @@ class AuditReport:
                 for batch in range(finding.first, finding.stop):
                     chosen = order[batch * size : (batch + 1) * size] if self.by_record else order
                     records = self._places(chosen, bounds)
-                    yield WrongBatch(epoch, finding.shard, batch, finding.count, rows, records)
+                    yield WrongBatch(epoch, finding.shard, batch, finding.times, rows, records)
 
     def _places(self, records: Ints, bounds: Ints) -> list[RecordPlace]:
         # `data.record_source.locate`, for many at once.

@@ -1,0 +1,187 @@
+"""`elasticdl job`: questions to the output of a training.
+
+Prints what `engines/audit.py` finds out; loads no framework, so it answers at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from elasticdl import api
+from elasticdl.data.wording import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from elasticdl.engines.audit import AuditReport, EpochReport, WrongBatch
+
+_MOST_LINES = 20
+_MOST_SHARDS = 5
+
+
+@click.group()
+def job() -> None:
+    """Ask what a training did, while it runs or afterwards."""
+
+
+@job.command("audit")
+@click.argument("output")
+@click.option("--json", "as_json", is_flag=True, help="Print everything found, as JSON.")
+def audit(output: str, as_json: bool) -> int:
+    """Check that each record was trained on exactly once in every epoch.
+
+    OUTPUT is what was given to `elasticdl train --output`; nothing in it is changed, and the data
+    are not needed. Its events.jsonl says which batches were trained on and by which worker, also
+    across kills, restarts and lost workers. This command compares that with the plan, which
+    says which records there are, and names every record of a finished epoch that was trained on
+    another number of times than once. Of an epoch that is not finished it says how far it is.
+
+    If your own pipeline makes the batches (`dataset_fn`, `feed`), how many there are is known to
+    it alone. Then batches are checked and not records: each one once, none left out in between.
+
+    \b
+    Exit code: 0 if all is well, 1 if not.
+
+    \b
+    Examples:
+      elasticdl job audit my_model
+      elasticdl job audit my_model --json | jq '.wrong[].records'
+    """
+    report = api.audit(output)
+    if as_json:
+        click.echo(json.dumps(_as_json(report)))
+    else:
+        _show(report)
+    return 0 if report.clean else 1
+
+
+def _show(report: AuditReport) -> None:
+    done = "records" if report.by_record else "batches"
+    table = Table("epoch", done, "workers", "lost workers", "verdict", box=box.SIMPLE_HEAD)
+    for epoch in report.epochs:
+        table.add_row(
+            str(epoch.counts.epoch + 1),
+            _progress(report, epoch),
+            str(len(epoch.counts.slots)),
+            str(epoch.lost_workers),
+            _verdict(report, epoch),
+        )
+    console = Console(highlight=False, markup=False)
+    console.print(table)
+    if not report.epochs:
+        console.print("Nothing was trained on so far.")
+    lines = _complaints(report)
+    for line in itertools.islice(lines, _MOST_LINES):
+        click.echo(line)
+    if next(lines, None) is not None:
+        click.echo("... and more: --json names all of it.")
+    if not report.by_record:
+        _show_what_cannot_be_said(report)
+
+
+def _progress(report: AuditReport, epoch: EpochReport) -> str:
+    counts = epoch.counts
+    if counts.num_records is None:
+        return f"{counts.num_batches:,}"
+    return f"{counts.num_records:,} of {report.plan.num_records:,}"
+
+
+def _verdict(report: AuditReport, epoch: EpochReport) -> str:
+    if not epoch.clean:
+        return "NOT CLEAN"
+    once = "each once" if report.by_record else "each batch once"
+    return once if epoch.counts.finished else f"so far {once}; not finished"
+
+
+def _complaints(report: AuditReport) -> Iterator[str]:
+    for row in report.impossible_rows:
+        yield f"The data have no such batches: {_row_in_words(row)}."
+    if report.damaged_events:
+        yield f"{counted(report.damaged_events, 'event')} of steps cannot be read."
+    for epoch in report.epochs:
+        if epoch.untold_steps:
+            steps = counted(epoch.untold_steps, "step")
+            yield f"Epoch {epoch.counts.epoch + 1}: nobody told the batches of {steps}."
+    for wrong in report.wrong_batches():
+        times = "not trained on" if not wrong.count else f"trained on {wrong.count} times"
+        by = f" ({'; '.join(map(_row_in_words, wrong.rows))})" if wrong.rows else ""
+        if report.by_record:
+            for place in wrong.records:
+                yield (
+                    f"Epoch {wrong.epoch + 1}: record {place.record} ({place.file}, number "
+                    f"{place.number}) was {times}{by}."
+                )
+        else:
+            first, last = wrong.records[0], wrong.records[-1]
+            yield (
+                f"Epoch {wrong.epoch + 1}: batch {wrong.batch} of shard {wrong.shard} (made from "
+                f"records {first.record} to {last.record}: {first.file}, number {first.number}, to "
+                f"{last.file}, number {last.number}) was {times}{by}."
+            )
+
+
+def _show_what_cannot_be_said(report: AuditReport) -> None:
+    click.echo(
+        "The batches were made by a pipeline of the model's. How many it makes of a shard, and of "
+        "which records, is known to it alone: whether the last batches of a shard are there "
+        "cannot be said where several workers trained in one step."
+    )
+    for epoch in report.epochs:
+        silent = epoch.counts.silent_shards
+        if silent:
+            some = ", ".join(map(str, silent[:_MOST_SHARDS]))
+            some += ", ..." if len(silent) > _MOST_SHARDS else ""
+            click.echo(
+                f"Epoch {epoch.counts.epoch + 1}: no batch was trained on of "
+                f"{counted(len(silent), 'shard')} ({some}); the pipeline may have had none."
+            )
+
+
+def _row_in_words(row: tuple[int, ...]) -> str:
+    epoch, slot, shard, first, stop = row
+    batches = f"batch {first}" if stop == first + 1 else f"batches {first} to {stop - 1}"
+    return f"epoch {epoch + 1}, worker {slot}, shard {shard}, {batches}"
+
+
+def _as_json(report: AuditReport) -> dict[str, Any]:
+    return {
+        "output": report.output,
+        "clean": report.clean,
+        "by_record": report.by_record,
+        "num_records": report.plan.num_records,
+        "epochs": [
+            {
+                "epoch": epoch.counts.epoch,
+                "finished": epoch.counts.finished,
+                "clean": epoch.clean,
+                "trained_records": epoch.counts.num_records,
+                "trained_batches": epoch.counts.num_batches,
+                "workers": list(epoch.counts.slots),
+                "lost_workers": epoch.lost_workers,
+                "untold_steps": epoch.untold_steps,
+                "silent_shards": list(epoch.counts.silent_shards),
+            }
+            for epoch in report.epochs
+        ],
+        "impossible_rows": report.impossible_rows,
+        "damaged_events": report.damaged_events,
+        "wrong": [_wrong_as_json(wrong) for wrong in report.wrong_batches()],
+    }
+
+
+def _wrong_as_json(wrong: WrongBatch) -> dict[str, Any]:
+    return {
+        "epoch": wrong.epoch,
+        "shard": wrong.shard,
+        "batch": wrong.batch,
+        "count": wrong.count,
+        "rows": wrong.rows,
+        "records": [place._asdict() for place in wrong.records],
+    }

@@ -1,0 +1,252 @@
+"""`elasticdl job audit`: a training, and what is done to its log afterwards."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.engines.conftest import MODEL, write_records
+
+import elasticdl
+from elasticdl.cli.main import _run
+from elasticdl.engines.progress import Silent
+
+# The same records through a pipeline, which makes batches of its own.
+PIPELINE = (
+    MODEL.replace("def input_fn", "def unused").replace("labels.flatten()", "labels[:, 0]")
+    + """
+
+def feed(dataset, mode, metadata=None):
+    import tensorflow as tf
+
+    spec = {
+        "x": tf.io.FixedLenFeature([4], tf.float32), "label": tf.io.FixedLenFeature([1], tf.int64)
+    }
+
+    def parse(record):
+        example = tf.io.parse_single_example(record, spec)
+        return example["x"], example["label"]
+
+    return dataset.map(parse)
+"""
+)
+
+
+def train(folder, model=MODEL, **options):
+    """Train on 100 records in two files, 15 of them in the first one."""
+    (folder / "zoo").mkdir(exist_ok=True)
+    (folder / "zoo" / "small.py").write_text(model)
+    (folder / "data").mkdir(exist_ok=True)
+    write_records(folder / "data" / "a.recordio", 15)
+    write_records(folder / "data" / "b.recordio", 85, seed=1)
+    elasticdl.train(
+        **{
+            "model_zoo": str(folder / "zoo"),
+            "model_def": "small",
+            "data": str(folder / "data"),
+            "output": str(folder / "out"),
+            "minibatch_size": 10,
+            "shuffle": False,
+            "checkpoint_steps": 4,
+            "reporter": Silent(),
+            **options,
+        }
+    )
+
+
+@pytest.fixture
+def audit(tmp_path, capsys):
+    """Run `elasticdl job audit`; returns its exit code and what it said."""
+
+    def run(*flags):
+        capsys.readouterr()
+        code = _run(["job", "audit", str(tmp_path / "out"), *flags], debug=False)
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return run
+
+
+def change_log(folder, change):
+    """Write the log anew, with what `change` makes of its events."""
+    path = folder / "out" / "events.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(event) + "\n" for event in change(events)))
+
+
+def without_steps(first, last):
+    """Leave out what tells of steps; a slow machine tells of them in more than one event."""
+    return lambda events: [
+        event
+        for event in events
+        if event["event"] != "step_committed" or not first <= event["step"] <= last
+    ]
+
+
+def test_a_training_is_clean(tmp_path, audit) -> None:
+    train(tmp_path, num_epochs=2)
+
+    code, said = audit()
+
+    assert code == 0
+    rows = [line.split() for line in said.splitlines() if "each once" in line]
+    assert rows == [[epoch, "100", "of", "100", "1", "0", "each", "once"] for epoch in ("1", "2")]
+
+
+def test_a_training_that_was_stopped_says_how_far_it_is_and_is_clean_when_it_went_on(
+    tmp_path, audit
+) -> None:
+    train(tmp_path, num_epochs=2, max_steps=13)
+    stopped = audit()
+    train(tmp_path, num_epochs=2)
+    ended = audit("--json")
+
+    assert stopped[0] == 0
+    assert "30 of 100" in stopped[1]
+    assert "so far each once; not finished" in stopped[1]
+    assert ended[0] == 0
+    assert [epoch["trained_records"] for epoch in json.loads(ended[1])["epochs"]] == [100, 100]
+
+
+def test_records_of_an_event_that_was_lost_are_named_with_their_file(tmp_path, audit) -> None:
+    train(tmp_path)
+    change_log(tmp_path, without_steps(1, 4))
+
+    code, said = audit()
+    as_json = json.loads(audit("--json")[1])
+
+    assert code == 1
+    assert "NOT CLEAN" in said
+    assert "... and more" in said
+    assert f"record 0 ({tmp_path}/data/a.recordio, number 0) was not trained on." in said
+    assert f"record 16 ({tmp_path}/data/b.recordio, number 1) was not trained on." in said
+    named = [record["record"] for wrong in as_json["wrong"] for record in wrong["records"]]
+    assert named == list(range(40))
+    assert not as_json["clean"]
+
+
+def test_a_batch_that_was_told_twice_is_named_with_its_rows(tmp_path, audit) -> None:
+    train(tmp_path)
+
+    def doubled(events):
+        for event in events:
+            if event["event"] == "step_committed" and event["step"] == 8:
+                event["rows"].append([0, 3, 0, 1, 2])
+        return events
+
+    change_log(tmp_path, doubled)
+    code, said = audit()
+
+    assert code == 1
+    line = next(line for line in said.splitlines() if "record 19 " in line)
+    assert f"record 19 ({tmp_path}/data/b.recordio, number 4) was trained on 2 times" in line
+    assert "epoch 1, worker 0, shard 0, batch" in line
+    assert "epoch 1, worker 3, shard 0, batch 1" in line
+    assert said.count("2 times") == 10
+
+
+def test_batches_the_data_do_not_have_are_named(tmp_path, audit) -> None:
+    train(tmp_path)
+
+    def added(events):
+        events[1]["rows"].append([0, 0, 7, 0, 2])
+        return events
+
+    change_log(tmp_path, added)
+    code, said = audit()
+
+    assert code == 1
+    assert "The data have no such batches: epoch 1, worker 0, shard 7, batches 0 to 1." in said
+
+
+def test_workers_that_were_lost_are_counted_in_their_epoch(tmp_path, audit) -> None:
+    train(tmp_path, num_epochs=2)
+
+    def with_loss(events):
+        at = next(i for i, event in enumerate(events) if event["event"] == "epoch_finished")
+        left = {"event": "worker_left", "time": 0.0, "step": 10, "slot": 0, "incarnation": 1}
+        return [*events[: at + 1], left, *events[at + 1 :]]
+
+    change_log(tmp_path, with_loss)
+
+    epochs = json.loads(audit("--json")[1])["epochs"]
+    assert [epoch["lost_workers"] for epoch in epochs] == [0, 1]
+
+
+def test_a_pipeline_is_audited_by_batches_and_says_what_it_cannot_know(tmp_path, audit) -> None:
+    train(tmp_path, model=PIPELINE, num_epochs=2)
+
+    code, said = audit()
+
+    assert code == 0
+    assert said.count("each batch once") == 2
+    assert "known to it alone" in said
+
+
+@pytest.mark.parametrize(
+    ("steps", "said_of_it"), [((1, 4), "batch 0 of shard 0"), ((9, 10), "2 steps")]
+)
+def test_an_event_a_pipeline_training_lost_is_found_also_at_the_end_of_a_shard(
+    tmp_path, audit, steps, said_of_it
+) -> None:
+    train(tmp_path, model=PIPELINE)
+    change_log(tmp_path, without_steps(*steps))
+
+    code, said = audit()
+
+    assert code == 1
+    assert said_of_it in said
+
+
+@pytest.mark.parametrize("row", [[0, 0, 0], [0, 0, 0, 0, "x"], [0, 0, 0, 0, 2**70]])
+def test_a_row_that_cannot_be_counted_is_an_error(tmp_path, audit, row) -> None:
+    train(tmp_path)
+
+    def broken(events):
+        events[1]["rows"] = [row]
+        return events
+
+    change_log(tmp_path, broken)
+    code, said = audit()
+
+    assert code == 4
+    assert "put a copy back" in said
+
+
+def test_an_event_that_cannot_be_read_is_told(tmp_path, audit) -> None:
+    train(tmp_path)
+
+    def broken(events):
+        del events[1]["loss"]
+        return events
+
+    change_log(tmp_path, broken)
+    code, said = audit()
+
+    assert code == 1
+    assert "1 event of steps cannot be read." in said
+
+
+def test_a_folder_that_is_no_output_is_an_error(audit) -> None:
+    code, said = audit()
+
+    assert code == 6
+    assert "there is no log of a training" in said
+
+
+def test_help_says_what_the_exit_code_means(capsys) -> None:
+    _run(["job", "audit", "--help"], debug=False)
+
+    assert "Exit code: 0 if all is well, 1 if not." in capsys.readouterr().out
+
+
+def test_the_audit_loads_no_framework(run_python, tmp_path) -> None:
+    train(tmp_path)
+
+    listing = run_python(
+        "import sys; from elasticdl.cli.main import _run\n"
+        f"assert _run(['job', 'audit', {str(tmp_path / 'out')!r}], debug=False) == 0\n"
+        "print({'keras', 'tensorflow', 'torch', 'ray'} & set(sys.modules))"
+    )
+
+    assert listing.stdout.splitlines()[-1] == "set()"
