@@ -131,7 +131,8 @@ class ModelDefinition:
         input: How records become batches.
         loss: `(outputs, labels)` -> a batch mean, or one value an example (then averaged).
             None where a definition can only predict.
-        create_optimizer: Returns the optimizer.
+        create_optimizer: Returns the optimizer; for PyTorch, what makes one for a list of
+            parameters.
         create_metrics: What to measure in a mode.
         create_callbacks: Keras callbacks of the user's.
         labels_as_numpy: The user's functions treat labels as numpy arrays

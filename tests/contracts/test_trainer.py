@@ -100,6 +100,84 @@ def definition_of(create_model):
     )
 
 
+def torch_loss(outputs, labels):
+    from torch.nn import functional
+
+    return functional.cross_entropy(outputs, labels.flatten())
+
+
+def torch_accuracy(outputs, labels):
+    return {"accuracy": (outputs.argmax(1) == labels.flatten()).float().mean()}
+
+
+def torch_cnn():
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8)),
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Flatten(),
+        nn.Linear(144, 10),
+    )
+
+
+def torch_embedding():
+    import torch
+    from torch import nn
+
+    class Counting(nn.Module):
+        """Counts its training steps in a new tensor each, and has parameters it does not use."""
+
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(16, 4)
+            self.drop = nn.Dropout(0.2)
+            self.out = nn.Linear(256, 10)
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int32))
+            self.unused = nn.Parameter(torch.ones(3))
+            self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+
+        def forward(self, image):
+            if self.training:
+                self.calls = self.calls + 1
+            x = self.embedding((image * 4 + 8).clamp(0, 15).long())
+            return self.out(self.drop(x).flatten(1))
+
+    return Counting()
+
+
+def torch_definition_of(create_model, create_optimizer):
+    return ModelDefinition(
+        origin=ORIGIN,
+        framework="torch",
+        create_model=create_model,
+        input=RecordInput(lambda records: records),
+        loss=torch_loss,
+        create_optimizer=lambda: create_optimizer,
+        create_metrics=lambda mode: MetricFunctions(
+            scalars=torch_accuracy,
+            named=[NamedMetric("right", lambda y, p: p.argmax(1) == y.flatten())]
+            if mode is Mode.EVALUATION
+            else [],
+        ),
+    )
+
+
+def torch_adam(parameters):
+    import torch
+
+    return torch.optim.Adam(parameters, 0.01, weight_decay=0.1)
+
+
+def torch_momentum(parameters):
+    import torch
+
+    return torch.optim.SGD(parameters, 0.1, momentum=0.9, dampening=0.5)
+
+
 def batch(rng, size):
     images = rng.normal(size=(size, 8, 8)).astype("float32")
     return Batch({"image": images}, rng.integers(0, 10, (size, 1)), size)
@@ -116,6 +194,26 @@ def test_the_keras_trainer_keeps_the_laws(create_model):
     def create(slot):
         return KerasTrainer(
             definition_of(create_model), batches[0], minibatch_size=32, seed=3, slot=slot
+        )
+
+    check_trainer(create, batches)
+
+
+@pytest.mark.parametrize("create_optimizer", [torch_adam, torch_momentum])
+@pytest.mark.parametrize("create_model", [torch_cnn, torch_embedding])
+def test_the_torch_trainer_keeps_the_laws(create_model, create_optimizer):
+    from elasticdl.training.torch import TorchTrainer
+
+    rng = np.random.default_rng(0)
+    batches = [batch(rng, 32) for _ in range(4)] + [batch(rng, 7)]
+
+    def create(slot):
+        return TorchTrainer(
+            torch_definition_of(create_model, create_optimizer),
+            batches[0],
+            minibatch_size=32,
+            seed=3,
+            slot=slot,
         )
 
     check_trainer(create, batches)

@@ -33,6 +33,7 @@ def training_arguments(path: Path) -> dict[str, str]:
         ("mnist_functional_api", "digits", 0.95, {"num_epochs": 3}),
         ("mnist_subclass", "digits", 0.9, {"num_epochs": 3}),
         ("mnist_spec", "digits", 0.9, {"num_epochs": 3}),
+        ("mnist_torch", "digits", 0.95, {"num_epochs": 3}),
         ("cifar10_functional_api", "patches", 0.2, {"num_epochs": 2}),
         ("cifar10_subclass", "patches", 0.2, {"num_epochs": 2}),
         ("iris", "iris", 0.9, {}),

@@ -24,14 +24,15 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import Input, ModelDefinition, RecordInput
+from elasticdl.dialects.frameworks import framework_of, framework_of_model
 from elasticdl.dialects.inputs import as_input, schema_of, with_schema
 from elasticdl.dialects.losses import as_loss
 from elasticdl.dialects.metrics import evaluation_metrics
 from elasticdl.dialects.models import as_model_factory
-from elasticdl.dialects.optimizers import as_optimizer_factory
+from elasticdl.dialects.optimizers import as_optimizer_factory, as_torch_optimizer_factory
 from elasticdl.dialects.params import Params, described
 from elasticdl.dialects.readers import ReaderOpener
-from elasticdl.dialects.reading import Late, Reading, call, mro_has
+from elasticdl.dialects.reading import Late, Reading, call
 from elasticdl.dialects.reference import (
     CONTRACT_FUNCTIONS,
     DEFAULTS,
@@ -44,6 +45,8 @@ from elasticdl.errors import DefinitionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from elasticdl.dialects.frameworks import Framework
 
 NAME = "elasticdl_module"
 TITLE = "an ElasticDL module"
@@ -66,7 +69,7 @@ def matches(reference: Reference) -> bool:
     """Return whether the files have functions of the contract, and the symbol can be a model."""
     value = reference.symbol.value
     if inspect.isclass(value):
-        if not mro_has(value, "Model"):
+        if framework_of_model(value) is None:
             return False
         if any(hasattr(value, name) for name in DEFAULTS):
             # A class that brings its own functions; ambiguous only if the file is complete too.
@@ -93,6 +96,7 @@ def define(reference: Reference) -> ModelDefinition:
             + (f", or name it elsewhere: {' '.join(flags)}" if flags else "."),
         )
     model = _model(reference, reading)
+    reading = dataclasses.replace(reading, framework=_framework(model, reading))
     is_object = not (inspect.isroutine(model.value) or inspect.isclass(model.value))
     newest = _Newest(reference, is_late=is_object)
     opener = None
@@ -105,7 +109,10 @@ def define(reference: Reference) -> ModelDefinition:
     )
     read_schema = schema_of(newest.find("data_schema"), reading)
     loss = as_loss(newest.required("loss"), reading)
-    create_optimizer = as_optimizer_factory(newest.required("optimizer"), reading)
+    as_factory = (
+        as_torch_optimizer_factory if reading.framework == "torch" else as_optimizer_factory
+    )
+    create_optimizer = as_factory(newest.required("optimizer"), reading)
     create_metrics = evaluation_metrics(newest.find("eval_metrics_fn"), reading)
     create_callbacks = _callbacks(newest.find("callbacks"), reading)
     create_processor = _processor(newest.find("PredictionOutputsProcessor"), reading)
@@ -117,14 +124,14 @@ def define(reference: Reference) -> ModelDefinition:
     reading.params.check()
     return ModelDefinition(
         origin=reading.origin,
-        framework="keras",
-        create_model=create_model,
+        framework=reading.framework,
+        create_model=_checked(create_model, model, reading),
         input=with_schema(model_input, read_schema),
         loss=loss,
         create_optimizer=create_optimizer,
         create_metrics=create_metrics,
         create_callbacks=create_callbacks,
-        labels_as_numpy=_is_first_generation(model_input),
+        labels_as_numpy=reading.framework == "keras" and _is_first_generation(model_input),
         create_outputs_processor=create_processor,
         open_source=opener,
         params=dict(reference.params),
@@ -202,9 +209,39 @@ def _model(reference: Reference, reading: Reading) -> Symbol:
         raise reading.error(
             model,
             f"{model.name} is {described(model.value)}, not a model.",
-            "Expected a Keras model, or a function or class that makes one.",
+            "Expected a model of Keras or PyTorch, or a function or class that makes one.",
         )
     return model
+
+
+def _framework(model: Symbol, reading: Reading) -> Framework:
+    framework = framework_of(model, reading.reference.modules)
+    if framework is None:
+        raise reading.error(
+            model,
+            f"the file imports PyTorch and Keras or TensorFlow, and {model.name} does not say "
+            "which of them its model is of.",
+            f"Say it: def {model.short_name}() -> torch.nn.Module, or -> keras.Model.",
+        )
+    return framework
+
+
+def _checked(create_model: Callable[[], Any], model: Symbol, reading: Reading) -> Callable[[], Any]:
+    """Return what makes a model and refuses one of another framework than was read."""
+
+    def create() -> Any:
+        made = create_model()
+        if framework_of_model(made) not in (None, reading.framework):
+            raise reading.error(
+                model,
+                f"{model.name} made a {type(made).__name__}, which is no model of "
+                f"{'PyTorch' if reading.framework == 'torch' else 'Keras'}; that is what the file "
+                "looks like.",
+                f"Say it: def {model.short_name}() -> torch.nn.Module, or -> keras.Model.",
+            )
+        return made
+
+    return create
 
 
 def _import_model(newest: _Newest, name: str, reading: Reading) -> Any:

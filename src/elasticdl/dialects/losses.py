@@ -1,11 +1,13 @@
 """A user's loss, as the definition has it: `(outputs, labels)`.
 
-It may be a function with its arguments in either order, a Keras loss (object, class or name),
-or, where a dialect allows it, a function without contract arguments that returns one of these.
+It may be a function with its arguments in either order, a loss of Keras (object, class or name) or
+of PyTorch (object or function), whichever the model is of, or, where a dialect allows it, a
+function without contract arguments that returns one of these.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import Any
 
@@ -15,6 +17,7 @@ from elasticdl.dialects.argument_order import (
     by_name,
     takes_outputs_and_labels,
 )
+from elasticdl.dialects.frameworks import framework_of_model, is_of_torch
 from elasticdl.dialects.params import described, signature_of
 from elasticdl.dialects.reading import Reading, call, mro_has
 from elasticdl.dialects.reference import Symbol
@@ -33,6 +36,8 @@ def as_loss(symbol: Symbol, reading: Reading, *, may_be_factory: bool = False) -
         UsageError: It needs a param that is not given.
     """
     value = symbol.value
+    if reading.framework == "torch":
+        return _torch_loss(symbol, reading)
     if isinstance(value, str):
         return _keras_order(keras_objects.loss(value, symbol))
     if inspect.isclass(value) and mro_has(value, "Loss"):
@@ -48,6 +53,25 @@ def as_loss(symbol: Symbol, reading: Reading, *, may_be_factory: bool = False) -
         )
     if may_be_factory and _takes_nothing(symbol):
         return _from_factory(symbol, reading)
+    return by_name(symbol, reading)
+
+
+def _torch_loss(symbol: Symbol, reading: Reading) -> OutputsAndLabels:
+    value = symbol.value
+    if not callable(value) or inspect.isclass(value):
+        raise reading.error(
+            symbol,
+            f"{symbol.name} is {described(value)}, not a loss.",
+            "Expected a function loss(labels, predictions), or a loss of PyTorch such as "
+            "torch.nn.CrossEntropyLoss().",
+        )
+    if is_of_torch(value):
+        # (input, target), as all of PyTorch's are.
+        loss: OutputsAndLabels = value
+        return loss
+    if framework_of_model(value) == "torch":
+        # A module of the user's: calling it says nothing of its arguments, its `forward` does.
+        return by_name(dataclasses.replace(symbol, value=value.forward), reading)
     return by_name(symbol, reading)
 
 

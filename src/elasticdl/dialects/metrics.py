@@ -3,7 +3,8 @@
 `eval_metrics_fn(predictions, labels)` computes values: scalars, averaged over examples.
 `eval_metrics_fn()` returns metrics: `{name: metric}`, or `{output: {name: metric}}` for a model
 with several outputs. A metric is a Keras `Metric` (object, class or name) or a function of
-labels and predictions in either order. A list works where Keras takes one.
+labels and predictions in either order; for a PyTorch model it is such a function. A list works
+where Keras takes one.
 """
 
 from __future__ import annotations
@@ -87,6 +88,12 @@ def _name_of(metric: Any) -> str:
 
 
 def _metric(symbol: Symbol, name: str, value: Any, reading: Reading, *, shared: bool) -> Any:
+    if reading.framework == "torch" and (isinstance(value, str) or mro_has(value, "Metric")):
+        raise reading.error(
+            symbol,
+            f"the metric {name!r} of {symbol.name} is Keras's, and the model is PyTorch's.",
+            "Expected a function (labels, predictions) of one value an example.",
+        )
     if isinstance(value, str):
         # Functions of Keras are (y_true, y_pred), as the definition has them.
         return keras_objects.metric(value, symbol)

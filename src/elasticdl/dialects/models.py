@@ -34,7 +34,7 @@ def as_model_factory(
             raise reading.error(
                 symbol,
                 f"{symbol.name}() returned {described(made)}, not a model.",
-                "Return the Keras model it makes.",
+                "Return the model it makes.",
             )
         return made
 

@@ -17,6 +17,7 @@ from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, use
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from elasticdl.dialects.frameworks import Framework
     from elasticdl.dialects.reference import Reference, Symbol
 
 
@@ -30,6 +31,7 @@ class Reading:
         reference: What is read.
         found: Names of the contract's functions that are there, for errors.
         params: The job's params, handed out by name.
+        framework: Whose model it is; what belongs to it is read accordingly.
     """
 
     dialect: str
@@ -37,6 +39,7 @@ class Reading:
     reference: Reference
     found: Sequence[str] = ()
     params: Params = field(default_factory=lambda: Params({}))
+    framework: Framework = "keras"
 
     @property
     def origin(self) -> Origin:

@@ -224,9 +224,7 @@ class KerasTrainer:
             return array[0]
 
         trace = tf.function(
-            lambda: self._train_one(map_arrays(first, features), map_arrays(first, labels), at)[
-                1
-            ],
+            lambda: self._train_one(map_arrays(first, features), map_arrays(first, labels), at)[1],
             autograph=False,
         )
         shapes = trace.get_concrete_function().structured_outputs

@@ -1,0 +1,102 @@
+"""Which framework a model is of: seen from the model and its file, and never guessed.
+
+What the model is decides, then what the function that makes it is annotated to return, then what
+its file imports; a file that imports both frameworks and says nothing is refused. Classes are
+known by their ancestors' names. Nothing is imported for it: where PyTorch is not loaded, the model
+is Keras's.
+
+Callers: `elasticdl_module.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from elasticdl.dialects.reference import function_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from elasticdl.dialects.reference import Symbol
+
+Framework: TypeAlias = Literal["keras", "torch"]
+
+_FRAMEWORKS: dict[str, Framework] = {
+    "keras": "keras",
+    "tensorflow": "keras",
+    "tf_keras": "keras",
+    "torch": "torch",
+}
+_MODELS: dict[Framework, str] = {"keras": "Model", "torch": "Module"}
+
+
+def framework_of(model: Symbol, modules: Iterable[ModuleType]) -> Framework | None:
+    """Return the framework of a model, None if its files are of both and it does not say.
+
+    Args:
+        model: A model, its class, or a function that makes one.
+        modules: The model's files.
+    """
+    if "torch" not in sys.modules:
+        return "keras"
+    told = framework_of_model(model.value) or _framework_of_annotation(model.value)
+    if told:
+        return told
+    imported = {_framework_of_import(value) for module in modules for value in _values(module)}
+    imported.discard(None)
+    if imported == {"torch"}:
+        return "torch"
+    return None if "torch" in imported else "keras"
+
+
+def framework_of_model(value: Any) -> Framework | None:
+    """Return the framework of a model or of a class of models, None if it is neither."""
+    kind = value if inspect.isclass(value) else type(value)
+    for ancestor in inspect.getmro(kind):
+        framework = _FRAMEWORKS.get(_root(ancestor))
+        if framework and ancestor.__name__ == _MODELS[framework]:
+            return framework
+    return None
+
+
+def is_of_torch(value: Any) -> bool:
+    """Return whether something is PyTorch's own: a function, a class, or an object of one."""
+    return "torch" in (_root(value), _root(type(value)))
+
+
+def _framework_of_annotation(function: Any) -> Framework | None:
+    plain = function_of(function)
+    annotation = getattr(plain, "__annotations__", {}).get("return")
+    if not isinstance(annotation, str):
+        return framework_of_model(annotation)
+    carrier = types.SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        hints = typing.get_type_hints(carrier, globalns=getattr(plain, "__globals__", {}))
+    except Exception:  # noqa: BLE001 - a name that is imported for type checkers only
+        last = annotation.rpartition(".")[2]
+        return next((f for f, name in _MODELS.items() if name == last), None)
+    return framework_of_model(hints["it"])
+
+
+def _framework_of_import(value: Any) -> Framework | None:
+    if isinstance(value, ModuleType):
+        return _FRAMEWORKS.get(value.__name__.partition(".")[0])
+    if inspect.isclass(value):
+        # Also a class of the file's own, or of another file of the zoo.
+        roots = map(_root, inspect.getmro(value))
+        return next((_FRAMEWORKS[root] for root in roots if root in _FRAMEWORKS), None)
+    return _FRAMEWORKS.get(_root(value) or _root(type(value)))
+
+
+def _values(module: ModuleType) -> list[Any]:
+    return [value for name, value in vars(module).items() if not name.startswith("__")]
+
+
+def _root(value: Any) -> str:
+    module = getattr(value, "__module__", None)
+    return module.partition(".")[0] if isinstance(module, str) else ""

@@ -1,0 +1,44 @@
+"""The moments of a run, which nobody listens to: PyTorch has no callbacks of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class TorchHooks:
+    """Lets every moment pass; see `trainer.Hooks`."""
+
+    observes_batches = False
+    stop_requested = False
+
+    def train_begin(self) -> None:  # noqa: D102 - see trainer.Hooks, here and below
+        pass
+
+    def epoch_begin(self, epoch: int) -> None:  # noqa: D102
+        pass
+
+    def batch_begin(self, step: int) -> None:  # noqa: D102
+        pass
+
+    def batch_end(self, step: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
+        pass
+
+    def test_begin(self) -> None:  # noqa: D102
+        pass
+
+    def test_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
+        pass
+
+    def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
+        pass
+
+    def train_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
+        pass
+
+    def state(self) -> dict[str, Any]:
+        """Return nothing: there is nothing to remember."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:  # noqa: D102
+        pass

@@ -1,0 +1,94 @@
+"""How a batch's features are handed to a module: what its `forward` takes decides.
+
+    features                     forward               called as
+    an array                     (self, x)             model(x)
+    {"user": ..., "item": ...}   (self, user, item)    model(user=..., item=...)
+    {"image": ...}               (self, x)             model(x), else model({"image": x})
+    {"user": ..., "item": ...}   (self, features)      model(features)
+    (a, b)                       (self, left, right)   model(a, b)
+
+Entries that `forward` does not take are left out, as a functional Keras model leaves them out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from elasticdl.data.batch import Arrays, describe
+from elasticdl.errors import DefinitionError, users_traceback
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from elasticdl.definition import Origin
+
+Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+Adapter: TypeAlias = Callable[[Arrays], Arguments]
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def find_adapter(
+    model: nn.Module, features: Arrays, origin: Origin, run: Callable[[Adapter], object]
+) -> Adapter:
+    """Return how features become the arguments of `model`.
+
+    Args:
+        model: The user's module.
+        features: An example batch; only names and structure matter.
+        origin: For the error.
+        run: Calls the model on the example, without a trace.
+
+    Raises:
+        DefinitionError: The model does not take these features.
+    """
+    failures: list[Exception] = []
+    for adapter in _candidates(model, features, origin):
+        try:
+            run(adapter)
+        except Exception as error:  # noqa: BLE001 - a user's `forward` may raise anything
+            failures.append(error)
+        else:
+            return adapter
+    raise DefinitionError(
+        f"{origin}: the model {type(model).__name__} cannot take what the input function returns "
+        f"({describe(features)}):\n{users_traceback(failures[0])}\n"
+        "  Make the input function return what the model's `forward` expects."
+    ) from failures[0]
+
+
+def _candidates(model: nn.Module, features: Arrays, origin: Origin) -> Sequence[Adapter]:
+    parameters = inspect.signature(model.forward).parameters.values()
+    required = [p.name for p in parameters if p.kind in _POSITIONAL and p.default is p.empty]
+    if isinstance(features, (list, tuple)):
+        return [_one_an_argument if len(required) > 1 else _as_they_are]
+    if not isinstance(features, Mapping):
+        return [_as_they_are]
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    missing = [name for name in required if name not in features]
+    if required and not missing:
+        names = list(features) if takes_all else [name for name in takes if name in features]
+        return [lambda features: ((), {name: features[name] for name in names})]
+    if len(required) > 1:
+        raise DefinitionError(
+            f"{origin}: {type(model).__name__}.forward takes {', '.join(required)}; the input "
+            f"function returns {', '.join(features)}. Missing: {', '.join(missing)}.\n"
+            "  Name the entries of the features as the arguments of `forward`."
+        )
+    # The tensor first: a forward that wants the dict fails on it at once, and not the reverse.
+    return [_only_entry, _as_they_are] if len(features) == 1 else [_as_they_are]
+
+
+def _as_they_are(features: Arrays) -> Arguments:
+    return (features,), {}
+
+
+def _one_an_argument(features: Arrays) -> Arguments:
+    return tuple(features), {}
+
+
+def _only_entry(features: Arrays) -> Arguments:
+    return tuple(features.values()), {}

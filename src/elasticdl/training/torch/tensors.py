@@ -1,0 +1,64 @@
+"""Arrays as tensors and back, whatever their dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from elasticdl.data.batch import Arrays, describe, map_arrays
+from elasticdl.errors import DefinitionError
+
+# numpy has no such numbers: their bits travel as whole numbers of the same size.
+_BITS = {
+    torch.bfloat16: torch.int16,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+}
+
+
+def batch_tensors(arrays: Arrays, device: torch.device, where: object) -> Any:
+    """Return a batch's features or labels as tensors of their own on a device.
+
+    float64, which is what numpy makes of plain numbers, becomes torch's default; whole numbers
+    stay what they are.
+
+    Raises:
+        DefinitionError: An array holds no numbers.
+    """
+
+    def one(array: Any) -> torch.Tensor:
+        if array.dtype.kind not in "biufc":
+            raise DefinitionError(
+                f"{where}: the input function returns {describe(arrays)}; PyTorch takes numbers "
+                "only. Turn texts into numbers there."
+            )
+        # A copy, because a module may work in place on what it is given.
+        tensor = torch.from_numpy(np.array(array, order="C"))
+        if tensor.dtype == torch.float64:
+            tensor = tensor.to(torch.get_default_dtype())
+        return tensor.to(device)
+
+    return map_arrays(one, arrays)
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a copy of a tensor, bit for bit; bfloat16 and its like as the dtypes of ml_dtypes."""
+    dense = tensor.detach().cpu().contiguous()
+    if dense.dtype not in _BITS:
+        return np.array(dense.numpy())
+    import ml_dtypes  # noqa: PLC0415 - only such tensors need it
+
+    bits = np.array(dense.view(_BITS[dense.dtype]).numpy())
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, str(dense.dtype).removeprefix("torch.")))
+    return bits.view(dtype)
+
+
+def to_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """Return a copy of an array that `to_array` made."""
+    for dtype, bits in _BITS.items():
+        if array.dtype.name == str(dtype).removeprefix("torch."):
+            whole = np.array(array, order="C").view(f"i{array.itemsize}")
+            return torch.from_numpy(whole).view(bits).view(dtype)
+    return torch.from_numpy(np.array(array, order="C"))

@@ -1,0 +1,312 @@
+"""A model file of PyTorch is known as one, and what belongs to its model is read its way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from elasticdl.data.batch import Batch
+from elasticdl.definition import Mode
+from elasticdl.errors import DefinitionError, UsageError
+
+FILE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, units=3):
+        super().__init__()
+        self.out = nn.Linear(2, units)
+
+    def forward(self, x):
+        return self.out(x)
+
+def custom_model(units=3):
+    return Net(units)
+
+def input_fn(records):
+    return records
+
+def loss(labels, predictions):
+    # Asymmetric: in the wrong order its minimum is elsewhere.
+    return ((predictions - 2.0 * labels) ** 2).mean()
+
+def optimizer(parameters, lr=0.1):
+    return torch.optim.SGD(parameters, lr)
+
+def eval_metrics_fn(predictions, labels):
+    return {"error": (predictions - labels).abs().mean()}
+"""
+MODEL = """
+class Net(nn.Module):
+    def __init__(self, units=3):
+        super().__init__()
+        self.out = nn.Linear(2, units)
+
+    def forward(self, x):
+        return self.out(x)
+"""
+# A class is a Keras model by its ancestors' names, so this is as good as Keras.
+BOTH = FILE.replace("import torch\n", "import torch\nfrom fake_keras import Model\n", 1)
+MAKER = "def custom_model(units=3)"
+# Good for either framework as far as a definition goes.
+OPTIMIZER = "def optimizer(lr=0.1):\n    return torch.optim.Adam"
+
+
+def parameters():
+    return [torch.nn.Parameter(torch.ones(2))]
+
+
+def made_by(definition):
+    return definition.create_optimizer()(parameters())
+
+
+# --- whose model it is ---------------------------------------------------------------------------
+
+
+def test_a_file_that_imports_torch_and_no_keras_is_torchs(define) -> None:
+    definition = define(FILE, params={"units": 5, "lr": 0.5})
+
+    assert (definition.framework, definition.origin.dialect) == ("torch", "elasticdl_module")
+    assert not definition.labels_as_numpy
+    assert definition.create_model().out.out_features == 5
+    assert made_by(definition).param_groups[0]["lr"] == 0.5
+    assert definition.loss(10.0 * torch.ones(1), torch.ones(1)) == 64
+    assert definition.create_metrics(Mode.EVALUATION).scalars(3 * torch.ones(1), 1) == {"error": 2}
+
+
+@pytest.mark.parametrize("model_def", ["m.custom_model", "m.Net"])
+def test_its_function_or_its_class_may_be_named(define, model_def) -> None:
+    definition = define(FILE, model_def, params={"units": 4})
+
+    assert definition.framework == "torch"
+    assert definition.create_model().out.out_features == 4
+
+
+def test_a_model_made_at_import_is_made_anew_for_each_run(define) -> None:
+    text = FILE.replace("def custom_model(units=3):\n    return Net(units)", "model = Net()")
+
+    definition = define(text)
+
+    assert definition.framework == "torch"
+    assert definition.create_model() is not definition.create_model()
+    assert isinstance(made_by(definition), torch.optim.SGD)
+
+
+def test_a_class_of_another_file_of_the_zoo_counts(define, write) -> None:
+    write("from torch import nn\n" + MODEL, "nets.py")
+    text = FILE.replace("import torch\nfrom torch import nn\n", "from nets import Net\n")
+    text = text.replace(MODEL, "").replace("return torch.optim", "import torch; return torch.optim")
+
+    assert define(text).framework == "torch"
+
+
+def test_a_keras_file_stays_keras_s_where_torch_is_loaded(define) -> None:
+    text = (
+        "from fake_keras import Model\n\ndef custom_model" + FILE.partition("def custom_model")[2]
+    )
+    text = text.replace("Net(units)", "Model(units=units)").partition("def optimizer")[0]
+
+    definition = define(text + OPTIMIZER)
+
+    assert definition.framework == "keras"
+    assert definition.labels_as_numpy
+
+
+@pytest.mark.parametrize(
+    ("annotation", "framework"),
+    [
+        ("nn.Module", "torch"),
+        ("'nn.Module'", "torch"),
+        ("torch.nn.Module", "torch"),
+        ("Net", "torch"),
+        ("'hidden.Module'", "torch"),
+        ("Model", "keras"),
+        ("'hidden.Model'", "keras"),
+    ],
+)
+def test_an_annotation_decides_where_a_file_imports_both(define, annotation, framework) -> None:
+    text = BOTH.replace(f"{MAKER}:", f"{MAKER} -> {annotation}:").partition("def optimizer")[0]
+
+    assert define(text + OPTIMIZER).framework == framework
+
+
+def test_what_the_model_is_decides_where_a_file_imports_both(define) -> None:
+    assert define(BOTH, "m.Net").framework == "torch"
+
+
+def test_a_file_that_imports_both_and_does_not_say_is_refused(refused) -> None:
+    message = refused(BOTH, DefinitionError)
+
+    assert "m.py:14: the file imports PyTorch and Keras or TensorFlow" in message
+    assert "def custom_model() -> torch.nn.Module, or -> keras.Model" in message
+
+
+def test_a_model_of_another_framework_than_the_file_looks_like_is_told(define) -> None:
+    hidden = FILE.replace("import torch\nfrom torch import nn\n", "").replace(MODEL, "")
+    text = hidden.replace("return Net(units)", "import torch; return torch.nn.Linear(2, units)")
+    definition = define(text.partition("def optimizer")[0] + OPTIMIZER)
+
+    with pytest.raises(DefinitionError, match=r"made a Linear, which is no model of Keras; .*\n"):
+        definition.create_model()
+
+
+def test_no_torch_is_imported_for_a_file_that_does_not_import_it(run_python, tmp_path) -> None:
+    (tmp_path / "m.py").write_text(
+        "def custom_model(): ...\ndef input_fn(records): ...\n"
+        "def loss(labels, outputs): ...\ndef optimizer(): ...\n"
+    )
+    listing = run_python(
+        "import sys\n"
+        "from elasticdl.job import ModelReference\n"
+        "from elasticdl.zoo import define\n"
+        f"framework = define(ModelReference({str(tmp_path)!r}, 'm')).framework\n"
+        "print(framework, 'torch' in sys.modules)"
+    )
+
+    assert listing.stdout.split() == ["keras", "False"]
+
+
+# --- optimizers ----------------------------------------------------------------------------------
+
+
+def with_optimizer(text: str) -> str:
+    return FILE.partition("def optimizer")[0] + "import functools\n" + text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def optimizer(params, /, lr=0.5): return torch.optim.Adam(params, lr)",
+        "def optimizer(*, lr=0.5, parameters): return torch.optim.Adam(parameters, lr)",
+        "optimizer = functools.partial(torch.optim.Adam, lr=0.5)",
+        "def optimizer(lr=0.5): return functools.partial(torch.optim.Adam, lr=lr)",
+        "def optimizer(): return lambda p: torch.optim.Adam(p, 0.5)",
+    ],
+)
+def test_an_optimizer_takes_the_parameters_in_any_of_these_ways(define, text) -> None:
+    definition = define(with_optimizer(text))
+    given = parameters()
+
+    made = definition.create_optimizer()(given)
+
+    assert isinstance(made, torch.optim.Adam)
+    assert made.param_groups[0]["lr"] == 0.5
+    assert made.param_groups[0]["params"][0] is given[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "optimizer = torch.optim.Adam",
+        "optimizer = functools.partial(torch.optim.Adam, lr=0.5)",
+        "def optimizer(parameters, lr): return torch.optim.Adam(parameters, lr)",
+        "def optimizer(lr): return functools.partial(torch.optim.Adam, lr=lr)",
+    ],
+)
+def test_params_reach_an_optimizer(define, text) -> None:
+    definition = define(with_optimizer(text), params={"lr": 0.25})
+
+    assert made_by(definition).param_groups[0]["lr"] == 0.25
+
+
+def test_a_param_of_an_optimizer_that_is_missing_or_unknown_is_told(refused) -> None:
+    text = with_optimizer("def optimizer(parameters, lr): ...")
+
+    assert "lr missing" in refused(text, UsageError)
+    assert "takes 'parameters'" in refused(text, UsageError, params={"lr": 1, "parameters": 2})
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("def optimizer(model): ...", "optimizer(model) does not say what model should be"),
+        ("optimizer = 'adam'", "optimizer is a str, which is for no parameters"),
+        ("optimizer = torch.optim.Adam(Net().parameters())", "optimizer is an Adam, which is for"),
+    ],
+)
+def test_an_optimizer_without_the_models_parameters_is_refused(refused, text, problem) -> None:
+    message = refused(with_optimizer(text), DefinitionError)
+
+    assert problem in message
+    assert "Take the model's parameters: def optimizer(parameters, lr=0.001)." in message
+
+
+def test_an_optimizer_that_is_made_without_the_parameters_is_refused(define) -> None:
+    definition = define(
+        with_optimizer("def optimizer(): return torch.optim.Adam(Net().parameters())")
+    )
+
+    with pytest.raises(DefinitionError, match=r"optimizer\(\) returned an Adam, without being"):
+        definition.create_optimizer()
+
+
+# --- losses and metrics --------------------------------------------------------------------------
+
+
+LOSS_MODULE = """
+class Mine(nn.Module):
+    def forward(self, labels, outputs):
+        return nn.functional.cross_entropy(outputs, labels)
+
+loss = Mine()
+"""
+
+
+def with_loss(text: str) -> str:
+    before, _, rest = FILE.partition("def loss")
+    return f"{before}{text}\n\ndef optimizer{rest.partition('def optimizer')[2]}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "loss = nn.CrossEntropyLoss()",
+        "loss = nn.functional.cross_entropy",
+        "def loss(target, logits): return nn.functional.cross_entropy(logits, target)",
+        LOSS_MODULE,
+    ],
+)
+def test_a_loss_gets_outputs_and_labels_in_its_own_order(define, text) -> None:
+    outputs, labels = torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 1])
+
+    loss = define(with_loss(text)).loss(outputs, labels)
+
+    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(outputs, labels))
+
+
+@pytest.mark.parametrize("text", ["loss = 'mse'", "loss = nn.CrossEntropyLoss"])
+def test_a_loss_that_is_none_is_refused(refused, text) -> None:
+    assert "or a loss of PyTorch such as" in refused(with_loss(text), DefinitionError)
+
+
+@pytest.mark.parametrize("metric", ["'accuracy'", "Metric()"])
+def test_a_metric_of_keras_is_refused(define, metric) -> None:
+    text = BOTH.replace(f"{MAKER}:", f"{MAKER} -> nn.Module:").partition("def eval_metrics_fn")[0]
+    definition = define(
+        f"{text}from fake_keras import Metric\ndef eval_metrics_fn(): return {{'a': {metric}}}\n"
+    )
+
+    with pytest.raises(DefinitionError, match="metric 'a' of eval_metrics_fn is Keras's"):
+        definition.create_metrics(Mode.EVALUATION)
+
+
+# --- together ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", ["labels, predictions", "predictions, labels"])
+def test_a_definition_trains_to_the_losss_own_minimum(define, arguments) -> None:
+    from elasticdl.training.torch import TorchTrainer
+
+    definition = define(
+        FILE.replace("def loss(labels, predictions)", f"def loss({arguments})"),
+        params={"units": 1, "lr": 0.3},
+    )
+    features = np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)
+    batch = Batch({"anything": features}, features.sum(axis=1, keepdims=True), 64)
+    trainer = TorchTrainer(definition, batch, minibatch_size=64, seed=1)
+
+    trainer.train_steps([batch] * 60)
+
+    np.testing.assert_allclose(trainer.state()["model/out.weight"], [[2.0, 2.0]], atol=1e-2)

@@ -1,0 +1,57 @@
+"""The definition says which trainer it gets, and a framework that is missing says how to get it."""
+
+import dataclasses
+import sys
+
+import pytest
+from tests.training.torch.conftest import batch_of, definition_of
+
+from elasticdl.errors import DefinitionError, MissingExtraError
+from elasticdl.training.create import create_trainer
+
+
+def test_a_torch_definition_gets_the_torch_trainer():
+    from elasticdl.training.torch import TorchTrainer
+
+    trainer = create_trainer(definition_of(), batch_of(8), minibatch_size=8, seed=1, slot=2)
+
+    assert isinstance(trainer, TorchTrainer)
+    assert trainer.slot == 2
+
+
+def test_a_framework_without_a_trainer_is_refused():
+    definition = dataclasses.replace(definition_of(), framework="abacus")
+
+    with pytest.raises(DefinitionError, match="no trainer for 'abacus'; have: keras, torch"):
+        create_trainer(definition, batch_of(8), minibatch_size=8, seed=1)
+
+
+def test_a_missing_torch_is_told_with_its_extra(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("elasticdl.training.torch")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    with pytest.raises(MissingExtraError, match=r"needs the package 'torch'.*elasticdl\[torch\]"):
+        create_trainer(definition_of(), batch_of(8), minibatch_size=8, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("", "10000"),
+        ("os.environ['GOMP_SPINCOUNT'] = '5'", "5"),
+        ("os.environ['OMP_WAIT_POLICY'] = 'ACTIVE'", "None"),
+    ],
+)
+def test_how_long_threads_spin_is_said_unless_the_user_has(run_python, given, expected):
+    printed = run_python(
+        "import os, sys\n"
+        "for name in ('GOMP_SPINCOUNT', 'OMP_WAIT_POLICY'): os.environ.pop(name, None)\n"
+        f"{given}\n"
+        "sys.modules['keras'] = sys  # it takes seconds\n"
+        "from elasticdl.training.create import import_framework\n"
+        "import_framework()\n"
+        "print(os.environ.get('GOMP_SPINCOUNT'))"
+    )
+
+    assert printed.stdout.strip() == expected

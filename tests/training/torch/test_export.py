@@ -1,0 +1,79 @@
+"""What serving needs, written from a trained module."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from tests.training.torch.conftest import (
+    ByName,
+    Gated,
+    TakesDict,
+    batch_of,
+    definition_of,
+    same_bits,
+    trainer_of,
+)
+from torch import nn
+
+
+@pytest.mark.parametrize(
+    ("features", "model"),
+    [
+        (lambda x: x, lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 3))),
+        (lambda x: {"left": x[:, :1], "right": x[:, 1:]}, ByName),
+        (lambda x: {"x": x, "y": x}, TakesDict),
+    ],
+)
+def test_the_export_predicts_what_the_trainer_predicts(features, model, tmp_path):
+    one = batch_of(1, features=features)
+    trainer = trainer_of(definition_of(model), one)
+    batch = batch_of(8, features=features)
+    trainer.train_steps([batch])
+
+    assert trainer.export(tmp_path) == ["model.pt2"]
+
+    served = torch.export.load(tmp_path / "model.pt2").module()
+    tensors = {
+        name: torch.from_numpy(np.array(a))
+        for name, a in (batch.features.items() if isinstance(batch.features, dict) else ())
+    }
+    if model is ByName:
+        outputs = served(**tensors)
+    else:
+        outputs = served(tensors or torch.from_numpy(batch.features))
+    np.testing.assert_allclose(
+        outputs.detach().numpy(), trainer.predict(batch.features), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_an_export_leaves_the_model_as_it_was_and_keeps_no_example(tmp_path):
+    batch = batch_of(8, features=lambda x: x + np.float32(1234.5))
+    trainer = trainer_of(batch=batch)
+    trainer.train_steps([batch])
+    before = trainer.state()
+    trainer.export(tmp_path)
+
+    assert same_bits(trainer.state(), before)
+    assert batch.features[0].tobytes() not in (tmp_path / "model.pt2").read_bytes()
+
+
+def test_a_model_that_cannot_be_exported_says_why(tmp_path, caplog):
+    trainer = trainer_of(definition_of(Gated))
+
+    with caplog.at_level(logging.WARNING, "elasticdl"):
+        assert trainer.export(tmp_path) == []
+
+    assert "cannot be exported for serving" in caplog.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_that_breaks_off_leaves_no_file(tmp_path, monkeypatch):
+    def save(program, path):
+        path.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(torch.export, "save", save)
+
+    assert trainer_of().export(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,99 @@
+"""How features reach a module's arguments, and as which numbers."""
+
+import numpy as np
+import pytest
+import torch
+from tests.training.torch.conftest import (
+    ByName,
+    TakesDict,
+    batch_of,
+    definition_of,
+    small_model,
+    trainer_of,
+)
+from torch import nn
+
+from elasticdl.data.batch import Batch
+from elasticdl.errors import DefinitionError
+
+
+class TakesAll(TakesDict):
+    def forward(self, x, **others):
+        assert "other" in others
+        return self.out(x)
+
+
+class Lazy(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.LazyLinear(5), nn.LazyBatchNorm1d(), nn.LazyLinear(3))
+
+
+@pytest.mark.parametrize(
+    ("features", "model"),
+    [
+        (lambda x: x, small_model),
+        (lambda x: {"anything": x}, small_model),
+        (lambda x: {"input": x, "unused": x}, small_model),
+        (lambda x: {"x": x}, TakesDict),
+        (lambda x: {"x": x, "other": x}, TakesDict),
+        (lambda x: {"x": x, "other": x}, TakesAll),
+        (lambda x: {"right": x[:, 1:], "left": x[:, :1], "unused": x}, ByName),
+        (lambda x: (x[:, :1], x[:, 1:]), ByName),
+        (lambda x: {"anything": x}, Lazy),
+    ],
+)
+def test_features_reach_the_arguments_they_are_for(features, model, tmp_path):
+    batch = batch_of(8, features=features)
+    trainer = trainer_of(definition_of(model), batch)
+
+    assert np.isfinite(trainer.train_steps([batch]).losses).all()
+    assert trainer.predict(batch.features).shape == (8, 3)
+
+
+def test_features_that_are_missing_are_told():
+    batch = batch_of(8, features=lambda x: {"left": x, "middle": x})
+
+    with pytest.raises(DefinitionError, match=r"takes left, right; .* returns left, middle"):
+        trainer_of(definition_of(ByName), batch)
+
+
+def test_a_shape_that_does_not_fit_is_refused():
+    batch = batch_of(8, features=lambda x: {"image": x[:, :3]})
+
+    with pytest.raises(DefinitionError, match=r"(?s)cannot take .*\(image float32\[8, 3\]\).*4x3"):
+        trainer_of(batch=batch)
+
+
+def test_texts_are_refused_by_name():
+    batch = Batch({"colour": np.array(["red"] * 8)}, np.zeros(8), 8)
+
+    with pytest.raises(DefinitionError, match=r"returns colour <U3\[8\]; PyTorch takes numbers"):
+        trainer_of(batch=batch)
+
+
+def test_plain_numbers_become_float32_and_whole_ones_stay():
+    seen = {}
+
+    class Looks(nn.Linear):
+        def forward(self, x, ids):
+            seen.update(x=x.dtype, ids=ids.dtype)
+            return super().forward(x)
+
+    def loss(outputs, labels):
+        seen["labels"] = labels.dtype
+        return ((outputs.mean(1) - labels) ** 2).mean()
+
+    batch = Batch({"x": np.zeros((8, 4)), "ids": np.zeros(8, np.int32)}, np.linspace(0, 1, 8), 8)
+    trainer_of(definition_of(lambda: Looks(4, 3), loss), batch).train_steps([batch])
+
+    assert seen == {"x": torch.float32, "ids": torch.int32, "labels": torch.float32}
+
+
+def test_a_model_that_works_in_place_does_not_change_the_batch():
+    batch = batch_of(8)
+    batch.features.flags.writeable = False
+    before = batch.features.copy()
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3))
+    trainer_of(definition_of(lambda: model)).gradients(batch)
+
+    np.testing.assert_array_equal(batch.features, before)

@@ -1,0 +1,108 @@
+"""Whole jobs with a model file of PyTorch: what is trained goes on, evaluates and predicts."""
+
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from tests.engines.conftest import write_records
+
+import elasticdl
+from elasticdl.data.sources import open_source
+from elasticdl.engines.progress import Silent
+
+MODEL = textwrap.dedent(
+    """
+    import numpy as np
+    import torch
+    from torch import nn
+
+
+    def custom_model(units=8):
+        return nn.Sequential(
+            nn.Linear(4, units), nn.BatchNorm1d(units), nn.ReLU(), nn.Dropout(0.1),
+            nn.Linear(units, 3),
+        )
+
+
+    def data_schema():
+        return [
+            {"name": "x", "shape": [4], "dtype": "float32"},
+            {"name": "label", "shape": [], "dtype": "int64"},
+        ]
+
+
+    def input_fn(records):
+        labels = [r["label"] for r in records if "label" in r]
+        return np.stack([r["x"] for r in records]), np.array(labels)
+
+
+    loss = nn.CrossEntropyLoss()
+
+
+    def optimizer(parameters, lr=0.05):
+        return torch.optim.Adam(parameters, lr)
+
+
+    def eval_metrics_fn():
+        return {"accuracy": lambda labels, predictions: predictions.argmax(1) == labels}
+    """
+)
+
+
+@pytest.fixture
+def train(tmp_path):
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "net.py").write_text(MODEL)
+    data = write_records(tmp_path / "train.recordio", 150)
+
+    def train(output, **options):
+        return elasticdl.train(
+            model_zoo=str(tmp_path / "zoo"),
+            model_def="net",
+            data=str(data),
+            output=str(tmp_path / output),
+            minibatch_size=16,
+            reporter=Silent(),
+            **options,
+        )
+
+    return train
+
+
+def column(path, field):
+    source = open_source(str(path))
+    return np.stack([r[field] for r in source.read_records(0, source.num_records, None)])
+
+
+def test_training_that_was_stopped_goes_on_to_the_same_bits(train, tmp_path):
+    whole = train("whole", num_epochs=3)
+    train("parts", num_epochs=3, max_steps=13)
+    parts = train("parts", num_epochs=3)
+
+    assert (whole.step, whole.metrics["loss"]) == (parts.step, parts.metrics["loss"])
+    weights = [load_file(tmp_path / name / "params.safetensors") for name in ("whole", "parts")]
+    assert weights[0].keys() == weights[1].keys() >= {"0.weight", "1.running_mean"}
+    for name in weights[0]:
+        np.testing.assert_array_equal(weights[0][name], weights[1][name])
+
+
+def test_a_trained_model_evaluates_predicts_and_serves(train, tmp_path):
+    validation = write_records(tmp_path / "test.recordio", 40, seed=1)
+    trained = train("model", num_epochs=5, validation_data=str(validation))
+    assert trained.metrics["val_accuracy"] > 0.9
+    model = str(tmp_path / "model")
+
+    measured = elasticdl.evaluate(trained_model=model, data=str(validation), reporter=Silent())
+    assert measured.metrics["accuracy"] == trained.metrics["val_accuracy"]
+
+    unlabelled = write_records(tmp_path / "new.recordio", 5, fields=("x",))
+    output = tmp_path / "predicted.recordio"
+    elasticdl.predict(
+        trained_model=model, data=str(unlabelled), output=str(output), reporter=Silent()
+    )
+    rows = column(output, "output")
+    served = torch.export.load(tmp_path / "model" / "model.pt2").module()
+    outputs = served(torch.from_numpy(column(unlabelled, "x")))
+    np.testing.assert_allclose(rows, outputs.detach().numpy(), rtol=1e-5, atol=1e-6)

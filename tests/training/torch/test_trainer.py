@@ -1,0 +1,377 @@
+"""The PyTorch trainer beyond the laws every trainer keeps."""
+
+import numpy as np
+import pytest
+import torch
+from tests.training.torch.conftest import (
+    Gated,
+    batch_of,
+    definition_of,
+    mean_loss,
+    same_bits,
+    total_of,
+    trainer_of,
+)
+from torch import nn
+
+from elasticdl.data.batch import Batch
+from elasticdl.definition import MetricFunctions, Mode, NamedMetric
+from elasticdl.errors import DefinitionError, UserCodeError
+from elasticdl.evaluation.metrics import add_states
+
+
+class Noisy(torch.optim.Adam):
+    """Adds noise to the parameters, as sampling from a posterior does."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.add_(torch.randn_like(parameter))
+
+
+# --- randomness ----------------------------------------------------------------------------------
+
+
+def test_initial_weights_are_a_function_of_the_seed():
+    one, same, other = (trainer_of(seed=seed).state() for seed in (1, 1, 2))
+
+    assert same_bits(one, same)
+    assert not np.array_equal(one["model/weight"], other["model/weight"])
+
+
+def test_the_user_s_own_random_numbers_go_on_as_if_nothing_had_been_trained():
+    def draw(between):
+        torch.manual_seed(5)
+        first = torch.rand(1)
+        between()
+        return float(first), float(torch.rand(1))
+
+    def train():
+        definition = definition_of(
+            lambda: nn.Sequential(nn.Dropout(), nn.Linear(4, 3)), optimizer=Noisy
+        )
+        trainer = trainer_of(definition)
+        batch = batch_of(8)
+        trainer.train_steps([batch])
+        trainer.apply(trainer.gradients(batch)[0])
+        trainer.predict(batch.features)
+        trainer.load_state(trainer.state())
+
+    assert draw(train) == draw(lambda: None)
+
+
+def test_deterministic_kernels_are_asked_for_where_they_are_wanted():
+    torch.use_deterministic_algorithms(False)
+    trainer_of(deterministic=False)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+    trainer_of(deterministic=True)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.utils.deterministic.fill_uninitialized_memory
+
+
+def test_a_slot_may_be_given_later():
+    def dropout():
+        return nn.Sequential(nn.Linear(4, 64), nn.Dropout(), nn.Linear(64, 3))
+
+    batch = batch_of(8)
+    moved, always, never = (trainer_of(definition_of(dropout), slot=s) for s in (0, 3, 0))
+    moved.slot = 3
+
+    buffers = [t.gradients(batch)[0].buffer for t in (moved, always, never)]
+    np.testing.assert_array_equal(buffers[0], buffers[1])
+    assert not np.array_equal(buffers[0], buffers[2])
+
+
+def test_an_optimizer_that_draws_draws_the_same_on_every_slot():
+    trainers = [trainer_of(definition_of(optimizer=Noisy), slot=slot) for slot in (0, 1)]
+    contribution, _ = trainers[0].gradients(batch_of(8))
+    for trainer in trainers:
+        trainer.apply(contribution)
+
+    assert same_bits(trainers[0].state(), trainers[1].state())
+
+
+# --- what adds up --------------------------------------------------------------------------------
+
+
+def gated_batch(sign):
+    batch = batch_of(8)
+    return Batch(np.concatenate([np.full((8, 1), sign), batch.features[:, 1:]], 1), batch.labels, 8)
+
+
+def decaying(parameters):
+    return torch.optim.AdamW(parameters, 0.1, weight_decay=0.5)
+
+
+def test_a_parameter_is_left_alone_while_nobody_has_a_gradient_for_it():
+    trainer = trainer_of(definition_of(Gated, optimizer=decaying))
+    before = trainer.state()
+    closed, _ = trainer.gradients(gated_batch(-1.0))
+    trainer.apply(closed)
+    after = trainer.state()
+
+    assert not np.array_equal(before["model/always.weight"], after["model/always.weight"])
+    for name in ("sometimes", "never"):
+        np.testing.assert_array_equal(before[f"model/{name}.weight"], after[f"model/{name}.weight"])
+        assert not any(path.startswith(f"optimizer/{name}") for path in after)
+
+
+def test_a_gradient_that_one_of_two_workers_has_is_halved_and_applied():
+    trainer, alone = (trainer_of(definition_of(Gated)) for _ in range(2))
+    before = trainer.state()["model/sometimes.weight"]
+    opened, _ = trainer.gradients(gated_batch(1.0))
+    closed, _ = trainer.gradients(gated_batch(-1.0))
+    trainer.apply(total_of(opened, closed))
+    alone.apply(opened)
+
+    np.testing.assert_allclose(
+        trainer.state()["model/sometimes.weight"] - before,
+        (alone.state()["model/sometimes.weight"] - before) / 2,
+        atol=1e-7,
+    )
+
+
+def test_a_worker_may_apply_before_it_has_seen_a_batch():
+    one, other = (trainer_of(definition_of(Gated, optimizer=decaying)) for _ in range(2))
+    contribution, _ = one.gradients(gated_batch(1.0))
+    one.apply(contribution)
+    other.apply(contribution)
+
+    assert same_bits(one.state(), other.state())
+
+
+def test_statistics_move_by_the_mean_change_of_the_examples_and_counters_by_one():
+    def model():
+        return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+    def mean_after(*batches):
+        trainer = trainer_of(definition_of(model))
+        trainer.apply(total_of(*(trainer.gradients(batch)[0] for batch in batches)))
+        return trainer.state()["model/0.running_mean"], trainer.state()
+
+    few, many = batch_of(2, 1), batch_of(6, 2)
+    mean, state = mean_after(few, many)
+
+    np.testing.assert_allclose(
+        mean, (2 * mean_after(few)[0] + 6 * mean_after(many)[0]) / 8, atol=1e-6
+    )
+    assert state["model/0.num_batches_tracked"] == 1
+    assert state["model/0.num_batches_tracked"].dtype == np.int64
+
+
+@pytest.mark.parametrize(("num_counting", "counted"), [(5, 1), (3, 0)])
+def test_a_counter_moves_by_a_whole_number_where_workers_disagree(num_counting, counted):
+    class Counts(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.register_buffer("opened", torch.tensor(7))
+
+        def forward(self, x):
+            self.opened += int(x[0, 0] > 0)
+            return super().forward(x)
+
+    def part(sign, size):
+        batch = gated_batch(sign)
+        return Batch(batch.features[:size], batch.labels[:size], size)
+
+    trainer = trainer_of(definition_of(Counts))
+    opened, _ = trainer.gradients(part(1.0, num_counting))
+    closed, _ = trainer.gradients(part(-1.0, 8 - num_counting))
+    trainer.apply(total_of(opened, closed))
+
+    assert trainer.state()["model/opened"] == 7 + counted
+
+
+def test_looking_leaves_no_trace_in_a_model_that_moves_its_buffers_always():
+    class Always(nn.BatchNorm1d):
+        def forward(self, x):
+            self.train()
+            return super().forward(x)
+
+    trainer = trainer_of(definition_of(lambda: nn.Sequential(Always(4), nn.Linear(4, 3))))
+    before = trainer.state()
+    trainer.evaluate(batch_of(8))
+    trainer.predict(batch_of(8).features)
+
+    assert same_bits(trainer.state(), before)
+
+
+def test_a_step_that_failed_leaves_no_gradient_behind():
+    failing = []
+
+    def scalars(outputs, labels):
+        if failing:
+            raise OSError("gone")
+        return {}
+
+    definition = definition_of(create_metrics=lambda mode: MetricFunctions(scalars=scalars))
+    failed, fresh = trainer_of(definition), trainer_of(definition)
+    failing.append(True)
+    with pytest.raises(UserCodeError):
+        failed.train_steps([batch_of(8, 1)])
+    failing.clear()
+
+    assert same_bits(failed.state(), fresh.state())
+    buffers = [trainer.gradients(batch_of(8, 2))[0].buffer for trainer in (failed, fresh)]
+    np.testing.assert_array_equal(*buffers)
+
+
+def test_a_flag_that_every_worker_sets_is_set():
+    class Once(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.register_buffer("seen", torch.tensor(False))
+
+        def forward(self, x):
+            if self.training:
+                self.seen.fill_(True)
+            return super().forward(x)
+
+    trainer = trainer_of(definition_of(Once))
+    contribution, _ = trainer.gradients(batch_of(8))
+    assert not trainer.state()["model/seen"]
+    trainer.apply(total_of(contribution, contribution))
+
+    assert trainer.state()["model/seen"]
+
+
+def test_an_embedding_sums_the_gradients_of_an_id_that_stands_twice():
+    class Ids(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(5, 3)
+
+        def forward(self, ids):
+            return self.table(ids)
+
+    batch = Batch(np.array([1, 1, 2], np.int32), np.array([0, 0, 0]), 3)
+    trainer = trainer_of(definition_of(Ids), batch)
+    before = trainer.state()["model/table.weight"]
+    trainer.train_steps([batch])
+    moved = before - trainer.state()["model/table.weight"]
+
+    logits = torch.from_numpy(before)
+    gradient = torch.softmax(logits, 1) - nn.functional.one_hot(torch.zeros(5, dtype=int), 3)
+    np.testing.assert_allclose(moved[1], 0.1 * 2 / 3 * gradient[1], atol=1e-6)
+    np.testing.assert_allclose(moved[2], 0.1 / 3 * gradient[2], atol=1e-6)
+    np.testing.assert_array_equal(moved[[0, 3, 4]], 0)
+
+
+# --- losses and metrics --------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_a_sum_is_refused_where_workers_would_add_it_up():
+    def summed(outputs, labels):
+        return nn.functional.cross_entropy(outputs, labels, reduction="sum")
+
+    with pytest.raises(DefinitionError, match="need a loss that is a mean over the batch"):
+        trainer_of(definition_of(loss=summed)).gradients(batch_of(8))
+
+
+def test_a_loss_of_one_value_an_example_is_averaged():
+    def each(outputs, labels):
+        return nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+    batch = batch_of(8)
+    losses = [
+        trainer_of(definition_of(loss=f)).train_steps([batch]).losses for f in (each, mean_loss)
+    ]
+
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
+
+
+def test_a_loss_that_is_a_plain_number_is_refused():
+    with pytest.raises(DefinitionError, match="the loss is a float; expected a tensor"):
+        trainer_of(definition_of(loss=lambda o, y: 0.5)).train_steps([batch_of(8)])
+
+
+def test_what_a_model_raises_is_told_with_the_users_line_and_the_batch():
+    class Breaks(nn.Linear):
+        def forward(self, x):
+            if self.training:
+                raise OSError("gone")
+            return super().forward(x)
+
+    with pytest.raises(UserCodeError) as caught:
+        trainer_of(definition_of(lambda: Breaks(4, 3))).train_steps([batch_of(8)])
+
+    message = str(caught.value)
+    assert "raised in 'train' on float32[8, 4], labels int64[8]" in message
+    assert 'raise OSError("gone")' in message
+    assert "module.py" not in message
+
+
+def test_metrics_of_uneven_batches_weigh_what_they_hold():
+    def metrics(mode):
+        if mode is not Mode.EVALUATION:
+            return MetricFunctions()
+        return MetricFunctions(
+            scalars=lambda outputs, labels: {"mean_output": outputs.mean()},
+            named=[NamedMetric("right", lambda labels, outputs: outputs.argmax(1) == labels)],
+        )
+
+    trainer = trainer_of(definition_of(create_metrics=metrics))
+    parts = [batch_of(8, 1), batch_of(8, 2), batch_of(3, 3)]
+    whole = Batch(
+        np.concatenate([b.features for b in parts]), np.concatenate([b.labels for b in parts]), 19
+    )
+
+    merged = trainer.evaluation_metrics.results(add_states(trainer.evaluate(b) for b in parts))
+    at_once = trainer.evaluation_metrics.results(trainer.evaluate(whole))
+
+    assert list(merged) == ["loss", "mean_output", "right"]
+    for name, value in at_once.items():
+        np.testing.assert_allclose(merged[name], value, rtol=1e-5, err_msg=name)
+
+
+def test_a_group_of_steps_counts_each_of_its_examples():
+    result = trainer_of().train_steps([batch_of(8, 1), batch_of(8, 2)])
+
+    total, count = result.metrics["loss"]
+    assert count == 16
+    np.testing.assert_allclose(total / count, result.losses.mean(), rtol=1e-6)
+
+
+def test_a_metric_looks_at_the_output_it_is_for():
+    class TwoHeads(nn.Linear):
+        def forward(self, x):
+            out = super().forward(x)
+            return {"a": out, "b": -out}
+
+    def metrics(mode):
+        return MetricFunctions(named=[NamedMetric("b_mean", lambda y, p: p.mean(1), "b")])
+
+    definition = definition_of(
+        lambda: TwoHeads(4, 3), lambda o, y: mean_loss(o["a"], y), create_metrics=metrics
+    )
+    trainer = trainer_of(definition)
+    outputs = trainer.predict(batch_of(8).features)
+
+    value = trainer.evaluation_metrics.results(trainer.evaluate(batch_of(8)))["b_mean"]
+    np.testing.assert_allclose(value, outputs["b"].mean(), rtol=1e-5)
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def test_a_model_of_something_else_is_refused():
+    with pytest.raises(DefinitionError, match="expected a torch.nn.Module"):
+        trainer_of(definition_of(lambda: "net"))
+
+
+def test_callbacks_are_refused():
+    with pytest.raises(DefinitionError, match="a PyTorch model cannot have any"):
+        trainer_of(definition_of(create_callbacks=lambda: ["stop"]))
+
+
+def test_complex_parameters_are_refused():
+    class Waves(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.phase = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+
+    with pytest.raises(DefinitionError, match="phase hold complex numbers"):
+        trainer_of(definition_of(Waves))
