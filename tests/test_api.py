@@ -1,6 +1,7 @@
 """The command line and Python build the same job."""
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -99,3 +100,24 @@ def test_a_relative_path_means_the_same_from_anywhere(tmp_path, monkeypatch):
 def test_an_impossible_option_is_refused_with_its_value(options, message):
     with pytest.raises(UsageError, match=message):
         api.training_job(model_def="m", data="d", output="o", **options)
+
+
+@pytest.mark.parametrize(("text", "least", "most"), [("3", 1, 3), ("2..4", 2, 4), (5, 1, 5)])
+def test_the_number_of_workers_is_one_number_or_two(text, least, most):
+    job = api.training_job(model_def="m", data="d", output="o", num_workers=text)
+
+    assert (job.workers.min, job.workers.max) == (least, most)
+    assert Job.from_json(job.to_json()) == job
+
+
+@pytest.mark.parametrize("text", ["0", "4..2", "some", "-1", "1..", "2...4"])
+def test_an_impossible_number_of_workers_is_refused(text):
+    with pytest.raises(UsageError, match=f"--num_workers={re.escape(text)}: expected how many"):
+        api.training_job(model_def="m", data="d", output="o", num_workers=text)
+
+
+def test_a_job_may_go_on_with_other_workers():
+    alone = api.training_job(model_def="m", data="d", output="o")
+    many = api.training_job(model_def="m", data="d", output="o", num_workers=3)
+
+    assert alone.identity() == many.identity()

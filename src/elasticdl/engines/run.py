@@ -110,8 +110,12 @@ class Material:
         """
         for shard in range(self.plan.num_shards):
             if isinstance(self.definition.input, RecordInput):
-                # One record is enough to know the shapes, and quicker than a whole shard.
-                in_order = batches_in_order(self.definition, self.source, 1, Mode.TRAINING, stop=1)
+                # Two records are enough to know the shapes, and quicker than a whole shard; of
+                # one alone some layers can take no statistics.
+                few = min(2, self.source.num_records)
+                in_order = batches_in_order(
+                    self.definition, self.source, few, Mode.TRAINING, stop=few
+                )
                 return next(in_order)[1]
             shards = shard_batches(self.definition, self.source, self.plan, 0, Piece(shard))
             for fed in shards:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from elasticdl.job import Job, Workers
 
 _LOCALHOST = "127.0.0.1"
+_KNOCK_TIMEOUT_S = 5.0
 _POLL_S = 0.1
 _REPORT_INTERVAL_S = 0.3
 _CHECKPOINT_INTERVAL_S = 30.0
@@ -452,7 +454,8 @@ class _Controller:
         )
         self._steps_since_s = time_s
         options, source = self._run.material.job.training, self._run.material.source
-        workers = f"{len(self._training())}/{self._workers.max}"
+        taken = [p for p in self._processes if p.slot is not None]
+        workers = f"{len(taken)}/{self._workers.max}"
         self._run.reporter.advanced(
             min(self._seen, source.num_records * options.num_epochs),
             {
@@ -574,10 +577,11 @@ def _ray(workers: Workers) -> Iterator[str]:
     else:
         del quiet["include_dashboard"]
         try:
+            _knock(workers.ray_address)
             ray.init(address=workers.ray_address, **quiet)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise UsageError(
-                f"--ray_address={workers.ray_address!r}: no Ray cluster answers there "
+                f"--ray_address={workers.ray_address}: no Ray cluster answers there "
                 f"({str(error).splitlines()[0]}). Start one with `ray start --head`, or leave "
                 "the option out to train on this machine."
             ) from error
@@ -589,6 +593,13 @@ def _ray(workers: Workers) -> Iterator[str]:
         yield host
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Find out at once that nobody is there; Ray itself tries for a minute and a half."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=_KNOCK_TIMEOUT_S).close()
 
 
 def _code_of(run: Run) -> Mapping[str, bytes] | None:

@@ -72,6 +72,7 @@ class History:
         self._lock = threading.Lock()
         self._points = [start]
         self._told: list[tuple[Point, Event]] = []
+        self._undone: set[Point] = set()
         self._finished = False
 
     def write(self, event: Event) -> None:
@@ -97,6 +98,19 @@ class History:
         """Where the state is."""
         return self._points[-1]
 
+    @property
+    def confirmed(self) -> Point:
+        """Up to where it will not change any more; at the very start, where it begins."""
+        with self._lock:
+            return self._points[max(0, self._num_confirmed() - 1)]
+
+    def is_undone(self, point: Point) -> bool:
+        """Return whether this worker was there and has taken over another history since."""
+        return point in self._undone
+
+    def _num_confirmed(self) -> int:
+        return len(self._points) - (0 if self._finished else 1)
+
     def since(self, known: Point | None) -> tuple[bool, Point, list[tuple[Point, Event]]]:
         """Return whether this history contains a point, what is confirmed, and what happened.
 
@@ -106,15 +120,15 @@ class History:
             known: Up to where the controller has the events; None if it has none.
         """
         with self._lock:
-            last = len(self._points) - (1 if self._finished else 2)
-            confirmed = self._points[max(0, last)]
+            num_confirmed = self._num_confirmed()
+            confirmed = self._points[max(0, num_confirmed - 1)]
             if known is not None:
                 if known not in self._points:
                     return False, confirmed, []
                 self._points = self._points[self._points.index(known) :]
                 self._told = [(point, event) for point, event in self._told if point > known]
             events = [(p, e) for p, e in self._told if p <= confirmed]
-            return True, confirmed, events if last >= 0 else []
+            return True, confirmed, events if num_confirmed else []
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values, for a worker that joins."""
@@ -127,7 +141,10 @@ class History:
     def take_over(self, values: Mapping[str, Any]) -> None:
         """Make a peer's history this worker's own."""
         with self._lock:
-            self._points = [Point(*pair) for pair in values["points"]]
+            points = [Point(*pair) for pair in values["points"]]
+            # All but the last one are certain, and the peer's too, told or not.
+            self._undone |= {self._points[-1]} - set(points)
+            self._points = points
             self._told = [
                 (Point(num_commits, lineage), from_json(text))
                 for num_commits, lineage, text in values["told"]
@@ -138,7 +155,9 @@ class History:
 class Snapshots:
     """The checkpoint that waits for the controller; a `CheckpointSink`.
 
-    A newer one takes the place of one that nobody fetched, except that the best is kept.
+    A newer one takes the place of one that nobody fetched, except that the best is kept, and
+    the last one that is certain until a newer one is: with a checkpoint at every commit the
+    newest never is.
     """
 
     history: History
@@ -150,9 +169,11 @@ class Snapshots:
         """Keep one."""
         # Where the copy was taken: what is told must not span it.
         self.history.write(Checkpointed(step=checkpoint.step, blocked_s=0.0, num_bytes=0))
+        confirmed = self.history.confirmed
         with self._lock:
             self.requested = False
-            self._waiting = [s for s in self._waiting if s.best and not best]
+            certain = self._certain(confirmed)[-1:]
+            self._waiting = [s for s in self._waiting if s in certain or (s.best and not best)]
             self._waiting.append(Snapshot(self.history.point, checkpoint, best))
 
     def wait(self) -> None:
@@ -163,16 +184,23 @@ class Snapshots:
         return []
 
     def first_confirmed(self, confirmed: Point) -> Snapshot | None:
-        """Return the oldest one whose state will stay history, without taking it."""
+        """Return the best or else the newest whose state will stay history, without taking it."""
         with self._lock:
-            return next((s for s in self._waiting if s.point <= confirmed), None)
+            certain = self._certain(confirmed)
+            return next((s for s in certain if s.best or s is certain[-1]), None)
 
     def take(self, confirmed: Point) -> Snapshot | None:
-        """Return the oldest one whose state will stay history, and forget it."""
+        """Return what `first_confirmed` does, and forget it and those it makes needless."""
         found = self.first_confirmed(confirmed)
-        with self._lock:
-            self._waiting = [s for s in self._waiting if s is not found]
+        if found is not None:
+            with self._lock:
+                self._waiting = [s for s in self._waiting if s.point > found.point]
         return found
+
+    def _certain(self, confirmed: Point) -> list[Snapshot]:
+        return [
+            s for s in self._waiting if s.point <= confirmed and not self.history.is_undone(s.point)
+        ]
 
 
 @dataclass(frozen=True, eq=False)

@@ -120,6 +120,8 @@ class Worker:
         threads = str(assignment.num_threads)
         for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
             os.environ[name] = threads
+        # See `training.create`: threads that wait by spinning take the cores of other workers.
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         self._loop: Loop | None = None
         self._snapshots: Snapshots | None = None
         self._history: History | None = None
