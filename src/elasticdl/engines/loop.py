@@ -541,7 +541,11 @@ class Loop:
 
     def _checkpoint_is_due(self) -> bool:
         if self.options.checkpoint_steps:
-            return self.trainer.step % self.options.checkpoint_steps == 0
+            return (
+                self.trainer.step % self.options.checkpoint_steps == 0
+                # A commit need not be a step.
+                and self.trainer.step > self._last_checkpoint_step
+            )
         if self.checkpoint_is_due is not None:
             return self.checkpoint_is_due()
         interval_s = max(_CHECKPOINT_INTERVAL_S, self._blocked_s / _CHECKPOINT_BLOCKED_SHARE)

@@ -167,7 +167,9 @@ class ElasticCommitter:
         """
         stance = Stance(self._incarnation, stop=self._trainer.hooks.stop_requested)
         self._buffer[:] = 0
-        if batches and not stance.stop and self._may_contribute(place):
+        # Only the lowest slot can end the training; others go on, whatever their callbacks say.
+        ending = stance.stop and (not self._slots or self.publishes())
+        if batches and not ending and self._may_contribute(place):
             fed = batches[0]
             stance = replace(stance, finished=fed.finished, digest=fed.digest)
             if fed.batch is not None:
@@ -253,7 +255,10 @@ class ElasticCommitter:
 
     def _entered(self, verdict: Verdict, metrics: MetricStates) -> Commit:
         before = self._history.point
-        self._history.committed(Point(self._quorum.num_commits, chain(before.lineage, verdict)))
+        # Not torchft's own number: a worker that gives up its state sets that to 0, and if the
+        # one it was to heal from dies just then, it counts anew from there.
+        point = Point(before.num_commits + 1, chain(before.lineage, verdict))
+        self._history.committed(point)
         return Commit(
             rows=verdict.rows,
             slots=verdict.slots,
@@ -274,7 +279,7 @@ class ElasticCommitter:
         )
 
     def _fingerprint_is_due(self) -> bool:
-        return self._quorum.num_commits % _FINGERPRINT_INTERVAL == 0
+        return self._history.point.num_commits % _FINGERPRINT_INTERVAL == 0
 
     def _fingerprint(self) -> int:
         digest = hashlib.blake2b(digest_size=8)

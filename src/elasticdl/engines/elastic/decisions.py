@@ -124,7 +124,8 @@ def decide(fleet: Fleet) -> list[Action]:
     if any(member.state is State.FINISHED for member in members):
         # The job is done; whoever is behind has nothing to add.
         return actions
-    if fleet.fruitless_starts >= _MAX_FRUITLESS_STARTS:
+    trains = any(member.state is State.TRAINING for member in members)
+    if fleet.fruitless_starts >= _MAX_FRUITLESS_STARTS and not trains:
         return [GiveUp(f"{fleet.fruitless_starts} workers in a row died before they could train.")]
     wanted = fleet.max_workers + fleet.num_spares
     if len(members) < wanted:

@@ -89,6 +89,7 @@ class Quorum:
             logging.getLogger(noisy).setLevel(logging.CRITICAL)
         step_timeout = timedelta(seconds=pace.step_timeout_s)
         group = ProcessGroupNCCL if device == "cuda" else ProcessGroupGloo
+        self._device = device
         self._transport = _Transport(host, pace.step_timeout_s)
         self._store = Store(host, 0, is_master=True, wait_for_workers=False)
         self._manager = Manager(
@@ -127,7 +128,12 @@ class Quorum:
 
     def sum(self, buffer: npt.NDArray[np.float32]) -> bool:
         """Add up all workers' buffers in place; return whether that came to an end here."""
-        self._manager.allreduce(torch.from_numpy(buffer), reduce_op=ReduceOp.SUM).wait()
+        here = torch.from_numpy(buffer)
+        # The same memory on a CPU; NCCL adds up what lies on a GPU.
+        there = here.to(self._device)
+        self._manager.allreduce(there, reduce_op=ReduceOp.SUM).wait()
+        if there is not here:
+            here.copy_(there)
         return self._manager.errored() is None
 
     def vote(self, *, commit: bool) -> bool:
@@ -159,6 +165,10 @@ class _Transport(CheckpointTransport[Any]):  # type: ignore[misc]  # torchft has
     ) -> None:
         del dst_ranks, timeout
         self._server.publish(step, cast("bytes", state_dict["user"]["default"]))
+
+    def disallow_checkpoint(self) -> None:
+        # Whoever took part in the step has it by now.
+        self._server.withdraw()
 
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> Any:
         del src_rank

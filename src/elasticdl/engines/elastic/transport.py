@@ -99,6 +99,11 @@ class StateServer:
             self._state = (step, data)
             self._published.notify_all()
 
+    def withdraw(self) -> None:
+        """Serve nothing until the next state; who is being answered gets the rest."""
+        with self._published:
+            self._state = None
+
     def close(self) -> None:
         """Serve nothing any more."""
         self._server.shutdown()
@@ -116,6 +121,9 @@ class StateServer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     address_family = socket.AF_INET
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: who died while it was answered is told of by the controller."""
 
 
 def fetch(address: str, step: int, timeout_s: float) -> bytes:

@@ -37,7 +37,7 @@ class Add(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 once = parameter.grad[parameter.grad != 0].abs().min()
-                parameter += torch.round(parameter.grad / once)
+                parameter.add_(torch.round(parameter.grad / once))
 
 
 def custom_model() -> nn.Module:

@@ -1,0 +1,369 @@
+"""A step over several workers is one update, the same on all of them, or nothing at all."""
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.engines.elastic.counting import CountingTrainer, batch_of
+
+from elasticdl.engines.elastic.committer import (
+    DriftError,
+    ElasticCommitter,
+    Layout,
+    SupersededError,
+)
+from elasticdl.engines.elastic.reports import History, Point
+from elasticdl.engines.feed import FedBatch
+from elasticdl.engines.place import Place
+from elasticdl.errors import NonFiniteLossError
+from elasticdl.sharding.ledger import Ledger, Row
+
+PLACE = Place(Ledger(num_shards=4))
+START = Point(0, 3)
+
+
+class Table:
+    """Where workers in threads lay their buffers down and take the sum."""
+
+    def __init__(self, num_workers):
+        self._buffers = []
+        self._all_here = threading.Barrier(num_workers, action=self._add_up)
+        self._all_gone = threading.Barrier(num_workers)
+
+    def _add_up(self):
+        # As on wires: an overflow is infinity and no warning.
+        with np.errstate(over="ignore"):
+            self._sum = np.sum(self._buffers, axis=0, dtype=np.float32)
+        self._buffers = []
+
+    def sum(self, buffer):
+        self._buffers.append(buffer.copy())
+        self._all_here.wait(10)
+        buffer[:] = self._sum
+        self._all_gone.wait(10)
+
+
+class FakeQuorum:
+    """A `Quorum` over a table in memory."""
+
+    def __init__(self, table):
+        self._table = table
+        self.num_commits = 0
+        self.sums, self.commits = True, True
+        self.gave_up_state = False
+        self.votes = []
+
+    def start(self):
+        pass
+
+    def sum(self, buffer):
+        self._table.sum(buffer)
+        if not self.sums:
+            buffer[:] = np.nan
+        return self.sums
+
+    def vote(self, *, commit):
+        self.votes.append(commit)
+        committed = commit and self.commits
+        self.num_commits += committed
+        return committed
+
+    def give_up_state(self):
+        self.gave_up_state = True
+
+
+class Fleet:
+    """Workers that make one step together."""
+
+    def __init__(self, num_workers, num_records=10):
+        table = Table(num_workers)
+        self.trainers = [CountingTrainer(num_records) for _ in range(num_workers)]
+        self.quorums = [FakeQuorum(table) for _ in range(num_workers)]
+        self.histories = [History(START) for _ in range(num_workers)]
+        self.committers = [
+            ElasticCommitter(trainer, batch_of(9), evaluates=True, num_slots=num_workers)
+            for trainer in self.trainers
+        ]
+        for slot in range(num_workers):
+            self.enter(slot)
+
+    def enter(self, worker, slot=None, incarnation=None):
+        self.committers[worker].enter(
+            self.quorums[worker],
+            self.histories[worker],
+            worker if slot is None else slot,
+            worker + 1 if incarnation is None else incarnation,
+        )
+
+    def commit(self, *batches, **fields):
+        """Make a step; None stands for a worker without a batch. Returns results and errors."""
+        feds = [
+            [] if b is None else [replace(FedBatch(0, i, 0, b, finished=False), **fields)]
+            for i, b in enumerate(batches)
+        ]
+        return self._together(lambda i, c: c.commit(feds[i], PLACE))
+
+    def evaluate(self, *states_and_rows):
+        return self._together(lambda i, c: c.commit_evaluation(*states_and_rows[i]))
+
+    def _together(self, act):
+        results = [None] * len(self.committers)
+
+        def run(i):
+            try:
+                results[i] = act(i, self.committers[i])
+            except Exception as error:  # noqa: BLE001 - handed back
+                results[i] = error
+
+        threads = [threading.Thread(target=run, args=(i,)) for i in range(len(results))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+    def assert_nothing_happened(self):
+        for trainer, history in zip(self.trainers, self.histories, strict=True):
+            assert trainer.step == 0
+            assert not trainer.seen.any()
+            assert history.point == START
+
+
+def test_preparing_leaves_no_trace_in_the_model():
+    Fleet(2).assert_nothing_happened()
+
+
+def test_a_batch_weighs_what_it_holds():
+    fleet = Fleet(2)
+
+    fleet.commit(batch_of(0, 1, 2, labels=[1, 1, 1]), batch_of(3, labels=[5]))
+
+    # The mean over the examples is 2; a mean of the workers' means would be 3.
+    assert [float(t.mean) for t in fleet.trainers] == [2.0, 2.0]
+    for trainer in fleet.trainers:
+        np.testing.assert_array_equal(trainer.seen[:5], [1, 1, 1, 1, 0])
+
+
+def test_a_step_is_one_update_however_many_take_part():
+    fleet = Fleet(3)
+
+    fleet.commit(batch_of(0), batch_of(1), batch_of(2))
+
+    assert [t.step for t in fleet.trainers] == [1, 1, 1]
+
+
+def test_a_worker_without_a_batch_adds_nothing_and_makes_the_update_too():
+    fleet = Fleet(3)
+    # What it added before must not be added again.
+    fleet.commit(batch_of(0), batch_of(1), batch_of(2, labels=[64]))
+    for trainer in fleet.trainers:
+        trainer.mean = np.float32(0)
+
+    results = fleet.commit(batch_of(4, labels=[6]), None, batch_of(5, labels=[8]))
+
+    assert [float(t.mean) for t in fleet.trainers] == [7.0] * 3
+    assert [float(c.metrics["loss"][1]) for c in results] == [2.0] * 3
+    assert results[1].rows == [Row(0, 1, finished=False), Row(2, 1, finished=False)]
+    assert list(results[1].slots) == [0, 1, 2]
+
+
+def test_a_step_without_any_batch_counts_but_changes_no_weight():
+    fleet = Fleet(2)
+
+    results = fleet.commit(None, None)
+
+    assert [t.step for t in fleet.trainers] == [0, 0]
+    assert [dict(c.metrics) for c in results] == [{}, {}]
+    assert {h.point.num_commits for h in fleet.histories} == {1}
+
+
+def test_a_shard_without_a_batch_is_said_to_be_finished():
+    fleet = Fleet(2)
+    shard = [FedBatch(0, 0, 0, None, finished=True, digest=7)]
+
+    results = fleet._together(lambda i, c: c.commit([] if i else shard, PLACE))
+
+    assert results[1].rows == [Row(0, 0, finished=True, digest=7)]
+
+
+def test_metric_states_are_those_of_all_workers():
+    fleet = Fleet(2)
+
+    results = fleet.commit(batch_of(0, 1, labels=[2, 4]), batch_of(3, labels=[10]))
+
+    assert [[float(x) for x in c.metrics["loss"]] for c in results] == [[16.0, 3.0]] * 2
+
+
+def test_all_workers_are_at_the_same_point_after_a_commit():
+    fleet = Fleet(3)
+
+    fleet.commit(batch_of(0), None, batch_of(1))
+    fleet.commit(batch_of(2), batch_of(3), None)
+
+    points = {history.point for history in fleet.histories}
+    assert len(points) == 1
+    assert points.pop().num_commits == 2
+
+
+def test_the_lowest_slot_publishes():
+    fleet = Fleet(2)
+    assert [c.publishes() for c in fleet.committers] == [False, False]
+
+    fleet.commit(batch_of(0), batch_of(1))
+
+    assert [c.publishes() for c in fleet.committers] == [True, False]
+
+
+# --- no agreement, no trace ---------------------------------------------------------------------
+
+
+def test_a_sum_that_failed_leaves_no_trace():
+    fleet = Fleet(2)
+    for quorum in fleet.quorums:
+        quorum.sums = False
+
+    assert fleet.commit(batch_of(0), batch_of(1)) == [None, None]
+
+    assert [q.votes for q in fleet.quorums] == [[False], [False]]
+    fleet.assert_nothing_happened()
+
+
+def test_a_vote_that_failed_leaves_no_trace_and_the_step_can_be_made_again():
+    fleet = Fleet(2)
+    for quorum in fleet.quorums:
+        quorum.commits = False
+    assert fleet.commit(batch_of(0), batch_of(1)) == [None, None]
+    fleet.assert_nothing_happened()
+
+    for quorum in fleet.quorums:
+        quorum.commits = True
+    fleet.commit(batch_of(0), batch_of(1))
+
+    for trainer in fleet.trainers:
+        np.testing.assert_array_equal(trainer.seen, [1, 1, *[0] * 8])
+
+
+def test_other_histories_do_not_commit_and_who_is_not_of_the_lowest_slots_heals():
+    fleet = Fleet(3)
+    fleet.histories[1].take_over({"points": [[0, 99]], "told": []})
+
+    assert fleet.commit(batch_of(0), batch_of(1), batch_of(2)) == [None] * 3
+
+    assert [q.gave_up_state for q in fleet.quorums] == [False, True, False]
+    assert [q.votes for q in fleet.quorums] == [[False]] * 3
+    assert not any(t.step for t in fleet.trainers)
+
+
+def test_the_older_of_two_processes_in_a_slot_ends():
+    fleet = Fleet(3)
+    fleet.enter(2, slot=1, incarnation=9)
+
+    other, older, younger = fleet.commit(batch_of(0), batch_of(1), batch_of(1))
+
+    assert isinstance(older, SupersededError)
+    assert (other, younger) == (None, None)
+    fleet.assert_nothing_happened()
+
+
+def test_other_weights_after_the_same_history_end_the_job_on_every_worker():
+    fleet = Fleet(3)
+    fleet.trainers[1].mean = np.float32(1e-3)
+
+    results = fleet.commit(batch_of(0), batch_of(1), batch_of(2))
+
+    assert [type(r) for r in results] == [DriftError] * 3
+    assert "The workers in slots 1 have other weights than slot 0" in str(results[2])
+    assert not any(t.step for t in fleet.trainers)
+
+
+@pytest.mark.parametrize("label", [np.nan, np.inf, -np.inf, 3e38])
+def test_a_loss_that_is_not_finite_ends_the_job_before_any_update(label):
+    fleet = Fleet(2)
+
+    # Two of the last overflow in the sum only.
+    results = fleet.commit(batch_of(0, labels=[label]), batch_of(1, labels=[label]))
+
+    assert [type(r) for r in results] == [NonFiniteLossError] * 2
+    assert "at step 1 (epoch 1)" in str(results[0])
+    fleet.assert_nothing_happened()
+
+
+# --- what else travels --------------------------------------------------------------------------
+
+
+def test_a_dead_slot_is_told_to_all_until_they_have_committed_it():
+    fleet = Fleet(2)
+    fleet.committers[1].tell_lost(5)
+    for quorum in fleet.quorums:
+        quorum.commits = False
+    assert fleet.commit(None, None) == [None, None]
+    for quorum in fleet.quorums:
+        quorum.commits = True
+
+    told = [[list(c.lost) for c in fleet.commit(None, None)] for _ in range(2)]
+
+    assert told == [[[5], [5]], [[], []]]
+
+
+def test_dead_slots_are_told_one_after_the_other():
+    fleet = Fleet(1)
+    fleet.committers[0].tell_lost(5)
+    fleet.committers[0].tell_lost(6)
+
+    told = [list(fleet.commit(None)[0].lost) for _ in range(3)]
+
+    assert told == [[5], [6], []]
+
+
+def test_a_slot_that_is_back_is_not_lost():
+    fleet = Fleet(2)
+    fleet.committers[0].tell_lost(1)
+
+    told = [[list(c.lost) for c in fleet.commit(None, None)] for _ in range(2)]
+
+    assert told == [[[], []], [[], []]]
+
+
+def test_a_callback_of_the_lowest_slot_ends_the_training_of_all():
+    fleet = Fleet(2)
+    fleet.trainers[0].hooks.stop_requested = True
+
+    results = fleet.commit(batch_of(0), batch_of(1))
+
+    assert [c.stop for c in results] == [True, True]
+    np.testing.assert_array_equal(fleet.trainers[0].seen[:2], [0, 1])
+
+
+def test_what_was_measured_is_added_up_and_changes_no_weight():
+    fleet = Fleet(3)
+    loss = {"loss": (np.float64(6), np.float64(3))}
+
+    results = fleet.evaluate(
+        (loss, Row(0, 0, finished=True)), ({}, None), (loss, Row(2, 0, finished=True))
+    )
+
+    for commit in results:
+        assert [float(x) for x in commit.metrics["loss"]] == [12.0, 6.0]
+        assert commit.rows == [Row(0, 0, finished=True), Row(2, 0, finished=True)]
+    assert not any(t.step for t in fleet.trainers)
+    assert {h.point.num_commits for h in fleet.histories} == {1}
+
+
+def test_metric_states_of_any_shape_keep_their_places():
+    states = {
+        "matrix": (np.arange(6.0).reshape(2, 3), np.float64(7)),
+        "a": (np.float64(8), np.arange(2.0)),
+    }
+    layout = Layout(states)
+    buffer = np.zeros(layout.size, np.float32)
+
+    layout.write(dict(reversed(states.items())), buffer)
+    read = layout.read(buffer)
+
+    assert layout.size == 10
+    assert read.keys() == states.keys()
+    for name, arrays in states.items():
+        for mine, other in zip(read[name], arrays, strict=True):
+            assert mine.dtype == np.float64
+            np.testing.assert_array_equal(mine, other)

@@ -1,0 +1,266 @@
+"""Whom to start, give a slot, replace and give up on: one situation each."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticdl.engines.elastic.decisions import (
+    Assign,
+    Fleet,
+    GiveUp,
+    Kill,
+    Member,
+    Start,
+    State,
+    decide,
+)
+
+
+def fleet(*members, **changes):
+    """Return a fleet of two to three workers that has begun; `changes` say what is different."""
+    usual = Fleet(
+        min_workers=2,
+        max_workers=3,
+        num_spares=0,
+        members=members,
+        begun=True,
+        idle_s=0.0,
+        fruitless_starts=0,
+        give_up_after_s=600.0,
+        hang_timeout_s=120.0,
+    )
+    return replace(usual, **changes)
+
+
+def starting(incarnation, **times):
+    return Member(incarnation, State.STARTING, **times)
+
+
+def ready(incarnation, **times):
+    return Member(incarnation, State.READY, **times)
+
+
+def training(incarnation, slot, **times):
+    return Member(incarnation, State.TRAINING, slot, **times)
+
+
+def finished(incarnation, slot, **times):
+    return Member(incarnation, State.FINISHED, slot, **times)
+
+
+# --- how many -----------------------------------------------------------------------------------
+
+
+def test_at_the_start_all_that_are_wanted_and_the_spares_are_started():
+    assert decide(fleet(begun=False, num_spares=2)) == [Start(5)]
+
+
+def test_those_that_start_are_not_started_again():
+    assert decide(fleet(*map(starting, (1, 2, 3)), begun=False)) == []
+
+
+def test_one_that_is_gone_is_started_anew():
+    assert decide(fleet(training(1, 0), training(2, 1))) == [Start(1)]
+
+
+def test_nothing_is_to_do_while_all_train():
+    assert decide(fleet(*(training(i + 1, i) for i in range(3)))) == []
+
+
+# --- who gets a slot ----------------------------------------------------------------------------
+
+
+def test_at_the_start_the_first_wait_for_the_last():
+    assert decide(fleet(ready(1), ready(2), starting(3), begun=False, idle_s=5.0)) == []
+
+
+def test_the_start_waits_half_a_minute_for_the_last():
+    members = (ready(1), ready(2), starting(3))
+
+    assert decide(fleet(*members, begun=False, idle_s=29.0)) == []
+    assert decide(fleet(*members, begun=False, idle_s=31.0)) == [Assign(1, 0), Assign(2, 1)]
+
+
+def test_all_begin_together_the_oldest_in_the_lowest_slot():
+    actions = decide(fleet(ready(7), ready(4), ready(5), begun=False))
+
+    assert actions == [Assign(4, 0), Assign(5, 1), Assign(7, 2)]
+
+
+def test_fewer_than_the_least_do_not_begin():
+    assert decide(fleet(ready(1), starting(2), starting(3), begun=False, idle_s=31.0)) == []
+
+
+def test_a_replacement_gets_the_lowest_free_slot_at_once():
+    actions = decide(fleet(training(1, 0), ready(4), training(3, 2), idle_s=0.1))
+
+    assert actions == [Assign(4, 1)]
+
+
+def test_a_spare_takes_the_place_of_one_that_is_gone_and_is_itself_replaced():
+    actions = decide(fleet(training(1, 0), training(3, 2), ready(4), num_spares=1))
+
+    assert actions == [Start(1), Assign(4, 1)]
+
+
+def test_of_two_spares_the_older_goes_first():
+    actions = decide(fleet(training(1, 0), training(3, 2), ready(6), ready(5), num_spares=2))
+
+    assert actions == [Start(1), Assign(5, 1)]
+
+
+def test_a_spare_stays_one_while_all_slots_are_taken():
+    assert decide(fleet(*(training(i + 1, i) for i in range(3)), ready(4), num_spares=1)) == []
+
+
+# --- who does not answer ------------------------------------------------------------------------
+
+
+def test_one_that_does_not_answer_is_ended_and_replaced_by_a_spare_in_one_go():
+    members = (training(1, 0), training(2, 1, silent_s=121.0), training(3, 2), ready(4))
+
+    actions = decide(fleet(*members, num_spares=1))
+
+    assert actions == [Kill(2, "no answer for 121 s"), Start(1), Assign(4, 1)]
+
+
+def test_one_that_computes_on_one_batch_for_too_long_is_ended():
+    members = (training(1, 0), training(2, 1, silent_s=1.0, stuck_s=130.0), training(3, 2))
+
+    assert decide(fleet(*members)) == [Kill(2, "on one batch for 130 s"), Start(1)]
+
+
+def test_one_that_is_slow_is_left_alone():
+    members = (training(1, 0), training(2, 1, silent_s=119.0, stuck_s=120.0), training(3, 2))
+
+    assert decide(fleet(*members)) == []
+
+
+def test_one_that_still_imports_need_not_answer():
+    assert decide(fleet(*(starting(i, silent_s=500.0) for i in (1, 2, 3)), begun=False)) == []
+
+
+# --- when to end --------------------------------------------------------------------------------
+
+
+def test_five_in_a_row_that_die_before_they_train_end_the_job():
+    members = (starting(8), starting(9))
+
+    assert decide(fleet(*members, begun=False, fruitless_starts=4)) == [Start(1)]
+    (action,) = decide(fleet(*members, begun=False, fruitless_starts=5))
+    assert action == GiveUp("5 workers in a row died before they could train.")
+
+
+def test_too_few_for_too_long_end_the_job():
+    members = (ready(1), starting(2), starting(3))
+
+    assert decide(fleet(*members, idle_s=600.0)) == []
+    (action,) = decide(fleet(*members, idle_s=601.0))
+    assert isinstance(action, GiveUp)
+    assert "For 601 s there were 1 workers of the 2" in action.reason
+
+
+def test_enough_workers_are_not_given_up_on_however_short_the_patience():
+    # The patience ends before the half minute in which those at the start wait for the last.
+    actions = decide(
+        fleet(ready(1), ready(2), starting(3), begun=False, idle_s=11.0, give_up_after_s=10.0)
+    )
+
+    assert actions == [Assign(1, 0), Assign(2, 1)]
+
+
+@pytest.mark.parametrize("fruitless_starts", [0, 5])
+def test_once_somebody_has_finished_nobody_is_started_or_given_a_slot(fruitless_starts):
+    members = (finished(1, 0), training(2, 1), ready(4))
+
+    assert decide(fleet(*members, idle_s=900.0, fruitless_starts=fruitless_starts)) == []
+
+
+def test_one_that_hangs_at_the_end_is_ended_all_the_same():
+    members = (finished(1, 0), training(2, 1, silent_s=200.0))
+
+    assert decide(fleet(*members)) == [Kill(2, "no answer for 200 s")]
+
+
+# --- in any situation ---------------------------------------------------------------------------
+
+
+@st.composite
+def fleets(draw):
+    max_workers = draw(st.integers(1, 5))
+    slots = draw(st.permutations(range(max_workers)))
+    states = draw(st.lists(st.sampled_from(list(State)), max_size=8))
+    members = []
+    for state in states:
+        holds = state in {State.TRAINING, State.FINISHED}
+        if holds and not slots:
+            continue
+        members.append(
+            Member(
+                len(members) + 1,
+                state,
+                slots.pop() if holds else None,
+                silent_s=draw(st.sampled_from([0.0, 500.0])),
+                stuck_s=draw(st.sampled_from([0.0, 600.0])),
+            )
+        )
+    return fleet(
+        *draw(st.permutations(members)),
+        min_workers=draw(st.integers(1, max_workers)),
+        max_workers=max_workers,
+        num_spares=draw(st.integers(0, 2)),
+        begun=draw(st.booleans()),
+        idle_s=draw(st.sampled_from([0.0, 31.0, 700.0])),
+        fruitless_starts=draw(st.integers(0, 6)),
+    )
+
+
+@given(fleets())
+def test_no_slot_and_no_process_is_given_out_twice(situation):
+    actions = decide(situation)
+
+    killed = {a.incarnation for a in actions if isinstance(a, Kill)}
+    assigned = [a for a in actions if isinstance(a, Assign)]
+    holders = [
+        m.slot
+        for m in situation.members
+        if m.state is State.TRAINING and m.incarnation not in killed
+    ]
+    slots = holders + [a.slot for a in assigned]
+    assert len(slots) == len(set(slots))
+    assert set(slots) <= set(range(situation.max_workers))
+    may = {m.incarnation for m in situation.members if m.state is State.READY} - killed
+    chosen = [a.incarnation for a in assigned]
+    assert len(chosen) == len(set(chosen))
+    assert set(chosen) <= may
+
+
+@given(fleets())
+def test_what_was_done_need_not_be_done_again(situation):
+    """Carry out what was decided and ask once more: nothing is left to start or assign."""
+    actions = decide(situation)
+    if any(isinstance(a, GiveUp) for a in actions):
+        return
+    killed = {a.incarnation for a in actions if isinstance(a, Kill)}
+    slot_of = {a.incarnation: a.slot for a in actions if isinstance(a, Assign)}
+    members = [
+        replace(m, state=State.TRAINING, slot=slot_of[m.incarnation])
+        if m.incarnation in slot_of
+        else m
+        for m in situation.members
+        if m.incarnation not in killed
+    ]
+    count = sum(a.count for a in actions if isinstance(a, Start))
+    members += [starting(len(situation.members) + 1 + i) for i in range(count)]
+
+    again = decide(replace(situation, members=members))
+
+    assert not any(isinstance(a, (Start, Kill, Assign)) for a in again)
+
+
+def test_replacements_that_die_do_not_end_a_job_that_trains():
+    dying = fleet(training(1, 0), fruitless_starts=5)
+
+    assert not any(isinstance(action, GiveUp) for action in decide(dying))

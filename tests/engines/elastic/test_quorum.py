@@ -1,0 +1,353 @@
+"""Workers that agree through the real torchft: who joins heals, and a silent fork is found.
+
+The workers are threads with the real loop, committer and quorum; the Lighthouse has a process
+of its own, as in the product. The model counts its records, so that each missing or doubled one
+is seen.
+"""
+
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.engines.elastic.counting import CountingTrainer, batch_of
+
+from elasticdl.engines.elastic import agreement, committer, transport
+from elasticdl.engines.elastic.committer import ElasticCommitter
+from elasticdl.engines.elastic.pace import Pace
+from elasticdl.engines.elastic.reports import History, Point, Snapshots
+from elasticdl.engines.feed import FedBatch
+from elasticdl.engines.loop import Loop
+from elasticdl.engines.place import Place
+from elasticdl.engines.progress import Silent
+from elasticdl.job import TrainingOptions
+from elasticdl.sharding.ledger import Ledger
+
+# torchft says with a deprecated method of `logging` that there is no GPU.
+pytestmark = pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")
+
+HOST = "127.0.0.1"
+PACE = Pace(heartbeat_s=0.05, heartbeat_timeout_s=1.0, join_timeout_s=0.5, step_timeout_s=10.0)
+NUM_LIGHTHOUSES = 5
+NUM_SLOTS = 3
+BATCHES_PER_SHARD = 10
+NUM_RECORDS = NUM_SLOTS * BATCHES_PER_SHARD
+# The commit that one worker makes alone.
+FORK_AT = 3
+PATIENCE_S = 20.0
+
+LIGHTHOUSES = f"""
+import sys
+from elasticdl.engines.elastic.pace import Pace
+from elasticdl.engines.elastic.quorum import Lighthouse
+
+lighthouses = [Lighthouse({HOST!r}, 1, {PACE!r}) for _ in range({NUM_LIGHTHOUSES})]
+print(*(one.address for one in lighthouses), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def lighthouses():
+    """Addresses of Lighthouses that nobody has used."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LIGHTHOUSES],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        yield process.stdout.readline().split()
+        process.kill()
+
+
+@pytest.fixture
+def lighthouse(lighthouses):
+    return lighthouses.pop()
+
+
+def quorum_at(lighthouse, name, save=lambda: b"", load=lambda data: None):
+    from elasticdl.engines.elastic.quorum import Quorum
+
+    return Quorum(lighthouse=lighthouse, host=HOST, name=name, save=save, load=load, pace=PACE)
+
+
+def together(*acts):
+    """Do these at the same time; returns what they return."""
+    results = [None] * len(acts)
+
+    def run(i):
+        try:
+            results[i] = acts[i]()
+        except Exception as error:  # noqa: BLE001 - handed back
+            results[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(len(acts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in threads)
+    return results
+
+
+class Worker:
+    """One worker: what `worker.Worker.run` puts together, around a model that counts.
+
+    Attributes:
+        before_step: Called with the number of commits before each quorum.
+        sum_fails: Says of a number of commits whether the sum after them fails here.
+        loaded: Numbers of commits in the states it took over.
+        times_healed: How often it gave up its state.
+    """
+
+    def __init__(self, lighthouse, slot, max_steps=0):
+        self.slot = slot
+        self.before_step = lambda num_commits: None
+        self.sum_fails = lambda num_commits: False
+        self.loaded, self.times_healed = [], 0
+        self.trainer = CountingTrainer(NUM_RECORDS)
+        self.history = History(Point(0, agreement.first_lineage(1, 0, 0)))
+        self.committer = ElasticCommitter(
+            self.trainer, batch_of(0), evaluates=False, num_slots=NUM_SLOTS
+        )
+        self.loop = Loop(
+            options=TrainingOptions(max_steps=max_steps),
+            trainer=self.trainer,
+            committer=self.committer,
+            open_feed=self._open_feed,
+            slot=slot,
+            num_records=NUM_RECORDS,
+            events=self.history,
+            checkpoints=Snapshots(self.history),
+            checkpoint_metadata={},
+            reporter=Silent(),
+            validation=None,
+            place=Place(Ledger(NUM_SLOTS, BATCHES_PER_SHARD)),
+            safe_point=lambda: None,
+            checkpoint_is_due=lambda: False,
+            event_interval_s=0.0,
+        )
+        self.quorum = quorum_at(lighthouse, f"slot{slot}-{slot + 1}", self._save, self._load)
+        self._observe(self.quorum)
+        self.committer.enter(self.quorum, self.history, slot, slot + 1)
+
+    def run(self):
+        self.loop.run()
+        self.history.finish()
+
+    def _open_feed(self, ledger, slots):
+        piece = ledger.piece_of(self.slot)
+        stop = piece.stop or BATCHES_PER_SHARD
+        if piece.committed >= stop:
+            yield FedBatch(ledger.epoch, piece.shard, piece.committed, None, finished=True)
+        for number in range(piece.committed, stop):
+            batch = batch_of(piece.shard * BATCHES_PER_SHARD + number)
+            last = number + 1 == BATCHES_PER_SHARD
+            yield FedBatch(ledger.epoch, piece.shard, number, batch, last)
+
+    def _save(self):
+        checkpoint = self.loop.checkpoint()
+        metadata = {**checkpoint.metadata, "history": self.history.to_json()}
+        return transport.encode(replace(checkpoint, metadata=metadata))
+
+    def _load(self, data):
+        checkpoint = transport.decode(data, "the state of a peer")
+        self.loop.join(checkpoint)
+        self.history.take_over(checkpoint.metadata["history"])
+        self.loaded.append(self.history.point.num_commits)
+
+    def _observe(self, quorum):
+        start, add_up, give_up_state = quorum.start, quorum.sum, quorum.give_up_state
+
+        def observed_start():
+            self.before_step(quorum.num_commits)
+            start()
+
+        def observed_sum(buffer):
+            return add_up(buffer) and not self.sum_fails(quorum.num_commits)
+
+        def observed_give_up_state():
+            self.times_healed += 1
+            give_up_state()
+
+        quorum.start, quorum.sum = observed_start, observed_sum
+        quorum.give_up_state = observed_give_up_state
+
+
+def run_to_the_end(workers):
+    assert together(*(worker.run for worker in workers)) == [None] * len(workers)
+    for worker in workers:
+        worker.quorum.close()
+
+
+def assert_all_have_the_same(workers):
+    first = workers[0]
+    for worker in workers:
+        for path, array in worker.trainer.state().items():
+            np.testing.assert_array_equal(array, first.trainer.state()[path], path)
+        assert worker.loop.place.to_json() == first.loop.place.to_json()
+        assert worker.history.point == first.history.point
+
+
+def assert_each_record_counts_once(workers):
+    for worker in workers:
+        np.testing.assert_array_equal(worker.trainer.seen, np.ones(NUM_RECORDS))
+
+
+def once(act):
+    """Return a function that calls `act` the first time it is called."""
+    called = []
+    return lambda: called or called.append(act())
+
+
+# --- Quorum -------------------------------------------------------------------------------------
+
+
+def test_two_workers_add_up_and_a_refused_step_does_not_count(lighthouse):
+    quorums = [quorum_at(lighthouse, f"slot{i}-1") for i in range(2)]
+    buffers = [np.float32([1, 10]), np.float32([2, 2**24])]
+    meet = threading.Barrier(2)
+    told = [[], []]
+
+    def work(i):
+        for commit in (True, False, True):
+            meet.wait(PATIENCE_S)
+            quorums[i].start()
+            buffer = buffers[i].copy()
+            summed = quorums[i].sum(buffer)
+            committed = quorums[i].vote(commit=commit)
+            told[i].append((summed, buffer.tolist(), committed, quorums[i].num_commits))
+
+    assert together(lambda: work(0), lambda: work(1)) == [None, None]
+    for quorum in quorums:
+        quorum.close()
+
+    total = np.float32([3, 2**24 + 10]).tolist()
+    assert told[0] == [(True, total, True, 1), (True, total, False, 1), (True, total, True, 2)]
+    assert told[1] == told[0]
+
+
+def test_a_third_worker_takes_over_the_state_of_two_and_takes_part(lighthouse):
+    workers = [Worker(lighthouse, slot) for slot in range(2)]
+    meet = threading.Barrier(2)
+    two_have_begun, third_is_there = threading.Event(), threading.Event()
+
+    def hold(num_commits):
+        if num_commits == 0:
+            meet.wait(PATIENCE_S)
+        if num_commits == FORK_AT:
+            two_have_begun.set()
+            third_is_there.wait(PATIENCE_S)
+            time.sleep(PACE.join_timeout_s * 0.4)
+
+    for worker in workers:
+        worker.before_step = hold
+    third = Worker(lighthouse, 2)
+
+    def join():
+        two_have_begun.wait(PATIENCE_S)
+        third.run()
+
+    third.before_step = lambda num_commits: third_is_there.set()
+    assert together(*(w.run for w in workers), join) == [None] * 3
+    for worker in [*workers, third]:
+        worker.quorum.close()
+
+    assert third.loaded[0] >= FORK_AT
+    assert list(third.committer.slots) == [0, 1, 2]
+    assert third.times_healed == 0
+    assert_each_record_counts_once([*workers, third])
+    assert_all_have_the_same([*workers, third])
+
+
+# --- the silent fork ----------------------------------------------------------------------------
+
+
+class Fork:
+    """One of three workers commits a step alone and is late for the next quorum.
+
+    The others' sums fail; they make the step once more, without it. Then all are in one quorum
+    again, at the same number of commits.
+
+    Attributes:
+        lineages: Slot -> the lineage of its state when they meet again.
+    """
+
+    def __init__(self, lighthouse, alone, max_steps=0):
+        self.workers = [Worker(lighthouse, slot, max_steps) for slot in range(NUM_SLOTS)]
+        self.lineages = {}
+        begin, again = threading.Barrier(NUM_SLOTS), threading.Barrier(NUM_SLOTS)
+        for worker in self.workers:
+            self._arrange(worker, begin, again, fails=worker.slot != alone)
+
+    def _arrange(self, worker, begin, again, *, fails):
+        def meet_again():
+            self.lineages[worker.slot] = worker.history.point.lineage
+            again.wait(PATIENCE_S)
+            if fails:
+                # Those of the last quorum would not wait for others: the late one asks first, and
+                # is not kept so long that it goes on with one of them.
+                time.sleep(PACE.join_timeout_s * 0.4)
+
+        to_begin, to_meet = once(lambda: begin.wait(PATIENCE_S)), once(meet_again)
+        failures = [True] if fails else []
+
+        def before_step(num_commits):
+            if num_commits == 0:
+                to_begin()
+            if num_commits == FORK_AT + 1:
+                to_meet()
+
+        worker.before_step = before_step
+        worker.sum_fails = lambda num_commits: (
+            num_commits == FORK_AT and bool(failures) and failures.pop()
+        )
+
+
+@pytest.mark.parametrize(("alone", "healed"), [(0, [1, 2]), (2, [2])], ids=["lowest", "highest"])
+def test_a_silent_fork_is_found_and_heals_to_the_lowest_slots_history(lighthouse, alone, healed):
+    fork = Fork(lighthouse, alone)
+    workers = fork.workers
+
+    run_to_the_end(workers)
+
+    others = {lineage for slot, lineage in fork.lineages.items() if slot != alone}
+    assert len(others) == 1
+    assert fork.lineages[alone] not in others
+    assert [w.slot for w in workers if w.times_healed] == healed
+    assert [workers[slot].loaded[-1] for slot in healed] == [FORK_AT + 1] * len(healed)
+    # All of it is of the lowest slot's history: that lineage leads to where all are now.
+    assert workers[0].times_healed == 0
+    assert_each_record_counts_once(workers)
+    assert_all_have_the_same(workers)
+
+
+def test_without_lineages_a_silent_fork_stays_unnoticed(lighthouse, monkeypatch):
+    """What the test above is worth: with the check switched off the same fork ends otherwise."""
+
+    def judge_blindly(table, slot, mine):
+        at = 0
+        for name, num_limbs in agreement._LIMBS.items():
+            if name == "lineage":
+                table[:, at : at + num_limbs] = 0
+            at += num_limbs
+        return agreement.judge(table, slot, replace(mine, lineage=0))
+
+    monkeypatch.setattr(committer, "judge", judge_blindly)
+    fork = Fork(lighthouse, alone=0, max_steps=FORK_AT + 4)
+    workers = fork.workers
+
+    run_to_the_end(workers)
+
+    assert [w.times_healed for w in workers] == [0, 0, 0]
+    assert {w.trainer.step for w in workers} == {FORK_AT + 4}
+    assert len({w.quorum.num_commits for w in workers}) == 1
+    assert workers[0].trainer.mean != workers[1].trainer.mean
+    assert workers[0].loop.place.ledger != workers[1].loop.place.ledger
+    assert workers[0].history.point != workers[1].history.point
+    # What slot 0 brings in then is another record than the others write down for it.
+    assert not np.array_equal(workers[0].trainer.seen, workers[1].trainer.seen)

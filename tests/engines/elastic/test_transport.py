@@ -1,0 +1,200 @@
+"""A state crosses whole or not at all, and nothing in it is executed."""
+
+import pickle
+import socket
+import threading
+import time
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from elasticdl.artifacts.checkpoint import Checkpoint
+from elasticdl.engines.elastic.transport import (
+    StateServer,
+    TransportError,
+    decode,
+    encode,
+    fetch,
+)
+from elasticdl.errors import OutputError
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def server():
+    one = StateServer(HOST, timeout_s=0.3)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def dying_peer():
+    """Returns the address of a peer that answers with these bytes and is gone."""
+    listeners = []
+
+    def start(answer):
+        listener = socket.create_server((HOST, 0))
+        listeners.append(listener)
+
+        def serve():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        return f"http://{HOST}:{listener.getsockname()[1]}/secret"
+
+    yield start
+    for listener in listeners:
+        listener.close()
+
+
+def test_a_checkpoint_crosses_bit_for_bit(server):
+    state = {
+        "model/half": np.array([[1.5, -0.0], [np.inf, 3e38]], ml_dtypes.bfloat16),
+        "model/scalar": np.float32(np.nan).reshape(()),
+        "model/empty": np.zeros((0, 3), np.int8),
+        "model/transposed": np.arange(6, dtype=np.float64).reshape(2, 3).T,
+        "optimizer/step": np.array(2**62 + 1),
+        "model/é": np.array([True, False]),
+    }
+    metadata = {"place": {"ledger": [1, 2**62 + 1, None]}, "history": {"points": []}, "ä": "ö"}
+    server.publish(7, encode(Checkpoint(2**40, state, metadata)))
+
+    arrived = decode(fetch(server.address, 7, 5.0), "a test")
+
+    assert arrived.step == 2**40
+    assert arrived.metadata == metadata
+    assert arrived.state.keys() == state.keys()
+    for path, array in state.items():
+        assert arrived.state[path].dtype == array.dtype, path
+        assert arrived.state[path].shape == array.shape, path
+        assert arrived.state[path].tobytes() == array.tobytes(), path
+
+
+def test_a_state_without_anything_crosses(server):
+    server.publish(0, encode(Checkpoint(0, {}, {})))
+
+    arrived = decode(fetch(server.address, 0, 5.0), "a test")
+
+    assert (arrived.step, dict(arrived.state), arrived.metadata) == (0, {}, {})
+
+
+def test_who_does_not_know_the_secret_gets_nothing(server):
+    server.publish(1, b"weights")
+    base, _, secret = server.address.rpartition("/")
+    assert len(secret) >= 20
+
+    for path in (secret[:-1], secret[::-1], "", "secret"):
+        with pytest.raises(TransportError, match="404"):
+            fetch(f"{base}/{path}", 1, 5.0)
+
+
+def test_each_worker_has_a_secret_of_its_own(server):
+    other = StateServer(HOST, timeout_s=0.3)
+    other.close()
+
+    assert other.address.rpartition("/")[2] != server.address.rpartition("/")[2]
+
+
+def test_the_state_of_another_step_is_not_given(server):
+    server.publish(5, b"weights")
+
+    with pytest.raises(TransportError, match="The state of step 4 did not arrive"):
+        fetch(server.address, 4, 5.0)
+    with pytest.raises(TransportError, match="The state of step 6 did not arrive"):
+        fetch(server.address, 6, 5.0)
+
+
+def test_only_the_newest_state_is_served(server):
+    server.publish(5, b"old")
+    server.publish(6, b"new")
+
+    assert fetch(server.address, 6, 5.0) == b"new"
+    with pytest.raises(TransportError):
+        fetch(server.address, 5, 5.0)
+
+
+def test_who_asks_before_the_copy_is_made_waits_for_it():
+    server = StateServer(HOST, timeout_s=10.0)
+    timer = threading.Timer(0.1, server.publish, (3, b"weights"))
+    timer.start()
+    started = time.monotonic()
+
+    assert fetch(server.address, 3, 10.0) == b"weights"
+
+    assert time.monotonic() - started < 5.0
+    timer.join()
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.0 200 OK\r\nContent-Length: 100\r\n\r\nhalf",
+        b"HTTP/1.0 200 OK\r\nContent-Le",
+        b"",
+        b"\0\1\2",
+    ],
+    ids=["in the state", "in the headers", "at once", "no HTTP"],
+)
+def test_a_peer_that_dies_in_the_middle_is_an_error(dying_peer, answer):
+    with pytest.raises(TransportError, match="The state of step 2 did not arrive"):
+        fetch(dying_peer(answer), 2, 5.0)
+
+
+def test_a_peer_that_is_gone_is_an_error(server):
+    gone = StateServer(HOST, timeout_s=0.3)
+    gone.close()
+
+    with pytest.raises(TransportError):
+        fetch(gone.address, 1, 1.0)
+
+
+def test_a_peer_that_says_nothing_is_not_waited_for_longer_than_asked():
+    with socket.create_server((HOST, 0)) as silent, pytest.raises(TransportError):
+        fetch(f"http://{HOST}:{silent.getsockname()[1]}/secret", 1, 0.2)
+
+
+def test_only_a_worker_is_asked(tmp_path):
+    (tmp_path / "1").write_bytes(b"weights")
+
+    with pytest.raises(TransportError, match="expected an address of a worker"):
+        fetch(tmp_path.as_uri(), 1, 1.0)
+
+
+class Trap:
+    """Gives itself away when it is unpickled."""
+
+    sprung = False
+
+    def __setstate__(self, state):
+        Trap.sprung = True
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps(Trap.__new__(Trap)),
+        encode(Checkpoint(1, {}, {}))[:16] + pickle.dumps([1, 2]) * 9,
+        encode(Checkpoint(1, {"w": np.ones(3)}, {"a": 1}))[:-5],
+        encode(Checkpoint(1, {"w": np.ones(3)}, {"a": 1}))[:20],
+        b"",
+    ],
+    ids=["pickle", "pickle in JSON's place", "half a tensor", "half of JSON", "nothing"],
+)
+def test_bytes_of_any_other_kind_are_refused_and_not_executed(data):
+    with pytest.raises(OutputError, match="the state of a peer"):
+        decode(data, "the state of a peer")
+
+    assert not Trap.sprung
+
+
+def test_what_only_pickle_could_carry_is_refused():
+    with pytest.raises(OutputError):
+        encode(Checkpoint(1, {"w": np.array([object()])}, {}))
+    with pytest.raises(OutputError):
+        encode(Checkpoint(1, {}, {"callback": object()}))
