@@ -5,7 +5,7 @@ import sys
 
 from benchmarks.record import keep
 
-ALL = ["recordio_read", "training", "startup", "checkpointing"]
+ALL = ["recordio_read", "training", "startup", "checkpointing", "ledger"]
 
 
 def main(names):
