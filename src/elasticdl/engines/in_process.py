@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from elasticdl.engines import run as training_run
 from elasticdl.engines.feed import FedBatch, training_batches
 from elasticdl.engines.interrupts import Interrupts
-from elasticdl.engines.loop import Commit, Loop
+from elasticdl.engines.loop import Loop
 from elasticdl.engines.run import Run, Trained
+from elasticdl.engines.seams import Commit
 from elasticdl.sharding.ledger import Ledger, Row
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def train(job: Job, reporter: Reporter) -> Outcome:
 
 @dataclass
 class _Committer:
-    """Commits batches by training on them: nobody else has to agree; see `loop.Committer`."""
+    """Commits batches by training on them: nobody else has to agree; see `seams.Committer`."""
 
     trainer: Trainer
     accumulator: Accumulator | None = None

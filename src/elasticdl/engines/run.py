@@ -36,8 +36,8 @@ from elasticdl.definition import Mode, ModelDefinition, RecordInput
 from elasticdl.engines.accumulator import Accumulator
 from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.feed import batches_in_order, open_records, shard_batches
-from elasticdl.engines.loop import Validation
 from elasticdl.engines.place import Place
+from elasticdl.engines.seams import Validation
 from elasticdl.errors import DataError, OutputError
 from elasticdl.events import EventLog, JobFailed, JobFinished, JobStarted
 from elasticdl.sharding.ledger import Ledger, Piece

@@ -29,7 +29,7 @@ from elasticdl.engines.elastic.agreement import (
     judge,
 )
 from elasticdl.engines.elastic.reports import Point
-from elasticdl.engines.loop import Commit
+from elasticdl.engines.seams import Commit
 from elasticdl.errors import NonFiniteLossError, TrainingError
 from elasticdl.training.trainer import Contribution
 
@@ -89,7 +89,7 @@ class Layout:
 
 
 class ElasticCommitter:
-    """See `loop.Committer`.
+    """See `seams.Committer`.
 
     Args:
         trainer: The model.
@@ -153,12 +153,12 @@ class ElasticCommitter:
     # --- loop.Committer ---------------------------------------------------------------------
 
     def begin(self) -> None:
-        """See `loop.Committer`."""
+        """See `seams.Committer`."""
         self._busy("waiting for the others")
         self._quorum.start()
 
     def commit(self, batches: Sequence[FedBatch], place: Place) -> Commit | None:
-        """See `loop.Committer`.
+        """See `seams.Committer`.
 
         Raises:
             NonFiniteLossError: The loss of the step is NaN or infinite; no worker applied it.
@@ -189,7 +189,7 @@ class ElasticCommitter:
         return self._entered(verdict, metrics)
 
     def commit_evaluation(self, states: MetricStates, row: Row | None) -> Commit | None:
-        """See `loop.Committer`."""
+        """See `seams.Committer`."""
         self._buffer[:] = 0
         self._evaluation.write(states, self._measured)
         verdict = self._agree(Stance(self._incarnation, finished=row is not None))
@@ -198,7 +198,7 @@ class ElasticCommitter:
         return self._entered(verdict, self._evaluation.read(self._measured))
 
     def publishes(self) -> bool:
-        """See `loop.Committer`."""
+        """See `seams.Committer`."""
         return bool(self._slots) and self._slots[0] == self._slot
 
     def _may_contribute(self, place: Place) -> bool:
