@@ -13,6 +13,9 @@ STATE := $(shell cat pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
 RUN_STAMP := $(VENV)/.run-$(STATE)
 DEV_STAMP := $(VENV)/.dev-$(STATE)
 
+# How long the storm of `make chaos` lasts; `make test` has one that hits every point once.
+MINUTES ?= 10
+
 # Quiet libraries, and never a GPU that happens to be there: results are compared bit by bit.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
@@ -45,8 +48,8 @@ bench: $(DEV_STAMP) ## Compare with named peers; results go to benchmarks/result
 demo: $(RUN_STAMP) ## Train, evaluate and predict handwritten digits, start to end
 	@BIN=$(BIN) examples/demo.sh
 
-chaos: $(DEV_STAMP) ## Kill training runs again and again; compare their results bit by bit
-	$(PYTEST) -m chaos $(ARGS)
+chaos: $(DEV_STAMP) ## Kill whatever trains, wherever it is; count each record (MINUTES=10)
+	$(PYTEST) -m chaos -s --chaos-minutes=$(MINUTES) $(ARGS)
 
 clean: ## Remove what was built, written or cached, .venv too
 	rm -rf $(VENV) demo build dist benchmarks/.work

@@ -5,7 +5,16 @@ import sys
 
 from benchmarks.record import keep
 
-ALL = ["recordio_read", "training", "startup", "checkpointing", "ledger"]
+ALL = [
+    "recordio_read",
+    "training",
+    "startup",
+    "checkpointing",
+    "ledger",
+    "failures",
+    "prediction",
+    "workers",
+]
 
 
 def main(names):

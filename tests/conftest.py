@@ -63,3 +63,17 @@ def _sample(name: str) -> Callable[..., Path]:
 
 digits, patches = _sample("digits"), _sample("patches")
 iris, wine, diabetes = _sample("iris"), _sample("wine"), _sample("diabetes")
+
+
+def pytest_addoption(parser):
+    """Take how long a storm is to last: `make chaos MINUTES=10`."""
+    parser.addoption(
+        "--chaos-minutes", type=float, default=2.0, help="How long the storms last, in minutes."
+    )
+
+
+@pytest.fixture
+def chaos_minutes(request) -> float:
+    """Return how long the storms are to last."""
+    minutes: float = request.config.getoption("--chaos-minutes")
+    return minutes

@@ -121,3 +121,40 @@ def test_a_job_may_go_on_with_other_workers():
     many = api.training_job(model_def="m", data="d", output="o", num_workers=3)
 
     assert alone.identity() == many.identity()
+
+
+def test_a_priority_is_low_or_high():
+    job = api.training_job(model_def="m", data="d", output="o", num_workers=1, priority="high")
+    assert job.workers.priority == "high"
+
+    with pytest.raises(UsageError, match="--priority=urgent: expected one of low, high"):
+        api.training_job(model_def="m", data="d", output="o", num_workers=1, priority="urgent")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_records_are_shared_by_workers_from_the_shell_as_from_python(command):
+    more = {"output": "p/"} if command == "predict" else {}
+    typed = job_of_command(
+        command, "--trained_model=m", "--data=d", "--num_workers=3", "--ray_address=head:6379",
+        "--give_up_after=60", *(f"--{name}={value}" for name, value in more.items()),
+    )  # fmt: skip
+
+    build = {"evaluate": api.evaluation_job, "predict": api.prediction_job}[command]
+    called = build(
+        trained_model="m",
+        data="d",
+        num_workers=3,
+        ray_address="head:6379",
+        give_up_after=60,
+        **more,
+    )
+
+    assert typed == called
+    assert (called.workers.max, called.workers.ray_address) == (3, "head:6379")
+    assert called.workers.give_up_after_s == 60.0
+
+
+@pytest.mark.parametrize("text", ["0", "2..4", "some", "-1"])
+def test_workers_that_share_records_have_no_least_number(text):
+    with pytest.raises(UsageError, match=f"--num_workers={re.escape(text)}: expected how many"):
+        api.prediction_job(trained_model="m", data="d", output="p", num_workers=text)

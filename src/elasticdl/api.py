@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from elasticdl.errors import MissingExtraError, UsageError
-from elasticdl.job import Job, ModelReference, PredictionFormat, TrainingOptions, Workers
+from elasticdl.job import Job, ModelReference, PredictionFormat, Priority, TrainingOptions, Workers
 
 if TYPE_CHECKING:
     from elasticdl.engines.audit import AuditReport
@@ -146,21 +146,22 @@ def run(job: Job, reporter: Reporter | None = None) -> Outcome:
 
     reporter = progress.for_stream() if reporter is None else reporter
     engine = {
-        "train": in_process.train if job.workers is None else _elastic_train,
+        "train": in_process.train,
         "evaluate": trained.evaluate,
         "predict": trained.predict,
     }[job.command]
-    return engine(job, reporter)
+    return engine(job, reporter) if job.workers is None else _run_on_workers(job, reporter)
 
 
-def _elastic_train(job: Job, reporter: Reporter) -> Outcome:
+def _run_on_workers(job: Job, reporter: Reporter) -> Outcome:
     try:
-        from elasticdl.engines.elastic import controller  # noqa: PLC0415 - imports Ray and torch
+        from elasticdl.engines.elastic import controller, tasks  # noqa: PLC0415 - imports Ray
     except ModuleNotFoundError as error:
         if error.name in {"ray", "torch", "torchft"}:
-            raise MissingExtraError(error.name, "elastic", "Training on workers") from error
+            raise MissingExtraError(error.name, "elastic", "Using --num_workers") from error
         raise
-    return controller.train(job, reporter)
+    engine = {"train": controller.train, "evaluate": tasks.evaluate, "predict": tasks.predict}
+    return engine[job.command](job, reporter)
 
 
 def training_job(
@@ -182,6 +183,7 @@ def training_job(
     give_up_after: float | str = Workers.give_up_after_s,
     heartbeat_timeout: float | str = Workers.heartbeat_timeout_s,
     join_timeout: float | str = Workers.join_timeout_s,
+    priority: str = Workers.priority,
     **options: Any,
 ) -> Job:
     """Return the job of a `train` call.
@@ -206,6 +208,7 @@ def training_job(
         give_up_after: Seconds without anybody training after which the job fails.
         heartbeat_timeout: Seconds of silence after which a worker is not waited for.
         join_timeout: Seconds the others wait for a living worker that is late.
+        priority: `low` or `high`, among the jobs of a cluster.
         **options: The fields of `TrainingOptions`, as values or as strings.
 
     Raises:
@@ -241,14 +244,31 @@ def training_job(
             give_up_after_s=_as_seconds("give_up_after", give_up_after),
             heartbeat_timeout_s=_as_seconds("heartbeat_timeout", heartbeat_timeout),
             join_timeout_s=_as_seconds("join_timeout", join_timeout),
+            priority=_priority(priority),
         ),
     )
 
 
 def evaluation_job(
-    *, trained_model: str, data: str, output: str | None = None, minibatch_size: int | str = 256
+    *,
+    trained_model: str,
+    data: str,
+    output: str | None = None,
+    minibatch_size: int | str = 256,
+    num_workers: int | str | None = None,
+    ray_address: str | None = None,
+    give_up_after: float | str = Workers.give_up_after_s,
 ) -> Job:
     """Return the job of an `evaluate` call.
+
+    Args:
+        trained_model: See `evaluate`, as `data` and `output`.
+        data: See `evaluate`.
+        output: See `evaluate`.
+        minibatch_size: Examples in one call of the model.
+        num_workers: How many processes share the records; None goes through them in this one.
+        ray_address: A Ray cluster; None starts Ray here.
+        give_up_after: Seconds without any worker getting further after which the job fails.
 
     Raises:
         UsageError: A value is wrong.
@@ -259,6 +279,7 @@ def evaluation_job(
         output=None if output is None else _location(output),
         trained_model=_location(trained_model),
         training=_training_options({"minibatch_size": minibatch_size}),
+        workers=_sharing_workers(num_workers, ray_address, give_up_after),
     )
 
 
@@ -269,8 +290,21 @@ def prediction_job(
     output: str,
     minibatch_size: int | str = 256,
     format: str = "recordio",  # noqa: A002 - the name users type
+    num_workers: int | str | None = None,
+    ray_address: str | None = None,
+    give_up_after: float | str = Workers.give_up_after_s,
 ) -> Job:
     """Return the job of a `predict` call.
+
+    Args:
+        trained_model: See `predict`, as `data` and `output`.
+        data: See `predict`.
+        output: See `predict`.
+        minibatch_size: Examples in one call of the model.
+        format: What part files are.
+        num_workers: See `evaluation_job`, as `ray_address` and `give_up_after`.
+        ray_address: See `evaluation_job`.
+        give_up_after: See `evaluation_job`.
 
     Raises:
         UsageError: A value is wrong.
@@ -285,6 +319,7 @@ def prediction_job(
         trained_model=_location(trained_model),
         training=_training_options({"minibatch_size": minibatch_size}),
         prediction_format=formats[format],
+        workers=_sharing_workers(num_workers, ray_address, give_up_after),
     )
 
 
@@ -338,6 +373,31 @@ def _workers(text: int | str, **options: Any) -> Workers:
             "and the most of them, such as 2..4."
         )
     return Workers(*numbers, **options)
+
+
+def _sharing_workers(
+    num_workers: int | str | None, ray_address: str | None, give_up_after: float | str
+) -> Workers | None:
+    """Return the workers that share records among them: there is no least number of those."""
+    if num_workers is None:
+        return None
+    if not str(num_workers).isdecimal():
+        raise UsageError(
+            f"--num_workers={num_workers}: expected how many processes share the records, such as "
+            "3. They need not all be there, so there is no least number."
+        )
+    return _workers(
+        num_workers,
+        ray_address=ray_address,
+        give_up_after_s=_as_seconds("give_up_after", give_up_after),
+    )
+
+
+def _priority(text: str) -> Priority:
+    known: dict[str, Priority] = {name: name for name in get_args(Priority)}
+    if text not in known:
+        raise UsageError(f"--priority={text}: expected one of {', '.join(known)}.")
+    return known[text]
 
 
 def _as_seconds(name: str, value: float | str) -> float:

@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 Command = Literal["train", "evaluate", "predict"]
 PredictionFormat = Literal["recordio", "parquet", "csv"]
+# Lowest first.
+Priority = Literal["low", "high"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,11 @@ class Workers:
         ray_address: A Ray cluster; None starts Ray on this machine.
         give_up_after_s: The job fails when nobody has trained for so long.
         heartbeat_timeout_s: A worker silent for so long is not waited for.
-        join_timeout_s: How long the others wait for a living worker that is late.
+        join_timeout_s: How long the others wait for a living worker that is late. If a step takes
+            longer, somebody is left out of each, by turns: the time counts from the first who
+            waits, and who was left out has waited a whole step.
+        priority: While a job of higher priority on the same cluster waits for workers, this one
+            makes do with its least.
     """
 
     min: int
@@ -88,8 +94,9 @@ class Workers:
     spare: int = 0
     ray_address: str | None = None
     give_up_after_s: float = 600.0
-    heartbeat_timeout_s: float = 2.0
-    join_timeout_s: float = 1.0
+    heartbeat_timeout_s: float = 1.0
+    join_timeout_s: float = 10.0
+    priority: Priority = "low"
 
 
 @dataclass(frozen=True)

@@ -267,3 +267,15 @@ def test_closing_ends_the_thread_of_an_endless_feed():
     feed.close()
 
     assert not feed._thread.is_alive()
+
+
+def test_what_is_drawn_for_a_batch_does_not_depend_on_where_a_range_begins():
+    definition, source = definition_of(RecordInput(noisy, SCHEMA)), source_of(12)
+
+    def drawn(start):
+        batches = batches_in_order(definition, source, 2, Mode.EVALUATION, start=start)
+        return {first: batch.features["x"].tolist() for first, batch in batches}
+
+    whole, rest = drawn(0), drawn(4)
+    assert rest == {first: x for first, x in whole.items() if first >= 4}
+    assert len(rest) == 4

@@ -8,6 +8,7 @@ import click
 
 from elasticdl import api
 from elasticdl.cli.options import print_metrics, reporter_for
+from elasticdl.cli.workers_options import workers_options
 
 
 @click.command(short_help="Measure a trained model on records.")
@@ -19,14 +20,16 @@ from elasticdl.cli.options import print_metrics, reporter_for
     help="JSON file for the metrics; default evaluation.json in the trained model.",
 )
 @click.option("--minibatch_size", default=256, show_default=True)
+@workers_options
 @click.option("--dry_run", is_flag=True, help="Print the job and do nothing.")
 @click.option("--quiet", is_flag=True, help="Print the result only.")
 def evaluate(*, dry_run: bool, quiet: bool, **options: Any) -> None:
     """Measure a trained model on records, print the metrics and save them.
 
     \b
-    Example:
+    Examples:
       elasticdl evaluate --trained_model=my_model --data="data/test/*.recordio"
+      elasticdl evaluate --trained_model=my_model --data="data/test/*.recordio" --num_workers=3
     """
     job = api.evaluation_job(**options)
     if dry_run:

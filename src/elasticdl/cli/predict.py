@@ -8,6 +8,7 @@ import click
 
 from elasticdl import api
 from elasticdl.cli.options import reporter_for
+from elasticdl.cli.workers_options import workers_options
 from elasticdl.job import PredictionFormat
 
 
@@ -18,7 +19,8 @@ from elasticdl.job import PredictionFormat
     "--output",
     required=True,
     metavar="FILE|DIR",
-    help="A RecordIO file if it ends in .recordio, else a folder of part files.",
+    help="A RecordIO file if it ends in .recordio, else a folder of part files. With "
+    "--ray_address, on a disk that all machines share, or on an object store.",
 )
 @click.option(
     "--format",
@@ -28,6 +30,7 @@ from elasticdl.job import PredictionFormat
     help="What the part files are.",
 )
 @click.option("--minibatch_size", default=256, show_default=True)
+@workers_options
 @click.option("--dry_run", is_flag=True, help="Print the job and do nothing.")
 @click.option("--quiet", is_flag=True, help="Print the result only.")
 def predict(*, dry_run: bool, quiet: bool, **options: Any) -> None:
@@ -39,6 +42,7 @@ def predict(*, dry_run: bool, quiet: bool, **options: Any) -> None:
     Examples:
       elasticdl predict --trained_model=my_model --data="data/test/*.recordio" --output=predicted/
       elasticdl predict --trained_model=my_model --data="new/*.csv" --output=p/ --format=csv
+      elasticdl predict --trained_model=my_model --data="new/*.recordio" --output=p/ --num_workers=3
     """
     job = api.prediction_job(**options)
     if dry_run:

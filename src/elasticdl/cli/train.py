@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from elasticdl import api
 from elasticdl.cli.options import print_metrics, reporter_for
-from elasticdl.job import TrainingOptions, Workers
+from elasticdl.job import Priority, TrainingOptions, Workers
 
 _DEFAULTS = TrainingOptions()
 
@@ -114,7 +114,15 @@ _DEFAULTS = TrainingOptions()
     metavar="SECONDS",
     default=Workers.join_timeout_s,
     show_default=True,
-    help="Wait so long for a living worker that is late for a step.",
+    help="Wait so long for a living worker that is late; more than a step takes.",
+)
+@click.option(
+    "--priority",
+    type=click.Choice(get_args(Priority)),
+    default=Workers.priority,
+    show_default=True,
+    help="Among jobs on one cluster: a low one shrinks to its least while a high one waits for "
+    "workers, and grows back.",
 )
 @click.option("--input_fn", metavar="NAME", help="Use this instead of the model's own.")
 @click.option("--loss", metavar="NAME", help="Use this instead of the model's own.")

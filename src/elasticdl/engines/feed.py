@@ -37,6 +37,9 @@ from elasticdl.sharding.permutation import derive_seed
 if TYPE_CHECKING:
     from elasticdl.sharding.shard import ShardPlan
 
+MINIBATCHES_AT_ONCE = 32
+"""So many `batches_in_order` reads at once; a pipeline of the user's is built anew for each."""
+
 
 @dataclass(frozen=True, eq=False)
 class FedBatch:
@@ -166,7 +169,7 @@ def batches_in_order(
             records, so that outputs cannot be told apart.
     """
     stop = source.num_records if stop is None else stop
-    chunk = minibatch_size * 32
+    chunk = minibatch_size * MINIBATCHES_AT_ONCE
     schema = definition.input.schema if isinstance(definition.input, RecordInput) else None
     missing: list[Any] = []
     if mode is Mode.PREDICTION and schema is not None:
@@ -174,8 +177,8 @@ def batches_in_order(
     for first in range(start, stop, chunk):
         last = min(first + chunk, stop)
         where = _range_name(source, first, last)
-        reseed(derive_seed(0, first, 3))
         if isinstance(definition.input, DatasetInput):
+            reseed(derive_seed(0, first, 3))
             done = first
             for batch in _pipeline_batches(
                 definition,
@@ -202,6 +205,8 @@ def batches_in_order(
                 else record
                 for record in records[begin : begin + minibatch_size]
             ]
+            # For each, so that what is drawn does not depend on where a range of records begins.
+            reseed(derive_seed(0, first + begin, 3))
             yield first + begin, make_batch(definition, definition.input, some, mode, where)
 
 

@@ -43,7 +43,7 @@ class _Committer:
     max_group_steps: int = 2**31
     patience_steps: int = 2**31
 
-    def begin(self) -> None:
+    def begin(self, *, ahead: bool) -> None:
         """Nobody to agree with."""
 
     def commit(self, batches: Sequence[FedBatch], place: Place) -> Commit | None:

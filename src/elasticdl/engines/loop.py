@@ -220,7 +220,9 @@ class Loop:
         if not self._prepare_commit():
             return False
         # From here to the commit nothing may be begun anew: the others wait for this process.
-        self.committer.begin()
+        # Who observes batches must not be told of one that counts for nothing.
+        observed = self.trainer.hooks.observes_batches
+        self.committer.begin(ahead=self.place.evaluation is None and not observed)
         if self.place.evaluation is not None:
             self._evaluate_a_shard(self.place.evaluation)
         else:
@@ -319,7 +321,8 @@ class Loop:
         for feed in (self._feed, None):
             if feed is None:
                 self.close_feed()
-                batches = self.open_feed(self.place.ledger, self.slots)
+                # Who has just joined is not yet among those of the last commit.
+                batches = self.open_feed(self.place.ledger, {*self.slots, self.slot})
                 feed = self._feed = Prefetch(batches, _size_of)  # noqa: PLW2901
             following = feed.peek()
             if following is not None and (following.epoch, following.shard, following.number) == (
@@ -403,7 +406,7 @@ class Loop:
         self.events.write(
             Evaluated(step=self.trainer.step, epoch=self.place.ledger.epoch, metrics=metrics)
         )
-        self.reporter.note(f"step {self.trainer.step}: " + _in_words(metrics, prefix="validation "))
+        self.reporter.note(f"step {self.trainer.step}: " + in_words(metrics, prefix="validation "))
         loss = metrics.get("loss", math.inf)
         if isinstance(loss, float) and loss < self.place.best_loss:
             self.place = replace(self.place, best_loss=loss)
@@ -586,7 +589,8 @@ def _check_finite_state(state: Mapping[str, Any], step: int, last_good: int) -> 
             )
 
 
-def _in_words(metrics: Mapping[str, Any], prefix: str = "") -> str:
+def in_words(metrics: Mapping[str, Any], prefix: str = "") -> str:
+    """Return the metrics that are single numbers, for a line of text."""
     return ", ".join(
         f"{prefix}{name} {value:.4g}"
         for name, value in metrics.items()

@@ -53,10 +53,14 @@ class Committer(Protocol):
     max_group_steps: int
     patience_steps: int
 
-    def begin(self) -> None:
+    def begin(self, *, ahead: bool) -> None:
         """Agree on who takes part in the next commit.
 
         A process that had fallen behind takes over a peer's state meanwhile (`Loop.join`).
+
+        Args:
+            ahead: `commit` may compute meanwhile. If this process takes over another state, that
+                counts for nothing and `commit` returns None.
         """
         ...
 

@@ -1,16 +1,17 @@
-"""Using a trained model in this process: measuring it, and predicting with it.
+"""Using a trained model: measuring it, and predicting with it.
 
-All that is needed lies in the TrainedModel's folder, the user's code included.
+All that is needed lies in the TrainedModel's folder, the user's code included. Records are gone
+through in their order, by ranges; in this process it is one range, and `elastic/tasks.py` gives
+ranges to workers that use the functions of this file.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
 from elasticdl.artifacts.folder import OutputFolder
@@ -21,13 +22,115 @@ from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.feed import batches_in_order, open_records
 from elasticdl.engines.prefetch import Prefetch
 from elasticdl.errors import CorruptCheckpointError, DataError
-from elasticdl.evaluation.phase import evaluate as evaluate_batches
+from elasticdl.evaluation.phase import running_states
 from elasticdl.job import Job
-from elasticdl.prediction.phase import predict as predict_batches
+from elasticdl.prediction.phase import Predictor
+from elasticdl.prediction.writers import open_writer
 from elasticdl.training.create import create_trainer, import_framework
 
 if TYPE_CHECKING:
-    from elasticdl.training.trainer import Trainer
+    from collections.abc import Mapping
+
+    from elasticdl.data.record_source import RecordSource
+    from elasticdl.training.trainer import MetricStates, Trainer
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A trained model and the records it is to be used on.
+
+    Attributes:
+        job: What was asked for.
+        trained: The model as it lies there.
+        definition: What it is, made from the code it carries.
+        source: The records.
+        mode: What it is used for.
+    """
+
+    job: Job
+    trained: TrainedModel
+    definition: ModelDefinition
+    source: RecordSource
+    mode: Mode
+
+    def feed(self, start: int = 0, stop: int | None = None) -> Prefetch[tuple[int, Batch]]:
+        """Begin to make the batches of a range of records, in their order.
+
+        Args:
+            start: First record; for the same batches as in one range from 0, a multiple of the
+                minibatch size.
+            stop: One past the last; None is all that follow.
+        """
+        batches = batches_in_order(
+            self.definition,
+            self.source,
+            self.job.training.minibatch_size,
+            self.mode,
+            start=start,
+            stop=stop,
+        )
+        return Prefetch(batches, lambda item: arrays_bytes(item[1].features))
+
+    def restored_trainer(self, example: Batch) -> Trainer:
+        """Return a trainer with the weights of the trained model.
+
+        Raises:
+            DataError: The records are not such as the model was trained on.
+            OutputError: The weights cannot be read.
+        """
+        training = self.job.training
+        trainer = create_trainer(
+            self.definition,
+            example,
+            minibatch_size=training.minibatch_size,
+            seed=training.seed,
+        )
+        state = trainer.state()
+        # The optimizer is as it starts: only the weights matter for looking.
+        weights = {f"model/{path}": array for path, array in self.trained.params.items()}
+        others = {path: array for path, array in state.items() if not path.startswith("model/")}
+        try:
+            trainer.load_state({**others, **weights})
+        except CorruptCheckpointError as error:
+            # The tensors are whole (their hash was checked): the model was built on other inputs.
+            raise DataError(
+                f"{self.job.data}: these records do not fit {self.job.trained_model}: its input "
+                f"function makes {describe(example.features)} of them, and on that the model has "
+                "other parameters than it was trained with. Give it records with the fields it "
+                "was trained on.\n" + "\n".join(str(error).splitlines()[1:-1])
+            ) from error
+        return trainer
+
+    def no_example(self) -> DataError:
+        """Return the error for records that yield no example at all."""
+        return DataError(f"{self.job.data}: the model's input pipeline yields no example.")
+
+
+def open_trained(
+    job: Job, mode: Mode, *, folder: str | None = None, worker_id: int = 0, world_size: int = 1
+) -> Opened:
+    """Define a trained model from the code it carries, and open the records.
+
+    Args:
+        job: What is asked for.
+        mode: What the model is used for.
+        folder: A copy of the trained model; None takes the one the job names.
+        worker_id: What a spec is told as its worker's number.
+        world_size: ... and as the number of workers.
+
+    Raises:
+        ElasticDLError: The model or the data cannot be used.
+    """
+    if job.trained_model is None:
+        raise ValueError(f"Not a job for a trained model: {job}")
+    trained = load_trained_model(folder or job.trained_model)
+    trained_by = Job.from_json(trained.description.job_json)
+    assert trained_by.model is not None  # noqa: S101 - a training job
+    model = replace(trained_by.model, zoo=str(trained.zoo))
+    import_framework()
+    context = context_of(job, mode, worker_id=worker_id, world_size=world_size)
+    definition = zoo.define(model, context)
+    return Opened(job, trained, definition, open_records(definition, job.data), mode)
 
 
 def evaluate(job: Job, reporter: Reporter) -> Outcome:
@@ -36,30 +139,36 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
-    with _trained(job, Mode.EVALUATION) as (trained, definition):
-        source = open_records(definition, job.data)
-        batches = batches_in_order(definition, source, job.training.minibatch_size, Mode.EVALUATION)
-        with Prefetch(batches, lambda item: arrays_bytes(item[1].features)) as feed:
-            trainer = _restored_trainer(trained, definition, _first(feed, job.data), job)
-            reporter.started("Evaluating", source.num_records, "records")
-            try:
-                metrics = evaluate_batches(
-                    trainer,
-                    (batch for _, batch in _drain(feed)),
-                    lambda done: reporter.advanced(done, {}),
-                )
-            finally:
-                reporter.ended()
+    opened = open_trained(job, Mode.EVALUATION)
+    with opened.feed() as feed:
+        trainer = opened.restored_trainer(_first(feed, opened))
+        reporter.started("Evaluating", opened.source.num_records, "records")
+        states: MetricStates = {}
+        try:
+            for done, states in running_states(trainer, drain(feed)):  # noqa: B007 - the last one
+                reporter.advanced(done, {})
+        finally:
+            reporter.ended()
+    return save_evaluation(opened, trainer.evaluation_metrics.results(states))
+
+
+def save_evaluation(opened: Opened, metrics: Mapping[str, Any]) -> Outcome:
+    """Write the metrics into a file and return them.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    job, step = opened.job, opened.trained.description.step
     report = {
         "metrics": metrics,
-        "num_records": source.num_records,
+        "num_records": opened.source.num_records,
         "data": job.data,
-        "step": trained.description.step,
+        "step": step,
         "time": time.time(),
     }
     folder, name = _split(job.output or f"{job.trained_model}/evaluation.json")
     OutputFolder(folder).write_bytes(name, json.dumps(report, indent=2).encode())
-    return Outcome(f"{folder}/{name}", trained.description.step, metrics)
+    return Outcome(f"{folder}/{name}", step, metrics)
 
 
 def predict(job: Job, reporter: Reporter) -> Outcome:
@@ -70,73 +179,41 @@ def predict(job: Job, reporter: Reporter) -> Outcome:
     """
     if job.output is None:
         raise ValueError(f"Not a prediction job: {job}")
-    with _trained(job, Mode.PREDICTION) as (trained, definition):
-        source = open_records(definition, job.data)
-        batches = batches_in_order(definition, source, job.training.minibatch_size, Mode.PREDICTION)
-        with Prefetch(batches, lambda item: arrays_bytes(item[1].features)) as feed:
-            trainer = _restored_trainer(trained, definition, _first(feed, job.data), job)
-            reporter.started("Predicting", source.num_records, "records")
-            try:
-                predict_batches(
-                    trainer,
-                    _drain(feed),
-                    definition=definition,
-                    files=source.files,
-                    output=job.output,
-                    file_format=job.prediction_format,
-                    advanced=lambda done: reporter.advanced(done, {}),
-                )
-            finally:
-                reporter.ended()
-    return Outcome(job.output, trained.description.step, {"num_records": source.num_records})
+    opened = open_trained(job, Mode.PREDICTION)
+    with opened.feed() as feed:
+        trainer = opened.restored_trainer(_first(feed, opened))
+        predictor = Predictor(trainer, opened.definition, opened.source)
+        reporter.started("Predicting", opened.source.num_records, "records")
+        try:
+            with open_writer(job.output, job.prediction_format) as writer:
+                for done in predictor.predict(drain(feed), writer.write):
+                    reporter.advanced(done, {})
+        finally:
+            reporter.ended()
+    return predicted(opened)
 
 
-@contextlib.contextmanager
-def _trained(job: Job, mode: Mode) -> Iterator[tuple[TrainedModel, ModelDefinition]]:
-    """Yield a trained model and its definition, made from the code it carries."""
-    if job.trained_model is None:
-        raise ValueError(f"Not a job for a trained model: {job}")
-    trained = load_trained_model(job.trained_model)
-    trained_by = Job.from_json(trained.description.job_json)
-    assert trained_by.model is not None  # noqa: S101 - a training job
-    model = replace(trained_by.model, zoo=str(trained.zoo))
-    import_framework()
-    yield trained, zoo.define(model, context_of(job, mode))
-
-
-def _restored_trainer(
-    trained: TrainedModel, definition: ModelDefinition, example: Batch, job: Job
-) -> Trainer:
-    trainer = create_trainer(
-        definition, example, minibatch_size=job.training.minibatch_size, seed=job.training.seed
+def predicted(opened: Opened) -> Outcome:
+    """Return what a prediction came to."""
+    assert opened.job.output is not None  # noqa: S101 - a prediction job
+    return Outcome(
+        opened.job.output,
+        opened.trained.description.step,
+        {"num_records": opened.source.num_records},
     )
-    state = trainer.state()
-    # The optimizer is as it starts: only the weights matter for looking.
-    weights = {f"model/{path}": array for path, array in trained.params.items()}
-    others = {path: array for path, array in state.items() if not path.startswith("model/")}
-    try:
-        trainer.load_state({**others, **weights})
-    except CorruptCheckpointError as error:
-        # The tensors are whole (their hash was checked): the model was built on other inputs.
-        raise DataError(
-            f"{job.data}: these records do not fit {job.trained_model}: its input function makes "
-            f"{describe(example.features)} of them, and on that the model has other parameters "
-            "than it was trained with. Give it records with the fields it was trained on.\n"
-            + "\n".join(str(error).splitlines()[1:-1])
-        ) from error
-    return trainer
 
 
-def _first(feed: Prefetch[tuple[int, Batch]], data: str) -> Batch:
-    first = feed.peek()
-    if first is None:
-        raise DataError(f"{data}: the model's input pipeline yields no example.")
-    return first[1]
-
-
-def _drain(feed: Prefetch[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:
+def drain(feed: Prefetch[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:
+    """Yield what a feed makes, to its end."""
     while feed.peek() is not None:
         yield feed.take()
+
+
+def _first(feed: Prefetch[tuple[int, Batch]], opened: Opened) -> Batch:
+    first = feed.peek()
+    if first is None:
+        raise opened.no_example()
+    return first[1]
 
 
 def _split(uri: str) -> tuple[str, str]:

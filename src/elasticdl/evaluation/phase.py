@@ -1,8 +1,8 @@
-"""Measuring a model on records: a phase of a training run, or a job of its own."""
+"""Measuring a model on records, here or as one of many workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from elasticdl.evaluation.metrics import add_states
@@ -12,23 +12,20 @@ if TYPE_CHECKING:
     from elasticdl.training.trainer import MetricStates, Trainer
 
 
-def evaluate(
-    trainer: Trainer,
-    batches: Iterable[Batch],
-    advanced: Callable[[int], object] | None = None,
-) -> dict[str, float | list[float]]:
-    """Return the metrics of a model over batches; nothing of the model changes.
+def running_states(
+    trainer: Trainer, batches: Iterable[tuple[int, Batch]]
+) -> Iterator[tuple[int, MetricStates]]:
+    """Yield (examples done, metric states of them) after each batch; the last is of all.
+
+    Nothing of the model changes.
 
     Args:
         trainer: The model.
-        batches: What to measure on.
-        advanced: Told how many examples are done.
+        batches: First record and batch.
     """
     total: MetricStates = {}
     done = 0
-    for batch in batches:
+    for _, batch in batches:
         total = add_states([total, trainer.evaluate(batch)])
         done += batch.num_examples
-        if advanced is not None:
-            advanced(done)
-    return trainer.evaluation_metrics.results(total)
+        yield done, total

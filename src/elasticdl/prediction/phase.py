@@ -1,55 +1,94 @@
-"""Predicting: read, run the model, hand each batch to a writer."""
+"""Predicting, here or as one of many workers: run the model, hand each batch to a writer."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from elasticdl.prediction.writers import open_writer, record_keys
+from elasticdl.errors import DataError, ElasticDLError, UserCodeError, users_traceback
+from elasticdl.prediction.rows import record_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from elasticdl.data.batch import Batch
-    from elasticdl.data.record_source import RecordFile
+    from elasticdl.data.batch import Arrays, Batch
+    from elasticdl.data.record_source import RecordSource
     from elasticdl.definition import ModelDefinition
-    from elasticdl.job import PredictionFormat
     from elasticdl.training.trainer import Trainer
 
 
-def predict(
-    trainer: Trainer,
-    batches: Iterable[tuple[int, Batch]],
-    *,
-    definition: ModelDefinition,
-    files: Sequence[RecordFile],
-    output: str,
-    file_format: PredictionFormat,
-    advanced: Callable[[int], None],
-) -> None:
-    """Write the outputs of a model for batches, in order, each row with its record's key.
-
-    The output appears when it is complete. A user's own outputs processor gets every batch as
-    well.
+class Predictor:
+    """A model that predicts, and the user's own outputs processor if the model file has one.
 
     Args:
         trainer: The model.
-        batches: First record and batch, in the records' order.
-        definition: For the user's outputs processor.
-        files: What the records are of.
-        output: See `open_writer`, as `file_format`.
-        file_format: See `open_writer`.
-        advanced: Told how many records are done.
+        definition: What it is.
+        source: The records.
 
     Raises:
-        OutputError: It cannot be written.
+        UserCodeError: The processor cannot be made.
     """
-    create_processor = definition.create_outputs_processor
-    processor = None if create_processor is None else create_processor()
-    with open_writer(output, file_format) as writer:
-        for start, batch in batches:
-            outputs = trainer.predict(batch.features)
-            stop = start + batch.num_examples
-            writer.write(start, record_keys(files, start, stop), outputs)
-            if processor is not None:
-                processor.process(outputs, 0)
-            advanced(stop)
+
+    def __init__(self, trainer: Trainer, definition: ModelDefinition, source: RecordSource) -> None:
+        self._trainer, self._definition, self._source = trainer, definition, source
+        create = definition.create_outputs_processor
+        self._processor = None if create is None else self._call(create)
+
+    def predict(
+        self,
+        batches: Iterable[tuple[int, Batch]],
+        write: Callable[[int, Sequence[str], Arrays], None],
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        worker_id: int = 0,
+    ) -> Iterator[int]:
+        """Hand the outputs for a range of records to a writer, in order, each with its key.
+
+        The user's own processor gets every batch as well.
+
+        Args:
+            batches: First record and batch, in the records' order.
+            write: Takes the first record's number, keys and outputs.
+            start: First record of the range.
+            stop: One past the last; None is all that follow.
+            worker_id: What the processor is told as its worker's number.
+
+        Yields:
+            Up to which record it is done, after each batch.
+
+        Raises:
+            DataError: There are not as many examples as records.
+            OutputError: They cannot be written.
+            UserCodeError: The processor raised.
+        """
+        files = self._source.files
+        done = start
+        for first, batch in batches:
+            self._check_complete(first, done)
+            outputs = self._trainer.predict(batch.features)
+            done = first + batch.num_examples
+            write(first, record_keys(files, first, done), outputs)
+            if self._processor is not None:
+                self._call(partial(self._processor.process, outputs, worker_id))
+            yield done
+        self._check_complete(self._source.num_records if stop is None else stop, done)
+
+    def _check_complete(self, expected: int, done: int) -> None:
+        if done != expected:
+            raise DataError(
+                f"{self._source.files[0].uri}: the input function of {self._definition.origin} "
+                f"makes examples up to number {done} of the records up to number {expected}, so "
+                "outputs cannot be matched with records. Do not leave out or add any in "
+                "prediction mode."
+            )
+
+    def _call(self, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except ElasticDLError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"{self._definition.origin}: PredictionOutputsProcessor raised:\n"
+                f"{users_traceback(error)}"
+            ) from error

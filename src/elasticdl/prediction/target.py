@@ -15,14 +15,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.artifacts.folder import OutputFolder, local_path_of
 from elasticdl.artifacts.local_storage import is_temporary, output_errors, temporary_path
-from elasticdl.data.recordio import RecordIOSource
+from elasticdl.data.recordio import RecordIOSource, Writer
 from elasticdl.errors import DataError, OutputError, OutputTakenError
 from elasticdl.prediction.rows import KEY
 
@@ -36,6 +35,7 @@ FORMAT_VERSION = 1
 
 # There while parts are put in place one by one: what a death leaves then is ours to replace.
 _PUBLISHING = "_PUBLISHING"
+_ROWS_AT_ONCE = 4096
 _FILE_SUFFIX = ".recordio"
 _PART = re.compile(r"^part-\d{5,}\.(recordio|parquet|csv)$")
 _KEY = re.compile(rb".+:\d+", re.DOTALL)
@@ -146,22 +146,25 @@ class Target:
         self.place.delete(f"{inside}{_PUBLISHING}")
 
     def _publish_file(self, parts: Parts, described: Sequence[PartDescription]) -> None:
-        """Join the parts: RecordIO files, one behind the other, are a RecordIO file."""
+        """Join the parts into a file that does not show where one ended.
+
+        Row by row: with the parts' own chunks, the file would depend on how many workers wrote.
+        """
         with self.place.scratch() as scratch, output_errors(self.output):
             joined = scratch / "joined"
-            joined.touch()
-            for part in described:
-                path = parts.staging.local_path(part.name)
-                if path is None:
-                    path = scratch / part.name
-                    parts.staging.fetch(part.name, path)
-                if part is described[0]:
-                    path.replace(joined)
-                    continue
-                with path.open("rb") as source, joined.open("ab") as target:
-                    shutil.copyfileobj(source, target)
-                # At once, so that the disk need not hold everything twice.
-                path.unlink()
+            with Writer(str(joined)) as writer:
+                for part in described:
+                    path = parts.staging.local_path(part.name)
+                    if path is None:
+                        path = scratch / part.name
+                        parts.staging.fetch(part.name, path)
+                    rows = RecordIOSource([str(path)])
+                    for start in range(0, rows.num_records, _ROWS_AT_ONCE):
+                        stop = min(start + _ROWS_AT_ONCE, rows.num_records)
+                        for row in rows.read_bytes(start, stop):
+                            writer.write(row)
+                    # At once, so that the disk need not hold everything twice.
+                    path.unlink()
             self.place.publish(joined, self.name)
 
 

@@ -53,9 +53,16 @@ class FakeQuorum:
         self.sums, self.commits = True, True
         self.gave_up_state = False
         self.votes = []
+        self.received = []
 
-    def start(self):
+    def begin(self):
         pass
+
+    def wait(self):
+        # As in the thread of the real one: a peer's state comes with the quorum.
+        for data in self.received:
+            self.receive(data)
+        self.received = []
 
     def sum(self, buffer):
         self._table.sum(buffer)
@@ -78,6 +85,7 @@ class Fleet:
 
     def __init__(self, num_workers, num_records=10):
         table = Table(num_workers)
+        self.taken_over = []
         self.trainers = [CountingTrainer(num_records) for _ in range(num_workers)]
         self.quorums = [FakeQuorum(table) for _ in range(num_workers)]
         self.histories = [History(START) for _ in range(num_workers)]
@@ -94,7 +102,9 @@ class Fleet:
             self.histories[worker],
             worker if slot is None else slot,
             worker + 1 if incarnation is None else incarnation,
+            self.taken_over.append,
         )
+        self.quorums[worker].receive = self.committers[worker].receive
 
     def commit(self, *batches, **fields):
         """Make a step; None stands for a worker without a batch. Returns results and errors."""
@@ -367,3 +377,56 @@ def test_metric_states_of_any_shape_keep_their_places():
         for mine, other in zip(read[name], arrays, strict=True):
             assert mine.dtype == np.float64
             np.testing.assert_array_equal(mine, other)
+
+
+def test_who_takes_over_a_state_while_computing_contributes_from_there_on():
+    """The gradient it has computed is of a state that is no more."""
+    fleet = Fleet(1)
+    (committer,) = fleet.committers
+    fleet.commit(batch_of(0))
+    fleet.quorums[0].received = [b"a peer's state"]
+
+    committer.begin(ahead=True)
+    (nothing,) = fleet.commit(batch_of(1))
+
+    assert nothing is None
+    assert fleet.taken_over == [b"a peer's state"]
+    assert fleet.quorums[0].votes == [True]
+    # The quorum still stands: no other is looked for before the commit.
+    fleet.quorums[0].begin = None
+    committer.begin(ahead=True)
+    (commit,) = fleet.commit(batch_of(2))
+    assert [row.num_batches for row in commit.rows] == [1]
+    np.testing.assert_array_equal(np.flatnonzero(fleet.trainers[0].seen), [0, 2])
+
+
+def test_who_joins_computes_nothing_before_it_has_a_state():
+    fleet = Fleet(1)
+    fleet.quorums[0].received = [b"a peer's state"]
+
+    fleet.committers[0].begin(ahead=True)
+
+    assert fleet.taken_over == [b"a peer's state"]
+
+
+def test_a_peer_is_given_no_state_while_gradients_move_the_statistics():
+    fleet = Fleet(1)
+    (committer,), (trainer,) = fleet.committers, fleet.trainers
+    order, peers = [], []
+    careful = trainer.gradients
+
+    def gradients(batch):
+        peer = threading.Thread(
+            target=committer.state_for_a_peer, args=(lambda: order.append("state") or b"",)
+        )
+        peers.append(peer)
+        peer.start()
+        peer.join(0.1)
+        order.append("gradients")
+        return careful(batch)
+
+    trainer.gradients = gradients
+    fleet.commit(batch_of(1))
+    peers[-1].join()
+
+    assert order == ["gradients", "state"]

@@ -83,6 +83,13 @@ def test_the_start_waits_half_a_minute_for_the_last():
     assert decide(fleet(*members, begun=False, idle_s=31.0)) == [Assign(1, 0), Assign(2, 1)]
 
 
+def test_nobody_is_waited_for_who_has_no_place():
+    waits = starting(3, waits_for_room=True)
+
+    assert decide(fleet(ready(1), ready(2), waits, begun=False)) == [Assign(1, 0), Assign(2, 1)]
+    assert decide(fleet(ready(1), starting(2), waits, begun=False)) == []
+
+
 def test_all_begin_together_the_oldest_in_the_lowest_slot():
     actions = decide(fleet(ready(7), ready(4), ready(5), begun=False))
 
@@ -123,13 +130,13 @@ def test_one_that_does_not_answer_is_ended_and_replaced_by_a_spare_in_one_go():
 
     actions = decide(fleet(*members, num_spares=1))
 
-    assert actions == [Kill(2, "no answer for 121 s"), Start(1), Assign(4, 1)]
+    assert actions == [Kill(2, "hung: no answer for 121 s"), Start(1), Assign(4, 1)]
 
 
 def test_one_that_computes_on_one_batch_for_too_long_is_ended():
     members = (training(1, 0), training(2, 1, silent_s=1.0, stuck_s=130.0), training(3, 2))
 
-    assert decide(fleet(*members)) == [Kill(2, "on one batch for 130 s"), Start(1)]
+    assert decide(fleet(*members)) == [Kill(2, "hung: on one batch for 130 s"), Start(1)]
 
 
 def test_one_that_is_slow_is_left_alone():
@@ -138,8 +145,77 @@ def test_one_that_is_slow_is_left_alone():
     assert decide(fleet(*members)) == []
 
 
-def test_one_that_still_imports_need_not_answer():
-    assert decide(fleet(*(starting(i, silent_s=500.0) for i in (1, 2, 3)), begun=False)) == []
+def test_one_that_is_prepared_for_too_long_is_ended():
+    members = (training(1, 0), training(2, 1), starting(3, silent_s=121.0))
+
+    assert decide(fleet(*members)) == [Kill(3, "hung: no answer for 121 s"), Start(1)]
+
+
+# --- machines that go ---------------------------------------------------------------------------
+
+
+def test_a_replacement_is_started_while_one_still_trains_whose_machine_goes():
+    members = (training(1, 0), training(2, 1, machine_goes=True), training(3, 2))
+
+    assert decide(fleet(*members)) == [Start(1)]
+    assert decide(fleet(*members, starting(4))) == []
+
+
+def test_a_slot_is_handed_over_when_somebody_is_ready_to_take_it():
+    members = (training(1, 0), training(2, 1, machine_goes=True), training(3, 2), ready(4))
+
+    actions = decide(fleet(*members))
+
+    assert actions == [Kill(2, "hands over: its machine is about to go"), Assign(4, 1)]
+
+
+def test_each_that_is_ready_takes_one_slot():
+    members = (training(1, 0, machine_goes=True), training(2, 1, machine_goes=True), ready(4))
+
+    actions = decide(fleet(*members, starting(5), starting(6)))
+
+    assert actions == [Kill(1, "hands over: its machine is about to go"), Assign(4, 0)]
+
+
+def test_nobody_begins_on_a_machine_that_goes():
+    members = (training(1, 0), training(2, 1), ready(3, machine_goes=True))
+
+    assert decide(fleet(*members)) == [
+        Kill(3, "hands over: its machine is about to go"), Start(1),
+    ]  # fmt: skip
+
+
+# --- room for others ----------------------------------------------------------------------------
+
+
+def test_room_is_made_down_to_the_least_the_highest_slot_first():
+    members = (training(1, 2), training(2, 1), training(3, 0))
+
+    actions = decide(fleet(*members, make_room=True))
+
+    assert actions == [Kill(1, "makes room for a job of higher priority")]
+
+
+def test_those_that_do_not_train_make_room_first():
+    members = (training(1, 1), training(2, 0), ready(3), starting(4))
+
+    actions = decide(fleet(*members, num_spares=1, make_room=True))
+
+    assert [action.incarnation for action in actions] == [4, 3]
+
+
+def test_with_the_least_nobody_is_ended_and_who_dies_is_replaced():
+    assert decide(fleet(training(1, 1), training(2, 0), make_room=True)) == []
+    assert decide(fleet(training(1, 1), make_room=True)) == [Start(1)]
+    assert decide(fleet(training(1, 2), ready(4), make_room=True)) == [Assign(4, 0)]
+
+
+def test_when_there_is_room_again_all_are_wanted_again():
+    assert decide(fleet(training(1, 1), training(2, 0), num_spares=1)) == [Start(2)]
+
+
+def test_a_job_that_is_done_makes_no_room_any_more():
+    assert decide(fleet(finished(1, 0), training(2, 1), ready(3), make_room=True)) == []
 
 
 # --- when to end --------------------------------------------------------------------------------
@@ -181,7 +257,7 @@ def test_once_somebody_has_finished_nobody_is_started_or_given_a_slot(fruitless_
 def test_one_that_hangs_at_the_end_is_ended_all_the_same():
     members = (finished(1, 0), training(2, 1, silent_s=200.0))
 
-    assert decide(fleet(*members)) == [Kill(2, "no answer for 200 s")]
+    assert decide(fleet(*members)) == [Kill(2, "hung: no answer for 200 s")]
 
 
 # --- in any situation ---------------------------------------------------------------------------
@@ -204,6 +280,7 @@ def fleets(draw):
                 slots.pop() if holds else None,
                 silent_s=draw(st.sampled_from([0.0, 500.0])),
                 stuck_s=draw(st.sampled_from([0.0, 600.0])),
+                machine_goes=draw(st.booleans()),
             )
         )
     return fleet(
@@ -214,6 +291,7 @@ def fleets(draw):
         begun=draw(st.booleans()),
         idle_s=draw(st.sampled_from([0.0, 31.0, 700.0])),
         fruitless_starts=draw(st.integers(0, 6)),
+        make_room=draw(st.booleans()),
     )
 
 

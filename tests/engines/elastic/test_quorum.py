@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:
 
 HOST = "127.0.0.1"
 PACE = Pace(heartbeat_s=0.05, heartbeat_timeout_s=1.0, join_timeout_s=0.5, step_timeout_s=10.0)
-NUM_LIGHTHOUSES = 5
+NUM_LIGHTHOUSES = 6
 NUM_SLOTS = 3
 BATCHES_PER_SHARD = 10
 NUM_RECORDS = NUM_SLOTS * BATCHES_PER_SHARD
@@ -131,9 +131,14 @@ class Worker:
             checkpoint_is_due=lambda: False,
             event_interval_s=0.0,
         )
-        self.quorum = quorum_at(lighthouse, f"slot{slot}-{slot + 1}", self._save, self._load)
+        self.quorum = quorum_at(
+            lighthouse,
+            f"slot{slot}-{slot + 1}",
+            lambda: self.committer.state_for_a_peer(self._save),
+            self.committer.receive,
+        )
         self._observe(self.quorum)
-        self.committer.enter(self.quorum, self.history, slot, slot + 1)
+        self.committer.enter(self.quorum, self.history, slot, slot + 1, self._take_over)
 
     def run(self):
         self.loop.run()
@@ -154,18 +159,18 @@ class Worker:
         metadata = {**checkpoint.metadata, "history": self.history.to_json()}
         return transport.encode(replace(checkpoint, metadata=metadata))
 
-    def _load(self, data):
+    def _take_over(self, data):
         checkpoint = transport.decode(data, "the state of a peer")
         self.loop.join(checkpoint)
         self.history.take_over(checkpoint.metadata["history"])
         self.loaded.append(self.history.point.num_commits)
 
     def _observe(self, quorum):
-        start, add_up, give_up_state = quorum.start, quorum.sum, quorum.give_up_state
+        begin, add_up, give_up_state = quorum.begin, quorum.sum, quorum.give_up_state
 
-        def observed_start():
+        def observed_begin():
             self.before_step(quorum.num_commits)
-            start()
+            begin()
 
         def observed_sum(buffer):
             return add_up(buffer) and not self.sum_fails(quorum.num_commits)
@@ -174,7 +179,7 @@ class Worker:
             self.times_healed += 1
             give_up_state()
 
-        quorum.start, quorum.sum = observed_start, observed_sum
+        quorum.begin, quorum.sum = observed_begin, observed_sum
         quorum.give_up_state = observed_give_up_state
 
 
@@ -207,6 +212,26 @@ def once(act):
 # --- Quorum -------------------------------------------------------------------------------------
 
 
+def test_who_computes_for_longer_than_silence_is_waited_for(lighthouse):
+    quorums = [quorum_at(lighthouse, f"slot{i}-1") for i in range(2)]
+    buffers = [np.ones(3, np.float32) for _ in quorums]
+    meet = threading.Barrier(2)
+
+    def work(i, pause_s):
+        meet.wait(PATIENCE_S)
+        quorums[i].begin()
+        quorums[i].wait()
+        time.sleep(pause_s)
+        return quorums[i].sum(buffers[i]), quorums[i].vote(commit=True)
+
+    late_s = 6 * PACE.heartbeat_timeout_s
+    assert together(lambda: work(0, 0), lambda: work(1, late_s)) == [(True, True)] * 2
+    for quorum in quorums:
+        quorum.close()
+
+    np.testing.assert_array_equal(buffers, np.full((2, 3), 2))
+
+
 def test_two_workers_add_up_and_a_refused_step_does_not_count(lighthouse):
     quorums = [quorum_at(lighthouse, f"slot{i}-1") for i in range(2)]
     buffers = [np.float32([1, 10]), np.float32([2, 2**24])]
@@ -216,7 +241,8 @@ def test_two_workers_add_up_and_a_refused_step_does_not_count(lighthouse):
     def work(i):
         for commit in (True, False, True):
             meet.wait(PATIENCE_S)
-            quorums[i].start()
+            quorums[i].begin()
+            quorums[i].wait()
             buffer = buffers[i].copy()
             summed = quorums[i].sum(buffer)
             committed = quorums[i].vote(commit=commit)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.engines.elastic.reports import History, Point, Snapshots
-from elasticdl.events import Checkpointed, Evaluated, StepCommitted
+from elasticdl.events import Evaluated, StepCommitted
 
 START = Point(0, 77)
 
@@ -305,17 +305,8 @@ def test_a_request_is_fulfilled_by_the_next_snapshot(run):
     assert not run.snapshots.requested
 
 
-def test_where_a_copy_was_taken_is_in_the_history(run):
-    run.commit()
+def test_a_copy_is_told_once_so_that_no_event_spans_it(run):
     run.save()
-    run.commit()
 
-    events = [event for _, event in run.history.since(None)[2]]
-    assert [(type(e), e.step) for e in events] == [(StepCommitted, 1), (Checkpointed, 1)]
-
-
-def test_nothing_was_written_by_a_worker(run):
-    run.save()
-    run.snapshots.wait()
-
+    assert [saved.step for saved in run.snapshots.take_saved()] == [0]
     assert run.snapshots.take_saved() == []

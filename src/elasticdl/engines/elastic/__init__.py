@@ -2,11 +2,18 @@
 
 decisions.py   whom to start, stop and replace             (pure)
 agreement.py   what a step's rows mean: commit, heal, exit  (pure)
+tasks.py       evaluating and predicting: a range of records is a task
+ranges.py      who does which range, and when to give up     (pure)
+session.py     a trained model kept open in a worker, range after range
+board.py       what the jobs of a cluster wait for
 controller.py  the driver: starts workers, watches them, writes what they tell
+placement.py   where the processes are: Ray here, or a cluster
 worker.py      one worker: prepares itself, runs the loop, answers the controller
 committer.py   a step of the loop, agreed upon by all workers
 quorum.py      all that touches torchft
 transport.py   a state on its way from one worker to another
+reports.py     what a worker has to tell, kept until the driver has it
+pace.py        how soon silence is taken for death
 """
 
 import os
@@ -15,5 +22,10 @@ import os
 # of later starts from forming; without the second it would send usage statistics.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Nobody looks at these; they would take time from the workers of the same machine.
+os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
+os.environ.setdefault("RAY_enable_metrics_collection", "0")
+# Ray makes workers nicer than all other programs, its own among them.
+os.environ.setdefault("RAY_worker_niceness", "0")
 # Ray hides accelerators from actors that ask for none, and warns that it will stop to.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -134,12 +135,41 @@ class ElasticCommitter:
         self._num_slots = num_slots
         self._lost: list[int] = []
         self._slots: Sequence[int] = ()
+        # Who joins has nothing to compute before it has a peer's state.
+        self._joins, self._has_quorum = True, False
+        self._received: bytes | None = None
+        self._model_in_use = threading.Lock()
         self.doing, self.doing_since_s = "preparing", time.monotonic()
 
-    def enter(self, quorum: Quorum, history: History, slot: int, incarnation: int) -> None:
-        """Take a slot; called before the first step."""
+    def enter(
+        self,
+        quorum: Quorum,
+        history: History,
+        slot: int,
+        incarnation: int,
+        take_over: Callable[[bytes], None],
+    ) -> None:
+        """Take a slot; called before the first step.
+
+        Args:
+            quorum: Who takes part.
+            history: What was committed.
+            slot: The slot.
+            incarnation: Which process this is.
+            take_over: Goes on from a peer's state.
+        """
         self._quorum, self._history = quorum, history
         self._slot, self._incarnation = slot, incarnation
+        self._take_over = take_over
+
+    def state_for_a_peer(self, save: Callable[[], bytes]) -> bytes:
+        """Call `save` when the model is not in use: gradients move its statistics and back."""
+        with self._model_in_use:
+            return save()
+
+    def receive(self, data: bytes) -> None:
+        """Keep a peer's state until the quorum that it came with begins."""
+        self._received = data
 
     def tell_lost(self, slot: int) -> None:
         """Let the others know, with the next step, that a slot's worker is dead."""
@@ -152,10 +182,24 @@ class ElasticCommitter:
 
     # --- loop.Committer ---------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def begin(self, *, ahead: bool) -> None:
         """See `seams.Committer`."""
+        if self._has_quorum:
+            return
+        self._quorum.begin()
+        if self._joins or not ahead:
+            self._wait_for_others()
+
+    def _wait_for_others(self) -> bool:
+        """Wait for the quorum; returns whether this worker has taken over a peer's state."""
         self._busy("waiting for the others")
-        self._quorum.start()
+        self._quorum.wait()
+        self._joins, self._has_quorum = False, True
+        received, self._received = self._received, None
+        if received is None:
+            return False
+        self._take_over(received)
+        return True
 
     def commit(self, batches: Sequence[FedBatch], place: Place) -> Commit | None:
         """See `seams.Committer`.
@@ -174,10 +218,15 @@ class ElasticCommitter:
             stance = replace(stance, finished=fed.finished, digest=fed.digest)
             if fed.batch is not None:
                 self._busy(f"computing on shard {fed.shard}, batch {fed.number}")
-                contribution, result = self._trainer.gradients(fed.batch)
+                with self._model_in_use:
+                    contribution, result = self._trainer.gradients(fed.batch)
                 self._gradients[:] = contribution.buffer
                 self._training.write(result.metrics, self._metrics)
                 stance = replace(stance, num_examples=contribution.num_examples, num_batches=1)
+        if not self._has_quorum and self._wait_for_others():
+            # What was computed belongs to a state that is no more. The quorum still stands: the
+            # next turn takes part in it, from where the others are.
+            return None
         verdict = self._agree(stance)
         if verdict is None:
             return None
@@ -235,6 +284,7 @@ class ElasticCommitter:
         if self._quorum.sum(self._buffer):
             verdict = judge(self._table, self._slot, stance)
         committed = self._quorum.vote(commit=verdict is not None and verdict.commits)
+        self._has_quorum = False
         if verdict is not None and verdict.leave:
             raise SupersededError(f"Slot {self._slot} has a younger worker.")
         if verdict is not None and verdict.drifted:
@@ -246,6 +296,7 @@ class ElasticCommitter:
             )
         if verdict is not None and verdict.heal:
             self._quorum.give_up_state()
+            self._joins = True
         if verdict is None or not committed:
             return None
         self._slots = verdict.slots

@@ -16,19 +16,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.exceptions
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from elasticdl import errors
 from elasticdl.engines import run as training_run
+from elasticdl.engines.elastic.board import Neighbours
 from elasticdl.engines.elastic.decisions import (
     Action,
     Assign,
@@ -41,15 +39,22 @@ from elasticdl.engines.elastic.decisions import (
 )
 from elasticdl.engines.elastic.decisions import Start as StartProcesses
 from elasticdl.engines.elastic.pace import Pace
-from elasticdl.engines.elastic.worker import Assignment, Failure, Identity, Start, Worker
+from elasticdl.engines.elastic.placement import (
+    LighthouseActor,
+    WorkerActor,
+    ask,
+    connected,
+    here,
+    machines_that_go,
+)
+from elasticdl.engines.elastic.worker import Assignment, Failure, Identity, Start
 from elasticdl.engines.interrupts import Interrupts
-from elasticdl.engines.loop import joined_rows
+from elasticdl.engines.loop import in_words, joined_rows
 from elasticdl.engines.run import Run, Trained
-from elasticdl.errors import ElasticDLError, TrainingError, UsageError
+from elasticdl.errors import TrainingError
 from elasticdl.events import (
     Checkpointed,
     CommittedRow,
-    EpochFinished,
     Evaluated,
     Event,
     StepCommitted,
@@ -62,11 +67,13 @@ if TYPE_CHECKING:
     from elasticdl.engines.engine import Outcome, Reporter
     from elasticdl.job import Job, Workers
 
-_LOCALHOST = "127.0.0.1"
-_KNOCK_TIMEOUT_S = 5.0
-_POLL_S = 0.1
 _REPORT_INTERVAL_S = 0.3
+_CLUSTER_INTERVAL_S = 1.0
 _CHECKPOINT_INTERVAL_S = 30.0
+_CHECKPOINT_INTERVAL_BEFORE_A_LOSS_S = 3.0
+_TIDYING_S = 2.0
+# Ray needs a moment to place a process where there is room.
+_PLACING_S = 2.0
 _EVENT_INTERVAL_S = 1.0
 _HANG_TIMEOUT_S = 120.0
 _PATIENCE_AT_THE_END_S = 60.0
@@ -84,19 +91,27 @@ def train(job: Job, reporter: Reporter) -> Outcome:
 def _train(run: Run) -> Trained:
     workers = run.material.job.workers
     assert workers is not None  # noqa: S101 - an elastic job
-    with _ray(workers) as host, Interrupts() as interrupts:
+    with connected(workers) as host, Interrupts() as interrupts:
         pace = Pace(
             heartbeat_s=min(0.1, workers.heartbeat_timeout_s / 8),
             heartbeat_timeout_s=workers.heartbeat_timeout_s,
             join_timeout_s=workers.join_timeout_s,
         )
-        lighthouse: Any = _Lighthouse.options(scheduling_strategy=_here()).remote()
-        address: str = ray.get(lighthouse.start.remote(host, workers.min, pace))
-        controller = _Controller(run, workers, address, pace)
+        controller = None
         try:
+            lighthouse: Any = LighthouseActor.options(scheduling_strategy=here()).remote()
+            address: str = ray.get(lighthouse.start.remote(host, workers.min, pace))
+            controller = _Controller(run, workers, address, pace)
             return controller.run_to_the_end(interrupts)
+        except ray.exceptions.OutOfMemoryError as error:
+            # Whichever process it was: it would happen again.
+            raise TrainingError(
+                f"A worker ran out of memory: {str(error).splitlines()[0]} Use a smaller "
+                "--minibatch_size, fewer workers on a machine, or machines with more memory."
+            ) from error
         finally:
-            controller.close()
+            if controller is not None:
+                controller.close()
 
 
 @dataclass(eq=False)
@@ -113,6 +128,9 @@ class _Process:
     question: Any = None
     asked_for_events: bool = False
     asked_s: float = 0.0
+    # It has a place: Ray keeps processes waiting for which there is no room.
+    is_placed: bool = False
+    started_s: float = field(default_factory=time.monotonic)
     heard_s: float = field(default_factory=time.monotonic)
     report: Report | None = None
 
@@ -123,6 +141,12 @@ class _Controller:
     def __init__(self, run: Run, workers: Workers, lighthouse: str, pace: Pace) -> None:
         self._run, self._workers = run, workers
         self._processes: list[_Process] = []
+        self._neighbours = None
+        if workers.ray_address is not None:
+            name = f"{run.folder.uri}#{run.generation}"
+            self._neighbours = Neighbours(name, workers.priority)
+        self._machines_that_go: Collection[str] = ()
+        self._looked_around_s = 0.0
         self._num_started = 0
         self._fruitless = 0
         self._checkpoint = run.checkpoint
@@ -138,7 +162,6 @@ class _Controller:
         self._last_holder: dict[int, int] = {}
         self._seen = run.records_done(run.checkpoint)
         self._blocked_s: dict[int, float] = {}
-        self._metrics: dict[str, Any] = {}
         num_cpus = os.cpu_count() or 1
         self._assignment = ray.put(
             Assignment(
@@ -157,10 +180,9 @@ class _Controller:
 
     def run_to_the_end(self, interrupts: Interrupts) -> Trained:
         self._run.started(self._step)
-        if self._run.checkpoint is not None:
-            self._metrics = dict(self._run.checkpoint.metadata["metrics"])
         while True:
             self._listen()
+            self._look_around()
             for action in decide(self._fleet()):
                 self._act(action)
             finished = [p for p in self._processes if p.state is State.FINISHED]
@@ -182,7 +204,7 @@ class _Controller:
             case Assign(incarnation, slot):
                 self._assign(self._process(incarnation), slot)
             case Kill(incarnation, reason):
-                self._end(self._process(incarnation), f"hung: {reason}")
+                self._end(self._process(incarnation), reason)
             case GiveUp(reason):
                 step = max(self._run.store.steps(), default=0)
                 raise TrainingError(
@@ -191,8 +213,11 @@ class _Controller:
                 )
 
     def close(self) -> None:
+        tidied = [ask(process.actor.tidy) for process in self._processes if process.is_placed]
+        if tidied:
+            ray.wait(tidied, num_returns=len(tidied), timeout=_TIDYING_S)
         for process in self._processes:
-            ray.kill(process.actor)
+            _kill(process)
         self._processes = []
 
     def _fleet(self) -> Fleet:
@@ -209,7 +234,22 @@ class _Controller:
             fruitless_starts=self._fruitless,
             give_up_after_s=self._workers.give_up_after_s,
             hang_timeout_s=_HANG_TIMEOUT_S,
+            make_room=self._neighbours is not None and self._neighbours.wait,
         )
+
+    def _look_around(self) -> None:
+        """Hear which machines go, and which other jobs want workers."""
+        now = time.monotonic()
+        if self._neighbours is None or now - self._looked_around_s < _CLUSTER_INTERVAL_S:
+            return
+        self._looked_around_s = now
+        self._machines_that_go = machines_that_go()
+        members = [self._member(process, now) for process in self._processes]
+        num_missing = 0
+        if any(member.waits_for_room for member in members):
+            num_placed = sum(process.is_placed for process in self._processes)
+            num_missing = max(0, self._workers.max - num_placed)
+        self._neighbours.tell(num_missing)
 
     def _member(self, process: _Process, now: float) -> Member:
         report = process.report
@@ -218,9 +258,14 @@ class _Controller:
             process.incarnation,
             process.state,
             process.slot,
-            silent_s=now - process.heard_s if process.question is not None else 0.0,
+            silent_s=now - process.heard_s if process.question and process.is_placed else 0.0,
             stuck_s=report.doing_s if report is not None and stuck else 0.0,
+            machine_goes=self._goes(process),
+            waits_for_room=not process.is_placed and now - process.started_s > _PLACING_S,
         )
+
+    def _goes(self, process: _Process) -> bool:
+        return process.identity is not None and process.identity.node in self._machines_that_go
 
     def _process(self, incarnation: int) -> _Process:
         return next(p for p in self._processes if p.incarnation == incarnation)
@@ -229,7 +274,7 @@ class _Controller:
 
     def _start(self) -> None:
         self._num_started += 1
-        actor = _Actor.remote(self._assignment)
+        actor = WorkerActor.remote(self._assignment)
         process = _Process(self._num_started, actor)
         process.work = actor.prepare.remote()
         self._processes.append(process)
@@ -266,19 +311,14 @@ class _Controller:
 
     def _end(self, process: _Process, reason: str) -> None:
         """Forget a process that is dead, or that we have given up."""
-        with contextlib.suppress(Exception):
-            ray.kill(process.actor)
+        _kill(process)
         self._processes.remove(process)
         if self._snapshot_of is not None and self._snapshot_of[0] is process:
             self._snapshot_of = None
-        if process.slot is None:
-            if process.state is State.STARTING:
-                self._fruitless += 1
-            return
-        if process.state is State.FINISHED:
+        if process.slot is None or process.state is State.FINISHED:
             return
         for other in self._training():
-            _ask(other.actor.lost, process.slot)
+            ask(other.actor.lost, process.slot)
         self._run.events.write(
             WorkerLeft(
                 step=self._step,
@@ -296,10 +336,9 @@ class _Controller:
 
     def _new_round(self, why: str) -> None:
         """Let whoever comes next go on from the newest checkpoint."""
-        for process in self._training():
+        for process in [p for p in self._processes if p.slot is not None]:
             self._processes.remove(process)
-            ray.kill(process.actor)
-        self._run.store.wait()
+            _kill(process)
         restored = self._run.store.latest()
         self._checkpoint = restored.checkpoint if restored is not None else None
         self._round += 1
@@ -313,16 +352,7 @@ class _Controller:
 
     def _listen(self) -> None:
         """Wait a moment for whatever the workers have to say."""
-        now = time.monotonic()
-        publisher = self._publisher()
-        for process in self._processes:
-            if process.question is None and now - process.asked_s >= _REPORT_INTERVAL_S:
-                process.asked_s = now
-                process.heard_s = max(process.heard_s, now - _REPORT_INTERVAL_S)
-                process.asked_for_events = process is publisher
-                process.question = _ask(
-                    process.actor.report, self._known, with_events=process.asked_for_events
-                )
+        self._ask()
         waiting: dict[Any, tuple[_Process, str]] = {}
         for process in self._processes:
             if process.work is not None:
@@ -332,14 +362,32 @@ class _Controller:
         if self._snapshot_of is not None:
             waiting[self._snapshot_of[1]] = (self._snapshot_of[0], "snapshot")
         if not waiting:
-            time.sleep(_POLL_S)
+            time.sleep(_REPORT_INTERVAL_S)
             return
-        done, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=_POLL_S)
+        next_s = min(process.asked_s for process in self._processes) + _REPORT_INTERVAL_S
+        pause_s = max(0.01, next_s - time.monotonic())
+        done, _ = ray.wait(list(waiting), timeout=min(pause_s, _REPORT_INTERVAL_S))
+        if done:
+            # All that has come by now.
+            done, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
         for answer in done:
             process, kind = waiting[answer]
             if process in self._processes:
                 self._hear(process, kind, answer)
         self._write_steps()
+
+    def _ask(self) -> None:
+        """Ask those for news that were not asked a moment ago, and one of them for events."""
+        now = time.monotonic()
+        publisher = self._publisher()
+        for process in self._processes:
+            if process.question is None and now - process.asked_s >= _REPORT_INTERVAL_S:
+                process.asked_s = now
+                process.heard_s = max(process.heard_s, now - _REPORT_INTERVAL_S)
+                process.asked_for_events = process is publisher
+                process.question = ask(
+                    process.actor.report, self._known, with_events=process.asked_for_events
+                )
 
     def _hear(self, process: _Process, kind: str, answer: Any) -> None:
         process.heard_s = time.monotonic()
@@ -348,16 +396,15 @@ class _Controller:
         except ray.exceptions.RayTaskError as error:
             self._raised(process, error)
             return
-        except ray.exceptions.OutOfMemoryError as error:
-            raise TrainingError(
-                f"A worker ran out of memory: {str(error).splitlines()[0]} Use a smaller "
-                "--minibatch_size, fewer workers on a machine, or machines with more memory."
-            ) from error
+        except ray.exceptions.OutOfMemoryError:
+            raise
         except ray.exceptions.RayError as error:
+            self._fruitless += process.state is State.STARTING
             self._end(process, f"died ({type(error).__name__})")
             return
+        process.is_placed = True
         if isinstance(value, Failure):
-            raise _error_of(value)
+            raise value.to_error()
         match kind:
             case "question":
                 process.question, process.report = None, value
@@ -395,21 +442,26 @@ class _Controller:
             ):
                 self._new_round("What was told is not in any worker's history")
             return
-        if process.asked_for_events and report.events:
-            for point, event in report.events:
-                if self._known is None or point > self._known:
-                    self._tell(event)
-            self._known = report.confirmed
-            self._step = report.step
         if not process.asked_for_events:
             return
+        self._take_events(report)
         if report.has_snapshot and self._snapshot_of is None:
             # The events before it are told by now.
-            answer = _ask(process.actor.take_snapshot, report.confirmed)
+            answer = ask(process.actor.take_snapshot, report.confirmed)
             self._snapshot_of = (process, answer)
         elif self._checkpoint_is_due():
             self._last_checkpoint_s = time.monotonic()
-            _ask(process.actor.request_snapshot)
+            ask(process.actor.request_snapshot)
+
+    def _take_events(self, report: Report) -> None:
+        """Tell what is new in a report; two workers may have been asked for the same."""
+        for point, event in report.events:
+            if self._known is None or point > self._known:
+                self._tell(event)
+        if self._known is None or report.confirmed > self._known:
+            # Never back: an answer that was long on its way would have all told once more.
+            self._known = report.confirmed
+        self._step = max(self._step, report.step)
 
     # --- writing ------------------------------------------------------------------------------
 
@@ -425,14 +477,8 @@ class _Controller:
             return
         self._run.events.write(event)
         if isinstance(event, Evaluated):
-            words = ", ".join(
-                f"validation {name} {value:.4g}"
-                for name, value in event.metrics.items()
-                if isinstance(value, (int, float))
-            )
+            words = in_words(event.metrics, prefix="validation ")
             self._run.reporter.note(f"step {event.step}: {words}")
-        if isinstance(event, EpochFinished):
-            self._metrics = dict(event.metrics)
 
     def _write_steps(self, *, now: bool = False) -> None:
         time_s = time.monotonic()
@@ -469,21 +515,23 @@ class _Controller:
     def _checkpoint_is_due(self) -> bool:
         if self._run.material.job.training.checkpoint_steps:
             return False
-        return time.monotonic() - self._last_checkpoint_s > _CHECKPOINT_INTERVAL_S
+        interval_s = _CHECKPOINT_INTERVAL_S
+        if any(self._goes(process) for process in self._training()):
+            # If nobody can take over, there is less to be done again.
+            interval_s = _CHECKPOINT_INTERVAL_BEFORE_A_LOSS_S
+        return time.monotonic() - self._last_checkpoint_s > interval_s
 
     def _save(self, snapshot: Snapshot) -> None:
         """Write a checkpoint; what led to it is told before."""
-        self._run.store.save_in_background(snapshot.checkpoint, best=snapshot.best)
-        self._run.store.wait()
-        for saved in self._run.store.take_saved():
-            self._run.events.write(
-                Checkpointed(
-                    step=saved.step,
-                    blocked_s=self._blocked_s.pop(saved.step, 0.0),
-                    num_bytes=saved.num_bytes,
-                    best=snapshot.best,
-                )
+        saved = self._run.store.save(snapshot.checkpoint, best=snapshot.best)
+        self._run.events.write(
+            Checkpointed(
+                step=saved.step,
+                blocked_s=self._blocked_s.pop(saved.step, 0.0),
+                num_bytes=saved.num_bytes,
+                best=snapshot.best,
             )
+        )
         self._run.events.publish()
 
     # --- the end ------------------------------------------------------------------------------
@@ -493,19 +541,16 @@ class _Controller:
         for process in finished:
             try:
                 report = ray.get(
-                    _ask(process.actor.report, self._known, with_events=True),
+                    ask(process.actor.report, self._known, with_events=True),
                     timeout=_PATIENCE_AT_THE_END_S,
                 )
-                final = ray.get(_ask(process.actor.final), timeout=_PATIENCE_AT_THE_END_S)
+                final = ray.get(ask(process.actor.final), timeout=_PATIENCE_AT_THE_END_S)
             except ray.exceptions.RayError:
                 self._end(process, "died")
                 continue
             if not report.continues:
                 continue
-            for point, event in report.events:
-                if self._known is None or point > self._known:
-                    self._tell(event)
-            self._known = report.confirmed
+            self._take_events(report)
             self._save(final)
             trainer = self._run.material.create_trainer()
             trainer.load_state(final.checkpoint.state)
@@ -519,87 +564,17 @@ class _Controller:
         if publisher is None:
             return
         with contextlib.suppress(ray.exceptions.RayError):
-            ray.get(_ask(publisher.actor.request_snapshot), timeout=5)
+            ray.get(ask(publisher.actor.request_snapshot), timeout=5)
             deadline = time.monotonic() + 15
             before = self._run.store.steps()
             while time.monotonic() < deadline and self._run.store.steps() == before:
                 self._listen()
 
 
-# --- Ray ------------------------------------------------------------------------------------------
-
-
-class _LighthouseProcess:
-    """Holds the one Lighthouse, on the driver's machine; Ray ends it with the driver."""
-
-    def start(self, host: str, min_workers: int, pace: Pace) -> str:
-        """Return its address."""
-        from elasticdl.engines.elastic.quorum import Lighthouse  # noqa: PLC0415 - imports torch
-
-        self._lighthouse = Lighthouse(host, min_workers, pace)
-        return self._lighthouse.address
-
-
-_Lighthouse = ray.remote(num_cpus=0, max_restarts=0)(_LighthouseProcess)
-# A question is answered in a thread of its own, whatever the training does.
-_Actor: Any = ray.remote(num_cpus=1, max_restarts=0, concurrency_groups={"watch": 2})(  # type: ignore[call-overload]
-    Worker
-)
-
-
-def _here() -> Any:
-    node = ray.get_runtime_context().get_node_id()
-    return NodeAffinitySchedulingStrategy(node, soft=False)
-
-
-def _ask(method: Any, *args: Any, **named: Any) -> Any:
-    return method.options(concurrency_group="watch").remote(*args, **named)
-
-
-@contextlib.contextmanager
-def _ray(workers: Workers) -> Iterator[str]:
-    """Start Ray here, or join a cluster; yield this machine's address in it."""
-    quiet: dict[str, Any] = {
-        "include_dashboard": False,
-        "log_to_driver": False,
-        "logging_level": "error",
-        "namespace": "elasticdl",
-    }
-    if workers.ray_address is None:
-        ray.init(
-            address="local",
-            # Logical ones: more workers than cores are slow, not wrong.
-            num_cpus=workers.max + workers.spare + 1,
-            _node_ip_address=_LOCALHOST,
-            **quiet,
-        )
-        host = _LOCALHOST
-    else:
-        del quiet["include_dashboard"]
-        try:
-            _knock(workers.ray_address)
-            ray.init(address=workers.ray_address, **quiet)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise UsageError(
-                f"--ray_address={workers.ray_address}: no Ray cluster answers there "
-                f"({str(error).splitlines()[0]}). Start one with `ray start --head`, or leave "
-                "the option out to train on this machine."
-            ) from error
-        host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-    # Each death of a worker is told by us, in one line; Ray prints a paragraph of its own and
-    # has no option against it.
-    ray._private.worker.print_to_stdstream = lambda *_, **__: None  # noqa: SLF001
-    try:
-        yield host
-    finally:
-        ray.shutdown()
-
-
-def _knock(address: str) -> None:
-    """Find out at once that nobody is there; Ray itself tries for a minute and a half."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=_KNOCK_TIMEOUT_S).close()
+def _kill(process: _Process) -> None:
+    # It may be dead, or on a machine that is out of reach.
+    with contextlib.suppress(Exception):
+        ray.kill(process.actor)
 
 
 def _code_of(run: Run) -> Mapping[str, bytes] | None:
@@ -611,10 +586,3 @@ def _code_of(run: Run) -> Mapping[str, bytes] | None:
         for path in sorted(Path(run.code).rglob("*"))
         if path.is_file()
     }
-
-
-def _error_of(failure: Failure) -> ElasticDLError:
-    kind = getattr(errors, failure.kind, TrainingError)
-    error = ElasticDLError.__new__(kind if issubclass(kind, ElasticDLError) else TrainingError)
-    Exception.__init__(error, failure.message)
-    return error  # type: ignore[no-any-return]

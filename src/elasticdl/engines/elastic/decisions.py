@@ -2,7 +2,7 @@
 
     starting -> ready -> training -> finished
        |          |          |
-       +----------+----------+-----> gone
+       +----------+----------+-----> gone      (died, hung, its machine goes, others need the room)
 
 The controller tells what is, `decide` says what to do about it. There is no clock in here and
 no Ray: every situation can be written down in a unit test.
@@ -40,8 +40,11 @@ class Member:
         incarnation: Which process of the job it is, counted from 1; higher is younger.
         state: Where it stands.
         slot: The number it trains under; None while it does not.
-        silent_s: How long it has not answered, in seconds.
+        silent_s: How long it has not answered, in seconds; 0 while it has never answered, for
+            then it may only wait for a place.
         stuck_s: How long it has been computing on one batch, in seconds.
+        machine_goes: Its machine is about to be taken away.
+        waits_for_room: It has no place yet, for there is none.
     """
 
     incarnation: int
@@ -49,6 +52,8 @@ class Member:
     slot: int | None = None
     silent_s: float = 0.0
     stuck_s: float = 0.0
+    machine_goes: bool = False
+    waits_for_room: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ class Fleet:
         fruitless_starts: Processes in a row that died before they ever trained.
         give_up_after_s: See `job.Workers`.
         hang_timeout_s: Silent, or on one batch, for so long: hung.
+        make_room: A job of higher priority waits for workers.
     """
 
     min_workers: int
@@ -76,6 +82,7 @@ class Fleet:
     fruitless_starts: int
     give_up_after_s: float
     hang_timeout_s: float
+    make_room: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class Kill:
-    """End a process that does not answer."""
+    """End a process; the reason is told to people."""
 
     incarnation: int
     reason: str
@@ -113,32 +120,34 @@ Action: TypeAlias = Start | Assign | Kill | GiveUp
 
 def decide(fleet: Fleet) -> list[Action]:
     """Return what to do now, in this order."""
-    hung = [
-        member
-        for member in fleet.members
-        if max(member.silent_s, member.stuck_s) > fleet.hang_timeout_s
-        and member.state is not State.STARTING
-    ]
-    actions: list[Action] = [Kill(m.incarnation, _why_hung(m)) for m in hung]
-    members = [member for member in fleet.members if member not in hung]
+    ended = _to_end(fleet)
+    actions: list[Action] = list(ended)
+    gone = {kill.incarnation for kill in ended}
+    members = [member for member in fleet.members if member.incarnation not in gone]
     if any(member.state is State.FINISHED for member in members):
         # The job is done; whoever is behind has nothing to add.
         return actions
-    trains = any(member.state is State.TRAINING for member in members)
-    if fleet.fruitless_starts >= _MAX_FRUITLESS_STARTS and not trains:
+    num_training = sum(member.state is State.TRAINING for member in members)
+    if fleet.fruitless_starts >= _MAX_FRUITLESS_STARTS and not num_training:
         return [GiveUp(f"{fleet.fruitless_starts} workers in a row died before they could train.")]
-    wanted = fleet.max_workers + fleet.num_spares
-    if len(members) < wanted:
-        actions.append(Start(wanted - len(members)))
+    most = _most_workers(fleet)
+    wanted = most if fleet.make_room else most + fleet.num_spares
+    # Those whose machine goes are replaced while they still train.
+    missing = wanted - sum(not member.machine_goes for member in members)
+    if missing > 0:
+        actions.append(Start(missing))
     ready = sorted(m.incarnation for m in members if m.state is State.READY)
     taken = {m.slot for m in members if m.state is State.TRAINING}
     free = [slot for slot in range(fleet.max_workers) if slot not in taken]
-    enough = len(taken) + len(ready)
+    enough = num_training + len(ready)
     # Who has little patience must not be given up on while others are waited for.
     gathering_s = min(_GATHERING_S, fleet.give_up_after_s)
-    gathered = fleet.begun or enough >= fleet.max_workers or fleet.idle_s > gathering_s
+    starting = [m for m in members if m.state is State.STARTING and not m.waits_for_room]
+    gathered = (
+        fleet.begun or not (starting or missing > 0) or enough >= most or fleet.idle_s > gathering_s
+    )
     if gathered and enough >= fleet.min_workers:
-        pairs = zip(ready, free, strict=False)
+        pairs = zip(ready, free[: max(0, most - num_training)], strict=False)
         actions += [Assign(incarnation, slot) for incarnation, slot in pairs]
     elif fleet.idle_s > fleet.give_up_after_s:
         actions.append(
@@ -148,6 +157,31 @@ def decide(fleet: Fleet) -> list[Action]:
             )
         )
     return actions
+
+
+def _most_workers(fleet: Fleet) -> int:
+    return fleet.min_workers if fleet.make_room else fleet.max_workers
+
+
+def _to_end(fleet: Fleet) -> list[Kill]:
+    """Return who has to go: the hung, those on machines that go, those that are too many."""
+    hung = [m for m in fleet.members if max(m.silent_s, m.stuck_s) > fleet.hang_timeout_s]
+    ended = [Kill(m.incarnation, f"hung: {_why_hung(m)}") for m in hung]
+    others = [m for m in fleet.members if m not in hung and m.state is not State.FINISHED]
+    # Who trains on a machine that goes stays until somebody can take the slot.
+    num_ready = sum(m.state is State.READY and not m.machine_goes for m in others)
+    training = [m for m in others if m.machine_goes and m.state is State.TRAINING]
+    leaving = [m for m in others if m.machine_goes and m.state is not State.TRAINING]
+    leaving += training[:num_ready]
+    ended += [Kill(m.incarnation, "hands over: its machine is about to go") for m in leaving]
+    if fleet.make_room and len(others) == len(fleet.members) - len(hung):
+        # Who has not begun loses nothing; of those that train, the highest slot goes first.
+        order = {State.STARTING: 0, State.READY: 1, State.TRAINING: 2}
+        stay = [m for m in others if not m.machine_goes]
+        stay.sort(key=lambda m: (order[m.state], -(m.slot or 0)))
+        surplus = stay[: max(0, len(stay) - _most_workers(fleet))]
+        ended += [Kill(m.incarnation, "makes room for a job of higher priority") for m in surplus]
+    return ended
 
 
 def _why_hung(member: Member) -> str:

@@ -12,13 +12,13 @@ class Pace:
     Attributes:
         heartbeat_s: How often a worker says that it lives.
         heartbeat_timeout_s: Silent for so long: not waited for.
-        join_timeout_s: How long a quorum waits for a living worker that is late.
+        join_timeout_s: How long a quorum waits for a living worker that is late; more than a step.
         step_timeout_s: How long a sum, or the transfer of a state, may take.
         quorum_timeout_s: How long to wait for a quorum before the driver is taken for gone.
     """
 
     heartbeat_s: float = 0.1
-    heartbeat_timeout_s: float = 2.0
-    join_timeout_s: float = 1.0
+    heartbeat_timeout_s: float = 1.0
+    join_timeout_s: float = 10.0
     step_timeout_s: float = 60.0
     quorum_timeout_s: float = 60.0

@@ -12,13 +12,20 @@ Callers: `controller.py` has the Lighthouse, `committer.py` the Quorum.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+import os
+import socket
+import stat
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch.distributed import ReduceOp
+from torch.distributed import ProcessGroup, ReduceOp
+from torch.distributed import ProcessGroupGloo as Gloo
 from torch.distributed import TCPStore as Store  # type: ignore[attr-defined]
 from torchft import Manager, ProcessGroupGloo, ProcessGroupNCCL
 from torchft.checkpointing import CheckpointTransport
@@ -31,6 +38,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from elasticdl.engines.elastic.pace import Pace
+
+# So many times the silence that is taken for death the members of a quorum may take to connect.
+_CONNECT_SILENCES = 4
 
 
 class Lighthouse:
@@ -49,7 +59,8 @@ class Lighthouse:
             bind=f"{host}:0",
             min_replicas=min_workers,
             join_timeout_ms=int(pace.join_timeout_s * 1000),
-            quorum_tick_ms=10,
+            # A quorum that is complete needs no tick; this is how soon a timeout is seen.
+            quorum_tick_ms=50,
             heartbeat_timeout_ms=int(pace.heartbeat_timeout_s * 1000),
         )
         # It answers with the machine's name, which other machines may not know.
@@ -68,8 +79,8 @@ class Quorum:
         lighthouse: Its address.
         host: Address under which others reach this worker.
         name: What it is called in logs.
-        save: Returns this worker's state as bytes, for one that joins.
-        load: Takes over a peer's.
+        save: Returns this worker's state as bytes, for one that joins; called in a thread.
+        load: Takes a peer's; called in a thread.
         pace: How soon silence is taken for death.
         device: `cpu`, or `cuda` where the buffers lie on a GPU.
     """
@@ -88,12 +99,14 @@ class Quorum:
         for noisy in ("torchft", "torchft_quorums", "torchft_commits", "torchft_errors"):
             logging.getLogger(noisy).setLevel(logging.CRITICAL)
         step_timeout = timedelta(seconds=pace.step_timeout_s)
-        group = ProcessGroupNCCL if device == "cuda" else ProcessGroupGloo
-        self._device = device
+        gloo = _Gloo(step_timeout, host, pace.heartbeat_timeout_s)
+        group = ProcessGroupNCCL(timeout=step_timeout) if device == "cuda" else gloo
+        self._device, self._group = device, group
+        self._thread = ThreadPoolExecutor(1, "elasticdl-quorum")
         self._transport = _Transport(host, pace.step_timeout_s)
         self._store = Store(host, 0, is_master=True, wait_for_workers=False)
         self._manager = Manager(
-            pg=group(timeout=step_timeout),
+            pg=group,
             state_dict=save,
             load_state_dict=load,
             min_replica_size=1,
@@ -118,13 +131,17 @@ class Quorum:
         """Commits this worker's state has behind it since the job was started."""
         return int(self._manager.current_step())
 
-    def start(self) -> None:
-        """Wait for the next step's quorum, and for a peer's state if this worker is behind.
+    def begin(self) -> None:
+        """Look for the next step's quorum, in a thread; `save` and `load` are called there."""
+        self._search = self._thread.submit(self._manager.start_quorum)
+
+    def wait(self) -> None:
+        """Wait until it is found, with a peer's state if this worker is behind.
 
         Raises:
             TimeoutError, RuntimeError: There is none: the driver is gone.
         """
-        self._manager.start_quorum()
+        self._search.result()
 
     def sum(self, buffer: npt.NDArray[np.float32]) -> bool:
         """Add up all workers' buffers in place; return whether that came to an end here."""
@@ -134,7 +151,12 @@ class Quorum:
         self._manager.allreduce(there, reduce_op=ReduceOp.SUM).wait()
         if there is not here:
             here.copy_(there)
-        return self._manager.errored() is None
+        if self._manager.errored() is None:
+            return True
+        # A peer may wait for this one's part, and see nothing of who is gone: it learns it from
+        # the end of this connection. Else this one would wait for it in the quorum, and it here.
+        self._group.abort(errored=False)
+        return False
 
     def vote(self, *, commit: bool) -> bool:
         """End the step; return whether it is committed here."""
@@ -149,6 +171,7 @@ class Quorum:
     def close(self) -> None:
         """Leave; the others go on when the heartbeats stop."""
         self._manager.shutdown(wait=False)
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 class _Transport(CheckpointTransport[Any]):  # type: ignore[misc]  # torchft has no types
@@ -181,3 +204,83 @@ class _Transport(CheckpointTransport[Any]):  # type: ignore[misc]  # torchft has
     def shutdown(self, wait: bool = True) -> None:
         del wait
         self._server.close()
+
+
+class _Gloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no types
+    """Gloo that listens where the others look for this worker, and notices that a link is cut.
+
+    By itself it takes the address of this machine's name, which may be one that only this machine
+    knows; and it waits for a host that has gone without a word until the step's timeout.
+
+    Args:
+        timeout: How long a sum may take.
+        host: Address under which others reach this worker.
+        silence_s: A host that has answered nothing for so long is taken for lost.
+    """
+
+    def __init__(self, timeout: timedelta, host: str, silence_s: float) -> None:
+        # A quorum's members are waiting for each other when they connect: that is soon done.
+        super().__init__(timeout=timedelta(seconds=_CONNECT_SILENCES * silence_s))
+        self._sum_timeout, self._host, self._silence_s = timeout, host, silence_s
+        self._known_sockets: Collection[int] = ()
+
+    def configure(self, *args: Any, **named: Any) -> None:
+        """Connect with the members of a new quorum."""
+        self._known_sockets = set(_open_sockets())
+        super().configure(*args, **named)
+
+    def _create_pg(self, store: Any, rank: int, world_size: int) -> ProcessGroup:
+        self._watch_links()  # to the store, where the others' addresses are, ...
+        # As torchft makes it, but for the address; torch has only private names for all that.
+        options = cast("Any", Gloo)._Options()  # noqa: SLF001
+        options._timeout = self._timeout  # noqa: SLF001
+        interface = os.environ.get("GLOO_SOCKET_IFNAME")
+        device = {"interface": interface} if interface else {"hostname": self._host}
+        options._devices = [Gloo.create_device(**device)]  # noqa: SLF001
+        backend = Gloo(store, rank, world_size, options)
+        backend._set_default_timeout(self._sum_timeout)  # noqa: SLF001
+        backend._set_sequence_number_for_group()  # noqa: SLF001
+        kind = ProcessGroup.BackendType.GLOO
+        group = ProcessGroup(store, rank, world_size)
+        group._set_default_backend(kind)  # noqa: SLF001
+        group._register_backend(torch.device("cpu"), kind, backend)  # noqa: SLF001
+        self._watch_links()  # ... and to them.
+        return group
+
+    def _watch_links(self) -> None:
+        """Let the system end those connections early that were made since `configure` began.
+
+        Gloo has no option for it. Should a stranger's be among them, that one is given up sooner
+        as well, when its host is out of reach.
+        """
+        for inode, number in _open_sockets().items():
+            if inode not in self._known_sockets:
+                _give_up_after(number, self._silence_s)
+
+
+def _open_sockets() -> dict[int, int]:
+    """Return the sockets of this process: what tells one from another -> its number."""
+    found = {}
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            if stat.S_ISSOCK(status.st_mode):
+                found[status.st_ino] = int(path.name)
+    return found
+
+
+def _give_up_after(number: int, silence_s: float) -> None:
+    """Let the system end a connection when the other host does not answer for so long.
+
+    The other host's system answers, whatever its processes do: who only computes is not given up.
+    """
+    # A copy: closing it leaves the connection alone. Its owner may close it at any time.
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
+        if connection.family in {socket.AF_INET, socket.AF_INET6}:
+            # Between two sums nothing is sent, so the system has to ask by itself ...
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+            # ... and what was sent it would repeat for a quarter of an hour.
+            timeout_ms = int(silence_s * 1000)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)

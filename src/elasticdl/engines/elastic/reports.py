@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.events import Checkpointed, Event, from_json, to_json
+from elasticdl.artifacts.checkpoint import SavedCheckpoint
+from elasticdl.events import Event, from_json, to_json
 
 if TYPE_CHECKING:
-    from elasticdl.artifacts.checkpoint import Checkpoint, SavedCheckpoint
+    from elasticdl.artifacts.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, order=True)
@@ -44,7 +45,6 @@ class Report:
         events: What happened from there up to `confirmed`, with their points.
         slots: Who took part in its last commit.
         step: Updates in its model.
-        num_records: Records of this epoch's in the model, and of the epochs before.
         has_snapshot: A checkpoint waits to be fetched.
         doing: What it is busy with.
         doing_s: ... for how long.
@@ -163,25 +163,30 @@ class Snapshots:
     history: History
     requested: bool = False
     _waiting: list[Snapshot] = field(default_factory=list)
+    _taken: list[SavedCheckpoint] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def save_in_background(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
         """Keep one."""
-        # Where the copy was taken: what is told must not span it.
-        self.history.write(Checkpointed(step=checkpoint.step, blocked_s=0.0, num_bytes=0))
         confirmed = self.history.confirmed
         with self._lock:
             self.requested = False
             certain = self._certain(confirmed)[-1:]
             self._waiting = [s for s in self._waiting if s in certain or (s.best and not best)]
             self._waiting.append(Snapshot(self.history.point, checkpoint, best))
+            self._taken.append(SavedCheckpoint(checkpoint.step, 0, 0.0, 0.0))
 
     def wait(self) -> None:
         """Do nothing: the controller writes."""
 
     def take_saved(self) -> list[SavedCheckpoint]:
-        """Return nothing: the controller tells what was written."""
-        return []
+        """Return the copies taken since the last call, so that the loop tells where it was.
+
+        No event may span a copy. How large its file is, the controller tells when it is written.
+        """
+        with self._lock:
+            taken, self._taken = self._taken, []
+        return taken
 
     def first_confirmed(self, confirmed: Point) -> Snapshot | None:
         """Return the best or else the newest whose state will stay history, without taking it."""

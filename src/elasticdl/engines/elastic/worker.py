@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from elasticdl import errors
 from elasticdl.engines.elastic import transport
 from elasticdl.engines.elastic.agreement import first_lineage
 from elasticdl.engines.elastic.committer import ElasticCommitter, SupersededError
@@ -28,7 +29,7 @@ from elasticdl.engines.feed import FedBatch, training_batches
 from elasticdl.engines.loop import Loop
 from elasticdl.engines.progress import Silent
 from elasticdl.engines.run import Material, open_material
-from elasticdl.errors import ElasticDLError
+from elasticdl.errors import ElasticDLError, TrainingError
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint import Checkpoint
@@ -84,15 +85,17 @@ class Start:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a worker is, for people.
+    """Who a worker is.
 
     Attributes:
-        host: Name of its machine.
+        host: Name of its machine, for people.
         pid: Number of its process.
+        node: What Ray calls the machine; empty outside Ray.
     """
 
     host: str
     pid: int
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,15 @@ class Failure:
 
     kind: str
     message: str
+
+    def to_error(self) -> ElasticDLError:
+        """Return the error it was."""
+        kind = getattr(errors, self.kind, TrainingError)
+        known = isinstance(kind, type) and issubclass(kind, ElasticDLError)
+        error: ElasticDLError = ElasticDLError.__new__(kind if known else TrainingError)
+        # The message is whole already; a constructor would make another of it.
+        Exception.__init__(error, self.message)
+        return error
 
 
 class Worker:
@@ -198,7 +210,7 @@ class Worker:
                 replace(checkpoint, metadata={**checkpoint.metadata, "history": history.to_json()})
             )
 
-        def load(data: bytes) -> None:
+        def take_over(data: bytes) -> None:
             checkpoint = transport.decode(data, "the state of a peer")
             loop.join(checkpoint)
             history.take_over(checkpoint.metadata["history"])
@@ -207,11 +219,11 @@ class Worker:
             lighthouse=assignment.lighthouse,
             host=_host_towards(assignment.lighthouse),
             name=f"slot{start.slot}-{start.incarnation}",
-            save=save,
-            load=load,
+            save=lambda: committer.state_for_a_peer(save),
+            load=committer.receive,
             pace=assignment.pace,
         )
-        committer.enter(quorum, history, start.slot, start.incarnation)
+        committer.enter(quorum, history, start.slot, start.incarnation, take_over)
         self._history, self._snapshots, self._loop = history, snapshots, loop
         try:
             loop.run()
@@ -267,9 +279,9 @@ class Worker:
         """Hear that a slot's worker is dead."""
         self._slots_lost.append(slot)
 
-    def ping(self) -> Identity:
-        """Answer."""
-        return Identity(socket.gethostname(), os.getpid())
+    def tidy(self) -> None:
+        """Remove what lies on the disk: this process is going to be ended."""
+        self._folder.cleanup()
 
     # --- the rest ----------------------------------------------------------------------------
 
@@ -279,6 +291,9 @@ class Worker:
             self._committer.tell_lost(self._slots_lost.pop())
 
     def _prepare(self) -> None:
+        # Here nobody waits for it.
+        import elasticdl.engines.elastic.quorum  # noqa: F401, PLC0415 - torch after threads
+
         assignment = self._assignment
         code = None
         if assignment.code is not None:

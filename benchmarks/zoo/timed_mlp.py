@@ -1,0 +1,6 @@
+"""The network of `mlp.py`, with a stopwatch on each step."""
+
+import stopwatch
+from mlp import custom_model, data_schema, input_fn, loss, optimizer
+
+__all__ = ["custom_model", "data_schema", "input_fn", "loss", "optimizer", "stopwatch"]

@@ -1,0 +1,154 @@
+"""Whoever dies, and wherever: the weights of every replica say that each record counted once.
+
+The model's gradient of record i is the i-th unit vector and its optimizer adds, so that after
+epoch k every weight of every replica is k: exactly. The same audit is made of engines that are
+broken on purpose, and finds it.
+"""
+
+import random
+import time
+
+import pytest
+from tests.chaos.storm import COUNTING, DRIVER, ELSEWHERE, PAUSED, Storm, write_numbers
+
+# All that one sees of a worker from the inside, and what is done to it from the outside.
+NAMED_POINTS = [
+    "tracing", "late", "adding", "summed", "voted", "serving", "fetching", "publishing",
+    "evaluating", "stopping", DRIVER,
+]  # fmt: skip
+FURTHER_POINTS = [
+    "asking", "applied", "healed", "handing", "measured", "ending", ELSEWHERE, PAUSED,
+]  # fmt: skip
+# Beside another one, so that two fall at the same moment: all but those that take a while.
+BESIDES = [p for p in NAMED_POINTS + FURTHER_POINTS if p not in {"stopping", DRIVER, PAUSED}]
+NUM_EPOCHS = 3
+# The weights are compared each 256 commits: not so many.
+NUM_FORKED_EPOCHS = 8
+MINIBATCH_SIZE = 16
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    return write_numbers(tmp_path_factory.mktemp("numbers") / "numbers.recordio")
+
+
+def storm_on(numbers, tmp_path, *more, **options):
+    arguments = [f"--data={numbers}", f"--minibatch_size={MINIBATCH_SIZE}", *more]
+    return Storm(tmp_path, COUNTING, arguments, **options)
+
+
+def without_end(numbers, tmp_path, *more, seed):
+    return storm_on(
+        numbers, tmp_path, f"--validation_data={numbers}", "--num_workers=3",
+        "--num_spare_workers=1", "--num_epochs=1000000", "--checkpoint_steps=10", *more, seed=seed,
+    )  # fmt: skip
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+def test_a_death_at_any_named_point_leaves_each_record_counted_once(numbers, tmp_path):
+    points = random.Random(2).sample(NAMED_POINTS, len(NAMED_POINTS))
+    with without_end(numbers, tmp_path, seed=2) as storm:
+        storm.wait_for_workers(3)
+        for point in points:
+            storm.strike(point)
+            # Two, so that somebody is there to go on with what the next one leaves.
+            storm.wait_for_workers(2)
+        num_epochs = storm.finish()
+
+        storm.assert_each_record_counts(num_epochs)
+    assert {hit["point"] for hit in storm.hits()} == set(points) - {DRIVER}
+    assert storm.num_starts() > 1
+    assert "is replaced by process" in storm.log()
+    assert "raylet" not in storm.log()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize(
+    "more", [[], ["--global_batch_size=64"]], ids=["each step", "fixed logical batch"]
+)
+def test_a_long_storm_leaves_each_record_counted_once(numbers, tmp_path, chaos_minutes, more):
+    seed = time.time_ns() % 10**6
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    # Half of the time for each of the two.
+    until = time.monotonic() + chaos_minutes * 60 / 2
+    points = NAMED_POINTS + FURTHER_POINTS
+    left = rng.sample(points, len(points))
+    with without_end(numbers, tmp_path, *more, seed=seed) as storm:
+        storm.wait_for_workers(3)
+        while time.monotonic() < until:
+            storm.strike(left.pop() if left else rng.choice(points), *_another(rng))
+            storm.wait_for_workers(rng.choice([1, 1, 2, 3]))
+        num_epochs = storm.finish(finally_hit="finishing")
+
+        storm.assert_each_record_counts(num_epochs)
+    print(f"{num_epochs} epochs, {len(storm.done)} strikes: {storm.done}")
+
+
+def _another(rng):
+    """Return a second point, one time in three."""
+    return rng.sample(BESIDES, 1) if rng.random() < 1 / 3 else []
+
+
+# --- an engine that is broken on purpose --------------------------------------------------------
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", ["forgetful", "skipping"])
+def test_a_broken_ledger_shows_in_the_weights_and_the_audit_names_the_records(
+    numbers, tmp_path, fault
+):
+    with storm_on(
+        numbers, tmp_path, "--num_workers=2", f"--num_epochs={NUM_EPOCHS}",
+        faults=[fault], pause_s=0.06,
+    ) as storm:  # fmt: skip
+        if fault == "forgetful":
+            storm.wait_for_workers(2)
+            storm.strike(ELSEWHERE)
+        storm.wait_for_the_end()
+
+    told = [replica["wrong"] for replica in storm.replicas() if replica["epoch"] == NUM_EPOCHS - 1]
+    assert told
+    assert told[0]
+    assert all(wrong == told[0] for wrong in told)
+    code, report = storm.audit()
+    assert code == 1
+    named = [place["record"] for wrong in report["wrong"] for place in wrong["records"]]
+    assert sorted(named) == sorted(map(int, told[0]))
+
+
+@pytest.mark.timeout(600)
+def test_a_silent_fork_leaves_each_record_counted_once(numbers, tmp_path):
+    storm = train_with_a_fork(numbers, tmp_path, "forked")
+
+    storm.assert_each_record_counts(NUM_FORKED_EPOCHS)
+
+
+@pytest.mark.timeout(600)
+def test_without_lineages_a_silent_fork_shows_in_the_weights(numbers, tmp_path):
+    storm = train_with_a_fork(numbers, tmp_path, "forked", "blind")
+
+    # Slot 0 has its lonely step behind it; the others never get what it brought in there.
+    wrong = [replica for replica in storm.replicas() if replica["wrong"]]
+    assert {replica["slot"] for replica in wrong} == {1, 2, 3}
+    for replica in wrong:
+        assert min(replica["wrong"].values()) == replica["epoch"]
+
+
+def train_with_a_fork(numbers, tmp_path, *faults):
+    arguments = [f"--data={numbers}", "--minibatch_size=32", "--num_workers=4"]
+    storm = Storm(
+        tmp_path, COUNTING, [*arguments, f"--num_epochs={NUM_FORKED_EPOCHS}"],
+        faults=faults, pause_s=1.0,
+    )  # fmt: skip
+    with storm:
+        # Slowly until all are there: what is forked is an epoch that all began.
+        storm.wait_for_workers(4)
+        storm.rest(0.03)
+        storm.wait_for_the_end()
+    assert storm.num_that_met() == 4
+    return storm

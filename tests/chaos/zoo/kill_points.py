@@ -1,0 +1,256 @@
+"""Deaths at named points of a worker: user code that reaches into the engine it runs in.
+
+A model file imports it, so it is in every worker; the product knows nothing of it. The storm puts
+a file named after a point into a folder. Who comes to that point first takes the file away and
+dies there, by SIGKILL: one file, one death.
+
+    tracing      on its first trace, before it ever trained
+    asking       before it asks who takes part in the next step
+    late         the others are inside of the all-reduce, and it does not come
+    adding       inside of the all-reduce: its numbers are handed in
+    summed       between all-reduce and commit
+    voted        between commit and apply
+    applied      between apply and the ledger
+    serving      as the source of a heal, half of the state is sent
+    fetching     as its destination, before anything has arrived
+    healed       ... and with the state taken over, before its first step
+    publishing   a checkpoint is copied, and nobody has fetched it
+    handing      ... and is on its way to the driver
+    evaluating   on a batch of the validation data
+    measured     with its shard evaluated, before that is added up
+    ending       at the end of an epoch
+    finishing    at the end of the training, before it is told
+    stopping     no death: SIGSTOP before it asks who takes part
+    holding      no death: it is not ready before there is a file `release`
+
+Besides, every worker says at each epoch's end which of its weights are not what they should be,
+in the model that counts; a file `last_epoch` ends the training as a callback would, and a file
+`pause_s` says how long to rest before each step.
+
+Callers: `tests/chaos/storm.py` appends the import to a model file.
+"""
+
+import functools
+import json
+import os
+import signal
+import socketserver
+import time
+from pathlib import Path
+
+import faults
+import numpy as np
+from torchft import Manager
+
+from elasticdl.engines.elastic import quorum
+from elasticdl.engines.elastic.committer import ElasticCommitter
+from elasticdl.engines.elastic.quorum import Quorum
+from elasticdl.engines.elastic.reports import History, Snapshots
+from elasticdl.engines.loop import Loop
+
+_SENT_AT_ONCE_BYTES = 1000
+
+
+class _Here:
+    """What is known of this process."""
+
+    folder = Path(os.environ.get("ELASTICDL_STORM", "/nowhere"))
+    slot = -1
+
+
+def hit(point):
+    """Die if it is this point's time."""
+    if _is_time_for(point):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_time_for(point):
+    try:
+        (_Here.folder / point).unlink()
+    except FileNotFoundError:
+        return False
+    told = json.dumps(
+        {"point": point, "slot": _Here.slot, "pid": os.getpid(), "time_s": time.time()}
+    )
+    # One write of a few bytes: lines of several workers do not mix.
+    with (_Here.folder / "hits.jsonl").open("a") as file:
+        file.write(told + "\n")
+    return True
+
+
+def _number_in(name):
+    try:
+        return float((_Here.folder / name).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def instead_of(owner, name):
+    """Return a decorator: its function is called in the place of another, which it is given."""
+
+    def put(function):
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def called(*args, **named):
+            return function(original, *args, **named)
+
+        setattr(owner, name, called)
+
+    return put
+
+
+def _install():
+    @instead_of(ElasticCommitter, "__init__")
+    def prepare(original, committer, trainer, *args, **named):
+        if _is_time_for("holding"):
+            while not (_Here.folder / "release").exists():
+                time.sleep(0.1)
+        if (_Here.folder / "tracing").exists():
+            instead_of(trainer, "apply")(lambda *_: hit("tracing"))
+        original(committer, trainer, *args, **named)
+        _watch(trainer)
+
+    @instead_of(ElasticCommitter, "enter")
+    def enter(original, committer, quorum, history, slot, *more):
+        _Here.slot = slot
+        original(committer, quorum, history, slot, *more)
+
+    @instead_of(Loop, "_end_epoch")
+    def end_epoch(original, loop):
+        _weigh(loop)
+        hit("ending")
+        original(loop)
+
+    @instead_of(History, "finish")
+    def finish(original, history):
+        hit("finishing")
+        original(history)
+
+    _install_in_a_step()
+    _install_in_a_heal()
+    _install_between_steps()
+
+
+def _install_between_steps():
+    @instead_of(Snapshots, "save_in_background")
+    def save(original, *args, **named):
+        original(*args, **named)
+        hit("publishing")
+
+    @instead_of(Snapshots, "take")
+    def take(original, *args):
+        taken = original(*args)
+        if taken is not None:
+            hit("handing")
+        return taken
+
+    @instead_of(ElasticCommitter, "commit_evaluation")
+    def commit_evaluation(original, *args):
+        hit("measured")
+        return original(*args)
+
+
+def _install_in_a_step():
+    @instead_of(Quorum, "begin")
+    def begin(original, quorum):
+        time.sleep(_number_in("pause_s") or 0)
+        hit("asking")
+        if _is_time_for("stopping"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        original(quorum)
+
+    @instead_of(Quorum, "sum")
+    def add_up(original, quorum, buffer):
+        if (_Here.folder / "late").exists():
+            # So long that the others are inside.
+            time.sleep(0.1)
+            hit("late")
+        summed = original(quorum, buffer)
+        if summed:
+            hit("summed")
+        return summed
+
+    @instead_of(Manager, "allreduce")
+    def allreduce(original, *args, **named):
+        work = original(*args, **named)
+        # It goes on in threads of torch: the others may or may not get the sum.
+        hit("adding")
+        return work
+
+    @instead_of(Quorum, "vote")
+    def vote(original, quorum, *, commit):
+        committed = original(quorum, commit=commit)
+        if committed:
+            hit("voted")
+        return committed
+
+
+def _install_in_a_heal():
+    # The state is by far the longest that a worker writes to a socket by Python's own server.
+    @instead_of(socketserver._SocketWriter, "write")
+    def write(original, writer, data):
+        if len(data) > _SENT_AT_ONCE_BYTES and (_Here.folder / "serving").exists():
+            original(writer, data[: len(data) // 2])
+            hit("serving")
+            return original(writer, data[len(data) // 2 :])
+        return original(writer, data)
+
+    @instead_of(quorum, "fetch")
+    def fetch(original, *args):
+        hit("fetching")
+        return original(*args)
+
+    @instead_of(Loop, "join")
+    def join(original, loop, checkpoint):
+        original(loop, checkpoint)
+        # The same takes over the state of a checkpoint, before the worker has a slot.
+        if _Here.slot >= 0:
+            hit("healed")
+
+
+def _watch(trainer):
+    """Reach into a trainer that has traced its steps."""
+
+    @instead_of(trainer, "evaluate")
+    def evaluate(original, batch):
+        hit("evaluating")
+        return original(batch)
+
+    @instead_of(trainer, "apply")
+    def apply(original, total):
+        original(total)
+        hit("applied")
+
+    @instead_of(trainer.hooks, "epoch_end")
+    def epoch_end(original, epoch, logs):
+        original(epoch, logs)
+        last = _number_in("last_epoch")
+        if last is not None and epoch >= last:
+            trainer.hooks.stop_requested = True
+
+
+def _weigh(loop):
+    """Write down which weights are not the number of epochs."""
+    counts = loop.trainer.state().get("model/counts")
+    if counts is None:
+        return
+    epoch = loop.place.ledger.epoch
+    told = {
+        "epoch": epoch,
+        "slot": _Here.slot,
+        "pid": os.getpid(),
+        "wrong": {int(i): float(counts[i]) for i in np.flatnonzero(counts != epoch + 1)},
+    }
+    name = f"{epoch}-{os.getpid()}-{time.monotonic_ns()}.json"
+    draft = _Here.folder / "replicas" / f".{name}"
+    draft.write_text(json.dumps(told))
+    # Whole or not at all: it may die here as well.
+    draft.rename(draft.with_name(name))
+
+
+# Files of a zoo may be imported several times in a process.
+if _Here.folder.exists() and not hasattr(quorum, "is_in_a_storm"):
+    quorum.is_in_a_storm = True
+    _install()
+    faults.install(_Here.folder, os.environ.get("ELASTICDL_STORM_FAULTS", "").split())
