@@ -11,44 +11,23 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import psutil
-from safetensors.numpy import load_file
-
-from elasticdl.data import recordio
-from elasticdl.data.example import encode
-from elasticdl.events import StepCommitted, read_events
+from tests.engines.elastic.training import HEARTBEAT_TIMEOUT_S, JOIN_TIMEOUT_S, Training
 
 ZOO = Path(__file__).parent / "zoo"
-COUNTING = Path(__file__).parent.parent / "engines" / "elastic" / "zoo" / "counting.py"
-NUM_RECORDS = 1000
 # A heal, or a first trace, is had by having somebody killed.
 NEEDS_A_JOIN = {"tracing", "serving", "fetching", "healed"}
 DRIVER, ELSEWHERE, PAUSED = "driver", "elsewhere", "paused"
-# A machine with two cores may have much else to do.
-_PATIENCE_S = 240.0
 # What was to happen in a join may have been overtaken by another death.
 _JOIN_AGAIN_S = 30.0
-_HEARTBEAT_TIMEOUT_S, _JOIN_TIMEOUT_S = 1.0, 0.5
 # The driver tells what happened within two seconds; an epoch at the storm's pace takes one.
 _EPOCHS_TO_THE_END = 5
 
 
-def write_numbers(path):
-    """Write the records that the counting model counts."""
-    with recordio.Writer(str(path)) as writer:
-        for number in range(NUM_RECORDS):
-            writer.write(encode({"number": np.int64([number])}))
-    return path
-
-
-class Storm:
+class Storm(Training):
     """See the module.
 
     Args:
@@ -60,79 +39,43 @@ class Storm:
         pause_s: How long a worker rests before each step.
 
     Attributes:
-        output: Of the training.
         done: What was done to it, in this order.
     """
 
     def __init__(self, folder, model, arguments, *, seed=0, faults=(), pause_s=0.03):
-        self.output, self._tokens, self._zoo = folder / "out", folder / "tokens", folder / "zoo"
+        self._tokens, zoo = folder / "tokens", folder / "zoo"
+        super().__init__(
+            folder / "out",
+            arguments,
+            model=zoo / model.name,
+            environment={
+                "ELASTICDL_STORM": str(self._tokens),
+                "ELASTICDL_STORM_FAULTS": " ".join(faults),
+            },
+        )
         self.done = []
         self._rng = random.Random(seed)
         (self._tokens / "replicas").mkdir(parents=True)
-        self._zoo.mkdir()
+        zoo.mkdir()
         for name in ("kill_points.py", "faults.py"):
-            shutil.copy(ZOO / name, self._zoo)
+            shutil.copy(ZOO / name, zoo)
         # What a user's file imports is in every worker.
-        text = model.read_text() + "\n\nimport kill_points\n"
-        (self._zoo / model.name).write_text(text)
-        self._command = [
-            sys.executable, "-m", "elasticdl.cli.main", "train", f"--model_zoo={self._zoo}",
-            f"--model_def={model.stem}", f"--output={self.output}",
-            f"--heartbeat_timeout={_HEARTBEAT_TIMEOUT_S}", f"--join_timeout={_JOIN_TIMEOUT_S}",
-            *arguments,
-        ]  # fmt: skip
-        self._environment = {
-            **os.environ,
-            "ELASTICDL_STORM": str(self._tokens),
-            "ELASTICDL_STORM_FAULTS": " ".join(faults),
-        }
-        self._log = folder / "log.txt"
+        (zoo / model.name).write_text(model.read_text() + "\n\nimport kill_points\n")
         self.rest(pause_s)
-        self._process = None
-
-    def __enter__(self):
-        self._launch()
-        return self
-
-    def __exit__(self, *_):
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-
-    def _launch(self):
-        with self._log.open("a") as log:
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=subprocess.STDOUT, env=self._environment
-            )
 
     # --- what is seen of it ---------------------------------------------------------------------
 
-    def events(self):
-        """Return what was told so far."""
-        path = self.output / "events.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
-
     def workers(self):
-        """Return slot -> process of those that train, of this start of the job."""
-        alive = {}
-        for event in self.events():
-            match event["event"]:
-                case "job_started":
-                    alive.clear()
-                case "worker_joined":
-                    alive[event["slot"]] = event["pid"]
-                case "worker_left":
-                    alive.pop(event["slot"], None)
-        return {slot: pid for slot, pid in alive.items() if _is_a_worker(pid)}
+        """Return slot -> process of those that train and live, of this start of the job."""
+        return {slot: pid for slot, pid in super().workers().items() if _is_a_worker(pid)}
 
     def num_steps(self):
         """Return how many times it was told of steps, of whatever start."""
-        return sum(event["event"] == "step_committed" for event in self.events())
+        return len(self.events("step_committed"))
 
     def num_starts(self):
         """Return how often the training began, or went on from a checkpoint."""
-        return sum(event["event"] == "job_started" for event in self.events())
+        return len(self.events("job_started"))
 
     def num_that_met(self):
         """Return how many came together again after a fork that was made on purpose."""
@@ -161,35 +104,18 @@ class Storm:
             for path in sorted((self._tokens / "replicas").glob("[0-9]*.json"))
         ]
 
-    def wait_for(self, condition, what):
-        """Return when something is so."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while not condition():
-            assert self._process.poll() is None, f"It ended before {what}:\n{self.diagnosis()}"
-            assert time.monotonic() < deadline, f"Waited in vain for {what}:\n{self.diagnosis()}"
-            time.sleep(0.05)
-
-    def wait_for_workers(self, count):
-        """Return when so many train together."""
+    def wait_for_steps_of(self, count):
+        """Return when so many train together, or more: a step has records of each."""
         since = len(self.events())
         self.wait_for(
             lambda: any(len(_slots_of(e)) >= count for e in self.events()[since:]),
             f"steps of {count} workers",
         )
 
-    def log(self):
-        """Return what the commands printed."""
-        return self._log.read_text()
-
     def diagnosis(self):
         """Return what a failure's reader needs."""
-        parts = [
-            f"done: {self.done}",
-            *(str(hit) for hit in self.hits()[-10:]),
-            *(str(event)[:300] for event in self.events()[-30:]),
-            self.log()[-5000:],
-        ]
-        return "\n".join(parts)
+        hits = "\n".join(str(hit) for hit in self.hits()[-10:])
+        return f"done: {self.done}\n{hits}\n{super().diagnosis()}"
 
     # --- what is done to it ---------------------------------------------------------------------
 
@@ -254,30 +180,29 @@ class Storm:
     def kill_driver(self):
         """Kill the driver, and give the same command again."""
         before = self.workers().values()
-        self._process.kill()
-        self._process.wait()
-        self._launch()
+        self.kill()
+        self.start()
         # They have nobody to tell anything; the next token is for those that come.
         self.wait_for(lambda: not any(map(_is_a_worker, before)), "the end of old workers")
-        self.wait_for_workers(1)
+        self.wait_for_steps_of(1)
 
     def pause_a_worker(self):
         """Stop one wherever it is, and let it go on after those it takes part with gave it up."""
         self.wait_for(self.workers, "a worker")
         _, pid = self._rng.choice(sorted(self.workers().items()))
         _signal(pid, signal.SIGSTOP)
-        time.sleep(2 * (_HEARTBEAT_TIMEOUT_S + _JOIN_TIMEOUT_S))
+        time.sleep(2 * (HEARTBEAT_TIMEOUT_S + JOIN_TIMEOUT_S))
         _signal(pid, signal.SIGCONT)
 
     def stop_before_a_quorum(self):
         """Stop one where the others need not wait for it; they go on, and it comes back."""
-        self.wait_for_workers(2)
+        self.wait_for_steps_of(2)
         before = len(self.hits())
         (self._tokens / "stopping").touch()
         self.wait_for(lambda: len(self.hits()) > before, "a stop")
         hit = self.hits()[-1]
         steps = self.num_steps()
-        time.sleep(2 * (_HEARTBEAT_TIMEOUT_S + _JOIN_TIMEOUT_S))
+        time.sleep(2 * (HEARTBEAT_TIMEOUT_S + JOIN_TIMEOUT_S))
         self.wait_for(lambda: self.num_steps() > steps + 1, "steps without the one that is stopped")
         since = len(self.events())
         _signal(hit["pid"], signal.SIGCONT)
@@ -302,42 +227,14 @@ class Storm:
         self.wait_for_the_end()
         return last + 1
 
-    def wait_for_the_end(self):
-        """Return when the command has ended well."""
-        code = self._process.wait(timeout=2 * _PATIENCE_S)
-        assert code == 0, self.diagnosis()
-
     # --- what came of it ------------------------------------------------------------------------
 
-    def audit(self):
-        """Return what `elasticdl job audit` says: exit code and JSON."""
-        done = subprocess.run(
-            [
-                sys.executable, "-m", "elasticdl.cli.main", "job", "audit", str(self.output),
-                "--json",
-            ],
-            check=False, capture_output=True, text=True, timeout=_PATIENCE_S,
-        )  # fmt: skip
-        return done.returncode, json.loads(done.stdout)
-
     def assert_each_record_counts(self, num_epochs):
-        """Assert it by the weights of every replica at every epoch's end, and by the log."""
+        """Assert it by the weights of every replica at every epoch's end, besides."""
         wrong = [told for told in self.replicas() if told["wrong"]]
         assert not wrong, f"{wrong[:3]}\n{self.diagnosis()}"
         assert {told["epoch"] for told in self.replicas()} == set(range(num_epochs))
-        counts = load_file(self.output / "params.safetensors")["counts"]
-        np.testing.assert_array_equal(counts, np.full(NUM_RECORDS, num_epochs, np.float32))
-        code, report = self.audit()
-        assert (code, report["wrong"]) == (0, []), report
-        assert len(report["epochs"]) == num_epochs
-        batches = Counter(
-            (epoch, shard, batch)
-            for event in read_events(self.output / "events.jsonl")
-            if isinstance(event, StepCommitted)
-            for epoch, _, shard, first, stop in event.rows
-            for batch in range(first, stop)
-        )
-        assert set(batches.values()) == {1}
+        super().assert_each_record_counts(num_epochs)
 
 
 def _slots_of(event):

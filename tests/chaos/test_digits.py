@@ -62,16 +62,16 @@ def train_in_a_storm(digits, folder, seed):
     storm = Storm(folder, MODEL, [*arguments(digits, seed), *more], seed=seed, pause_s=SLOWLY_S)
     storm.hold_one_back()
     with storm:
-        storm.wait_for_workers(2)
+        storm.wait_for_steps_of(2)
         storm.release()
-        storm.wait_for_workers(3)
+        storm.wait_for_steps_of(3)
         for number, strike in enumerate(KILLS):
             due = number * NUM_STEPS // (len(KILLS) + 2)
             storm.rest(QUICKLY_S)
             storm.wait_for(lambda due=due: storm.step() >= due, f"step {due}")
             storm.strike(strike)
             storm.rest(SLOWLY_S)
-            storm.wait_for_workers(2)
+            storm.wait_for_steps_of(2)
         storm.rest(0)
         storm.wait_for_the_end()
 

@@ -9,7 +9,8 @@ import random
 import time
 
 import pytest
-from tests.chaos.storm import COUNTING, DRIVER, ELSEWHERE, PAUSED, Storm, write_numbers
+from tests.chaos.storm import DRIVER, ELSEWHERE, PAUSED, Storm
+from tests.engines.elastic.training import COUNTING, write_numbers
 
 # All that one sees of a worker from the inside, and what is done to it from the outside.
 NAMED_POINTS = [
@@ -46,16 +47,15 @@ def without_end(numbers, tmp_path, *more, seed):
     )  # fmt: skip
 
 
-@pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_a_death_at_any_named_point_leaves_each_record_counted_once(numbers, tmp_path):
     points = random.Random(2).sample(NAMED_POINTS, len(NAMED_POINTS))
     with without_end(numbers, tmp_path, seed=2) as storm:
-        storm.wait_for_workers(3)
+        storm.wait_for_steps_of(3)
         for point in points:
             storm.strike(point)
             # Two, so that somebody is there to go on with what the next one leaves.
-            storm.wait_for_workers(2)
+            storm.wait_for_steps_of(2)
         num_epochs = storm.finish()
 
         storm.assert_each_record_counts(num_epochs)
@@ -79,10 +79,10 @@ def test_a_long_storm_leaves_each_record_counted_once(numbers, tmp_path, chaos_m
     points = NAMED_POINTS + FURTHER_POINTS
     left = rng.sample(points, len(points))
     with without_end(numbers, tmp_path, *more, seed=seed) as storm:
-        storm.wait_for_workers(3)
+        storm.wait_for_steps_of(3)
         while time.monotonic() < until:
             storm.strike(left.pop() if left else rng.choice(points), *_another(rng))
-            storm.wait_for_workers(rng.choice([1, 1, 2, 3]))
+            storm.wait_for_steps_of(rng.choice([1, 1, 2, 3]))
         num_epochs = storm.finish(finally_hit="finishing")
 
         storm.assert_each_record_counts(num_epochs)
@@ -107,7 +107,7 @@ def test_a_broken_ledger_shows_in_the_weights_and_the_audit_names_the_records(
         faults=[fault], pause_s=0.06,
     ) as storm:  # fmt: skip
         if fault == "forgetful":
-            storm.wait_for_workers(2)
+            storm.wait_for_steps_of(2)
             storm.strike(ELSEWHERE)
         storm.wait_for_the_end()
 
@@ -147,7 +147,7 @@ def train_with_a_fork(numbers, tmp_path, *faults):
     )  # fmt: skip
     with storm:
         # Slowly until all are there: what is forked is an epoch that all began.
-        storm.wait_for_workers(4)
+        storm.wait_for_steps_of(4)
         storm.rest(0.03)
         storm.wait_for_the_end()
     assert storm.num_that_met() == 4
