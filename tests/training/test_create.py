@@ -48,10 +48,39 @@ def test_how_long_threads_spin_is_said_unless_the_user_has(run_python, given, ex
         "import os, sys\n"
         "for name in ('GOMP_SPINCOUNT', 'OMP_WAIT_POLICY'): os.environ.pop(name, None)\n"
         f"{given}\n"
-        "sys.modules['keras'] = sys  # it takes seconds\n"
-        "from elasticdl.training.create import import_framework\n"
-        "import_framework()\n"
+        "from elasticdl.training.create import quiet_frameworks\n"
+        "quiet_frameworks()\n"
         "print(os.environ.get('GOMP_SPINCOUNT'))"
     )
 
     assert printed.stdout.strip() == expected
+
+
+def test_a_pytorch_model_does_not_wait_for_tensorflow(run_python):
+    printed = run_python(
+        "import sys\n"
+        "from elasticdl.training.create import quiet_frameworks\n"
+        "quiet_frameworks()\n"
+        "import torch\n"
+        "print({'keras', 'tensorflow'} & set(sys.modules))"
+    )
+
+    assert printed.stdout.strip() == "set()"
+
+
+def test_what_tensorflow_writes_while_it_loads_is_not_seen(run_python, tmp_path):
+    (tmp_path / "tensorflow.py").write_text(
+        "import os\nos.write(2, b'E0000 Unable to register a factory')\nname = 'ours'\n"
+    )
+
+    printed = run_python(
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from elasticdl.training.create import quiet_frameworks\n"
+        "quiet_frameworks(); quiet_frameworks()\n"
+        "import tensorflow\n"
+        "print(tensorflow.name, tensorflow.__file__)\n"
+        "print('heard', file=sys.stderr)"
+    )
+
+    assert printed.stdout.split() == ["ours", str(tmp_path / "tensorflow.py")]
+    assert printed.stderr.strip() == "heard"

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from elasticdl.data.schema import Schema
     from elasticdl.dialects.reference import Reference
 
-_FRAMEWORK = re.compile(r"\b(import|from) (keras|tensorflow)\b")
 _FUNCTION = "prepare_data_for_a_single_file"
 
 
@@ -361,13 +360,9 @@ def parse_schema(text: str) -> Schema:
 def _load(model_zoo: str | None, model_def: str) -> Reference:
     from elasticdl import zoo  # noqa: PLC0415 - not for `--help`
     from elasticdl.job import ModelReference  # noqa: PLC0415
-    from elasticdl.training.create import import_framework  # noqa: PLC0415
-    from elasticdl.zoo.folder import find  # noqa: PLC0415
+    from elasticdl.training.create import quiet_frameworks  # noqa: PLC0415
 
-    file = find(zoo.open_zoo(model_zoo), model_def).file
-    if _FRAMEWORK.search(file.read_text(errors="replace")):
-        # It is imported anyway, and is quieter this way.
-        import_framework()
+    quiet_frameworks()
     return zoo.load(ModelReference(zoo=model_zoo, model_def=model_def))
 
 

@@ -42,7 +42,7 @@ from elasticdl.errors import DataError, OutputError
 from elasticdl.events import EventLog, JobFailed, JobFinished, JobStarted
 from elasticdl.sharding.ledger import Ledger, Piece
 from elasticdl.sharding.shard import DEFAULT_MINIBATCHES_PER_SHARD, ShardPlan
-from elasticdl.training.create import create_trainer, import_framework
+from elasticdl.training.create import create_trainer, quiet_frameworks
 from elasticdl.training.trainer import Exporter, Trainer
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def train(job: Job, reporter: Reporter, engine: Callable[[Run], Trained]) -> Out
                         already_done=True,
                     )
                 code_sha256 = _copy_code(job, code, checkpoint, reporter)
-                import_framework()
+                quiet_frameworks()
                 material, metadata = open_material(job, checkpoint)
                 run = Run(
                     material=material,

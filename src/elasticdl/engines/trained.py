@@ -26,7 +26,7 @@ from elasticdl.evaluation.phase import running_states
 from elasticdl.job import Job
 from elasticdl.prediction.phase import Predictor
 from elasticdl.prediction.writers import open_writer
-from elasticdl.training.create import create_trainer, import_framework
+from elasticdl.training.create import create_trainer, quiet_frameworks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,7 +127,7 @@ def open_trained(
     trained_by = Job.from_json(trained.description.job_json)
     assert trained_by.model is not None  # noqa: S101 - a training job
     model = replace(trained_by.model, zoo=str(trained.zoo))
-    import_framework()
+    quiet_frameworks()
     context = context_of(job, mode, worker_id=worker_id, world_size=world_size)
     definition = zoo.define(model, context)
     return Opened(job, trained, definition, open_records(definition, job.data), mode)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from elasticdl.errors import DefinitionError, MissingExtraError
@@ -67,22 +69,40 @@ def _trainer_class(definition: ModelDefinition) -> Callable[..., Trainer]:
     )
 
 
-def import_framework() -> None:
-    """Import Keras now, without what TensorFlow writes past Python's own streams meanwhile.
+def quiet_frameworks() -> None:
+    """Let frameworks be silent and leave the processors to others, once somebody imports them.
 
-    Called before the user's file is imported, and with it whatever else computes. Whether Keras
-    is needed is known only afterwards, and by then the file has imported it aloud; so it is
-    imported for a PyTorch model as well. Where it is not installed, who needs it says so.
+    Called before the user's file is imported: it imports what it computes with, and nothing else
+    does, so that a PyTorch model never waits for TensorFlow to load.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         # PyTorch's threads wait for each other by spinning; how long, libgomp reads when loaded.
         # With another busy process on two cores, 138 steps took 17 s by its own default; so, 3 s.
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    if "tensorflow" in sys.modules:
-        return
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    with _no_stderr(), contextlib.suppress(ModuleNotFoundError):
-        importlib.import_module("keras")
+    if not any(isinstance(finder, _SilentTensorFlow) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _SilentTensorFlow())
+
+
+class _SilentTensorFlow(MetaPathFinder):
+    """Imports TensorFlow without what it writes past Python's own streams meanwhile."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "tensorflow":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_silently(module: ModuleType) -> None:
+            with _no_stderr():
+                execute(module)
+
+        spec.loader.exec_module = execute_silently  # type: ignore[method-assign]
+        return spec
 
 
 @contextlib.contextmanager

@@ -34,8 +34,11 @@ def be_deterministic() -> None:
     """Let the same operations give the same bits each time, from now on in this process."""
     # cuBLAS reads it when it is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # An operation that has no such kernel warns: refusing it would refuse the model.
-    torch.use_deterministic_algorithms(mode=True, warn_only=True)
+    # Torch's compiler reads it when it is first used.
+    os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
+    # An operation that has no such kernel warns: refusing it would refuse the model. The better
+    # known `use_deterministic_algorithms` imports that compiler, which takes two seconds.
+    torch.set_deterministic_debug_mode("warn")
     torch.backends.cudnn.benchmark = False
     # Otherwise every new tensor is written twice, for the sake of programs that read garbage.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
