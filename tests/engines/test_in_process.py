@@ -149,6 +149,24 @@ def test_callbacks_may_stop_the_training_and_a_second_run_accepts_it(train, zoo,
     assert train(num_epochs=9).already_done
 
 
+def test_a_callback_stops_the_training_within_an_epoch(train, zoo, tmp_path):
+    zoo(
+        f"""
+        class Impatient(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                with open({str(tmp_path / "seen")!r}, "a") as file:
+                    print(batch, file=file)
+                self.model.stop_training = batch == 3
+
+        def callbacks():
+            return [Impatient()]
+        """
+    )
+
+    assert train(num_epochs=9).step == 4
+    assert (tmp_path / "seen").read_text().split() == ["0", "1", "2", "3"]
+
+
 def test_a_callback_that_looks_at_batches_sees_each_once(train, zoo, tmp_path):
     zoo(
         f"""

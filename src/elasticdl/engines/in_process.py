@@ -46,7 +46,9 @@ class _Committer:
     def begin(self, *, ahead: bool) -> None:
         """Nobody to agree with."""
 
-    def commit(self, batches: Sequence[FedBatch], place: Place) -> Commit | None:
+    def commit(self, batches: Sequence[FedBatch], place: Place, *, stop: bool) -> Commit | None:
+        if stop:
+            return Commit([], _SLOTS, stop=True)
         last = batches[-1]
         if last.batch is None:
             return Commit([Row(_SLOT, 0, finished=True)], _SLOTS)
@@ -65,7 +67,7 @@ class _Committer:
     def commit_evaluation(self, states: MetricStates, row: Row | None) -> Commit | None:
         return Commit([row] if row is not None else [], _SLOTS, states)
 
-    def publishes(self) -> bool:
+    def leads(self) -> bool:
         return True
 
 

@@ -244,7 +244,7 @@ class Loop:
                 continue
             if self._is_over():
                 return False
-            if not self.place.epoch_begun:
+            if not self.place.epoch_begun and not self._ends():
                 hooks.epoch_begin(self.place.ledger.epoch)
                 self.place = replace(self.place, epoch_begun=True)
             return True
@@ -256,24 +256,34 @@ class Loop:
             or bool(self.options.max_steps and self.trainer.step >= self.options.max_steps)
         )
 
+    def _ends(self) -> bool:
+        """Whether a callback ends the training here.
+
+        Those of one worker decide for all: callbacks may look at a clock.
+        """
+        asked = self.trainer.hooks.stop_requested
+        return asked and self.committer.leads() and not self._within_an_update()
+
     def _deal(self, slots: Collection[int]) -> None:
         self.place = replace(self.place, ledger=self.place.ledger.deal(slots))
 
     # --- one group of steps -----------------------------------------------------------
 
     def _advance(self) -> None:
-        hooks = self.trainer.hooks
-        if not self._group:
+        hooks, stop = self.trainer.hooks, self._ends()
+        if not self._group and not stop:
             self._group = self._next_group()
             if hooks.observes_batches and self._group:
                 hooks.batch_begin(self._group[0].number)
         group, before, started = self._group, self.place.ledger, time.monotonic()
         try:
-            commit = self.committer.commit(group, self.place)
+            commit = self.committer.commit(group, self.place, stop=stop)
         except TrainingError as error:
             raise type(error)(f"{error}\n  {_where(group)}") from error
         if commit is None:
             return
+        if commit.stop:
+            group = []
         self._check_finite(commit, group)
         self._group = []
         self._enter(commit)
@@ -427,7 +437,7 @@ class Loop:
         self.place = Place(
             ledger=self.place.ledger.next_epoch(),
             best_loss=self.place.best_loss,
-            stopped=self.place.stopped or self.trainer.hooks.stop_requested,
+            stopped=self.place.stopped,
             evaluated_step=self.place.evaluated_step,
         )
         self._unsaved = True
@@ -458,7 +468,7 @@ class Loop:
         return time.monotonic() - self._last_checkpoint_s > interval_s
 
     def _checkpoint(self, *, best: bool = False) -> None:
-        if not self.committer.publishes():
+        if not self.committer.leads():
             return
         started = time.monotonic()
         checkpoint = self.checkpoint()

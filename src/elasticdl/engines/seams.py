@@ -64,8 +64,13 @@ class Committer(Protocol):
         """
         ...
 
-    def commit(self, batches: Sequence[FedBatch], place: Place) -> Commit | None:
+    def commit(self, batches: Sequence[FedBatch], place: Place, *, stop: bool) -> Commit | None:
         """Make one update for each batch, or with no batch take part in that of others.
+
+        Args:
+            batches: Those of this process.
+            place: Where the training is.
+            stop: The training is to end here: no batch counts any more, of whomever.
 
         Returns:
             None if there was no agreement: then nothing has happened.
@@ -76,8 +81,8 @@ class Committer(Protocol):
         """Add up what the workers measured, each on its own shard of the validation data."""
         ...
 
-    def publishes(self) -> bool:
-        """Whether this process is the one to hand out checkpoints."""
+    def leads(self) -> bool:
+        """Whether this process hands out checkpoints, and its callbacks may end the training."""
         ...
 
 

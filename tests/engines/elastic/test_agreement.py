@@ -69,7 +69,7 @@ def placed_by(stances):
 def test_what_a_worker_brings_in_is_read_from_its_row(stance, slot):
     (verdict,) = verdicts((slot, stance))
 
-    worked = stance.num_batches or stance.finished
+    worked = (stance.num_batches or stance.finished) and not stance.stop
     row = Row(slot, stance.num_batches, stance.finished, stance.digest)
     assert verdict == Verdict(
         commits=True,
@@ -78,12 +78,12 @@ def test_what_a_worker_brings_in_is_read_from_its_row(stance, slot):
         rows=[row] if worked else [],
         lost=[stance.lost - 1] if stance.lost and stance.lost - 1 != slot else [],
         stop=stance.stop,
-        num_examples=stance.num_examples,
+        num_examples=0 if stance.stop else stance.num_examples,
     )
 
 
 def test_the_largest_numbers_have_room():
-    (verdict,) = verdicts((1, LARGEST))
+    (verdict,) = verdicts((1, replace(LARGEST, stop=False)))
 
     assert verdict.rows == [Row(1, 2**16 - 1, finished=True, digest=2**32 - 1)]
     assert verdict.num_examples == 2**32 - 1
@@ -236,9 +236,16 @@ def test_slot_0_can_be_lost():
 
 @pytest.mark.parametrize(("stops", "ends"), [((True, False), True), ((False, True), False)])
 def test_the_lowest_slot_decides_when_the_training_ends(stops, ends):
-    found = verdicts(*((slot, Stance(1, stop=stop)) for slot, stop in enumerate(stops)))
+    found = verdicts(
+        *(
+            (slot, Stance(1, num_examples=16, num_batches=1, stop=stop))
+            for slot, stop in enumerate(stops)
+        )
+    )
 
     assert [v.stop for v in found] == [ends, ends]
+    # What comes with it does not count.
+    assert [(len(v.rows), v.num_examples) for v in found] == [(0, 0) if ends else (2, 32)] * 2
 
 
 # --- lineage ------------------------------------------------------------------------------------

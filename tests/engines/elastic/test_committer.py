@@ -106,13 +106,13 @@ class Fleet:
         )
         self.quorums[worker].receive = self.committers[worker].receive
 
-    def commit(self, *batches, **fields):
+    def commit(self, *batches, stops=(), **fields):
         """Make a step; None stands for a worker without a batch. Returns results and errors."""
         feds = [
             [] if b is None else [replace(FedBatch(0, i, 0, b, finished=False), **fields)]
             for i, b in enumerate(batches)
         ]
-        return self._together(lambda i, c: c.commit(feds[i], PLACE))
+        return self._together(lambda i, c: c.commit(feds[i], PLACE, stop=i in stops))
 
     def evaluate(self, *states_and_rows):
         return self._together(lambda i, c: c.commit_evaluation(*states_and_rows[i]))
@@ -192,7 +192,7 @@ def test_a_shard_without_a_batch_is_said_to_be_finished():
     fleet = Fleet(2)
     shard = [FedBatch(0, 0, 0, None, finished=True, digest=7)]
 
-    results = fleet._together(lambda i, c: c.commit([] if i else shard, PLACE))
+    results = fleet._together(lambda i, c: c.commit([] if i else shard, PLACE, stop=False))
 
     assert results[1].rows == [Row(0, 0, finished=True, digest=7)]
 
@@ -216,13 +216,13 @@ def test_all_workers_are_at_the_same_point_after_a_commit():
     assert points.pop().num_commits == 2
 
 
-def test_the_lowest_slot_publishes():
+def test_the_lowest_slot_leads():
     fleet = Fleet(2)
-    assert [c.publishes() for c in fleet.committers] == [False, False]
+    assert [c.leads() for c in fleet.committers] == [False, False]
 
     fleet.commit(batch_of(0), batch_of(1))
 
-    assert [c.publishes() for c in fleet.committers] == [True, False]
+    assert [c.leads() for c in fleet.committers] == [True, False]
 
 
 # --- no agreement, no trace ---------------------------------------------------------------------
@@ -337,12 +337,13 @@ def test_a_slot_that_is_back_is_not_lost():
 
 def test_a_callback_of_the_lowest_slot_ends_the_training_of_all():
     fleet = Fleet(2)
-    fleet.trainers[0].hooks.stop_requested = True
 
-    results = fleet.commit(batch_of(0), batch_of(1))
+    results = fleet.commit(None, batch_of(1), stops=[0])
 
     assert [c.stop for c in results] == [True, True]
-    np.testing.assert_array_equal(fleet.trainers[0].seen[:2], [0, 1])
+    assert [c.rows for c in results] == [[], []]
+    for trainer in fleet.trainers:
+        np.testing.assert_array_equal(trainer.seen, np.zeros(len(trainer.seen)))
 
 
 def test_what_was_measured_is_added_up_and_changes_no_weight():

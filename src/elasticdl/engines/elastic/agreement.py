@@ -107,7 +107,7 @@ class Verdict:
         slots: Who took part, lowest first.
         rows: What each of them brought in.
         lost: Slots whose worker is dead and that took no part.
-        stop: The training ends with this step.
+        stop: The training ends here: what was brought in does not count.
         num_examples: Examples of all.
     """
 
@@ -147,6 +147,8 @@ def judge(table: npt.NDArray[np.float32], slot: int, mine: Stance) -> Verdict:
     drifted = slots[fingerprints[slots] != fingerprints[first]]
     worked = slots[(columns["num_batches"][slots] > 0) | (columns["finished"][slots] > 0)]
     lost = {int(number) - 1 for number in columns["lost"][slots] if number}
+    # The lowest slot decides: callbacks may look at a clock.
+    stop = bool(columns["stop"][first])
     return Verdict(
         commits=not len(drifted),
         drifted=drifted.tolist(),
@@ -158,12 +160,11 @@ def judge(table: npt.NDArray[np.float32], slot: int, mine: Stance) -> Verdict:
                 bool(columns["finished"][s]),
                 int(columns["digest"][s]),
             )
-            for s in worked
+            for s in (() if stop else worked)
         ],
         lost=sorted(lost - set(slots.tolist())),
-        # The lowest slot decides: callbacks may look at a clock.
-        stop=bool(columns["stop"][first]),
-        num_examples=int(columns["num_examples"][slots].sum()),
+        stop=stop,
+        num_examples=0 if stop else int(columns["num_examples"][slots].sum()),
     )
 
 

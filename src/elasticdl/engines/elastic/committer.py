@@ -201,7 +201,7 @@ class ElasticCommitter:
         self._take_over(received)
         return True
 
-    def commit(self, batches: Sequence[FedBatch], place: Place) -> Commit | None:
+    def commit(self, batches: Sequence[FedBatch], place: Place, *, stop: bool) -> Commit | None:
         """See `seams.Committer`.
 
         Raises:
@@ -209,11 +209,9 @@ class ElasticCommitter:
             DriftError: Workers have different weights.
             SupersededError: This process has to end.
         """
-        stance = Stance(self._incarnation, stop=self._trainer.hooks.stop_requested)
+        stance = Stance(self._incarnation, stop=stop)
         self._buffer[:] = 0
-        # Only the lowest slot can end the training; others go on, whatever their callbacks say.
-        ending = stance.stop and (not self._slots or self.publishes())
-        if batches and not ending and self._may_contribute(place):
+        if batches and self._may_contribute(place):
             fed = batches[0]
             stance = replace(stance, finished=fed.finished, digest=fed.digest)
             if fed.batch is not None:
@@ -246,7 +244,7 @@ class ElasticCommitter:
             return None
         return self._entered(verdict, self._evaluation.read(self._measured))
 
-    def publishes(self) -> bool:
+    def leads(self) -> bool:
         """See `seams.Committer`."""
         return bool(self._slots) and self._slots[0] == self._slot
 
