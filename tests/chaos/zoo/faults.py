@@ -89,10 +89,10 @@ def _fork(folder):
         mine["slot"] = slot
         enter(self, quorum, history, slot, *more)
 
-    def commit_or_fork(self, batches, place):
+    def commit_or_fork(self, batches, place, *, stop):
         pieces = [(piece.committed, piece.stop) for piece in place.ledger.in_hand.values()]
         mine["forks"] = mine["fork_at"] is None and pieces == _FORKED_PIECES
-        return commit(self, batches, place)
+        return commit(self, batches, place, stop=stop)
 
     def fail(quorum, buffer):
         summed = add_up(quorum, buffer)
