@@ -27,8 +27,8 @@ NUM_RECORDS = 16384
 RUNS = 1
 WITH_GOODPUT = Phases(undisturbed_s=45, goodput_s=120, interval_s=20, num_kills=10)
 STALLS_ONLY = Phases(undisturbed_s=10, goodput_s=0, interval_s=0, num_kills=10)
-# For an idle machine: a loaded one drops healthy workers with these, so the defaults are longer.
-PACE = ("--heartbeat_timeout=0.3", "--join_timeout=1")
+# For an idle machine: a loaded one drops healthy workers with it, so the default is longer.
+PACE = ("--heartbeat_timeout=0.3",)
 
 STALL_BAR_S = 0.5
 REPLACEMENT_BAR_S = 1.5
