@@ -84,6 +84,12 @@ def quiet_frameworks() -> None:
         sys.meta_path.insert(0, _SilentTensorFlow())
 
 
+def limit_threads(count: int) -> None:
+    """Let frameworks compute with so many threads; called before any of them is imported."""
+    for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
+        os.environ[name] = str(count)
+
+
 class _SilentTensorFlow(MetaPathFinder):
     """Imports TensorFlow without what it writes past Python's own streams meanwhile."""
 

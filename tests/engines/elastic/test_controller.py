@@ -1,9 +1,5 @@
-"""The driver is killed, and the user's code raises; `tests/chaos/test_storm.py` kills workers.
+"""The user's code raises; `tests/chaos/test_storm.py` kills workers and the driver."""
 
-The weights of `zoo/counting.py` are counts: after k epochs each must be exactly k.
-"""
-
-import psutil
 import pytest
 from tests.engines.elastic.training import MINIBATCH_SIZE, Training, counting_and, write_numbers
 
@@ -17,22 +13,6 @@ def numbers(tmp_path_factory):
 
 def arguments(numbers, *more):
     return [f"--data={numbers}", f"--minibatch_size={MINIBATCH_SIZE}", "--num_workers=2", *more]
-
-
-def test_a_job_whose_driver_was_killed_goes_on(numbers, tmp_path):
-    more = ["--params=pause_s=0.01", "--checkpoint_steps=10", "--num_epochs=12"]
-    with Training(tmp_path / "out", arguments(numbers, *more)) as training:
-        training.wait_for(lambda: training.events("checkpointed"), "a checkpoint")
-        pids = set(training.workers().values())
-        training.kill()
-        training.start()
-        training.wait_for_the_end()
-
-    training.assert_each_record_counts(12)
-    assert not pids & set(psutil.pids())
-    first, second = (e["resumed_from_step"] for e in training.events("job_started"))
-    assert first == 0
-    assert second > 0
 
 
 RAISES = """

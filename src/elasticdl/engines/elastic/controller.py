@@ -38,6 +38,7 @@ from elasticdl.engines.elastic.decisions import (
     decide,
 )
 from elasticdl.engines.elastic.decisions import Start as StartProcesses
+from elasticdl.engines.elastic.journal import Journal
 from elasticdl.engines.elastic.pace import Pace
 from elasticdl.engines.elastic.placement import (
     LighthouseActor,
@@ -49,21 +50,12 @@ from elasticdl.engines.elastic.placement import (
 )
 from elasticdl.engines.elastic.worker import Assignment, Failure, Identity, Start
 from elasticdl.engines.interrupts import Interrupts
-from elasticdl.engines.loop import in_words, joined_rows
 from elasticdl.engines.run import Run, Trained
 from elasticdl.errors import TrainingError
-from elasticdl.events import (
-    Checkpointed,
-    CommittedRow,
-    Evaluated,
-    Event,
-    StepCommitted,
-    WorkerJoined,
-    WorkerLeft,
-)
+from elasticdl.events import WorkerJoined, WorkerLeft
 
 if TYPE_CHECKING:
-    from elasticdl.engines.elastic.reports import Point, Report, Snapshot
+    from elasticdl.engines.elastic.reports import Report
     from elasticdl.engines.engine import Outcome, Reporter
     from elasticdl.job import Job, Workers
 
@@ -74,7 +66,6 @@ _CHECKPOINT_INTERVAL_BEFORE_A_LOSS_S = 3.0
 _TIDYING_S = 2.0
 # Ray needs a moment to place a process where there is room.
 _PLACING_S = 2.0
-_EVENT_INTERVAL_S = 1.0
 _HANG_TIMEOUT_S = 120.0
 _PATIENCE_AT_THE_END_S = 60.0
 
@@ -100,7 +91,8 @@ def _train(run: Run) -> Trained:
         controller = None
         try:
             lighthouse: Any = LighthouseActor.options(scheduling_strategy=here()).remote()
-            address: str = ray.get(lighthouse.start.remote(host, workers.min, pace))
+            # It starts while the workers make the model.
+            address = lighthouse.start.remote(host, workers.min, pace)
             controller = _Controller(run, workers, address, pace)
             return controller.run_to_the_end(interrupts)
         except ray.exceptions.OutOfMemoryError as error:
@@ -138,8 +130,8 @@ class _Process:
 class _Controller:
     """See the module."""
 
-    def __init__(self, run: Run, workers: Workers, lighthouse: str, pace: Pace) -> None:
-        self._run, self._workers = run, workers
+    def __init__(self, run: Run, workers: Workers, lighthouse: Any, pace: Pace) -> None:
+        self._run, self._workers, self._lighthouse = run, workers, lighthouse
         self._processes: list[_Process] = []
         self._neighbours = None
         if workers.ray_address is not None:
@@ -151,17 +143,12 @@ class _Controller:
         self._fruitless = 0
         self._checkpoint = run.checkpoint
         self._round = 0
-        self._known: Point | None = None
-        self._step = run.checkpoint.step if run.checkpoint is not None else 0
+        self._journal = Journal(run)
         self._begun = False
         self._last_trained_s = time.monotonic()
-        self._steps: list[StepCommitted] = []
-        self._steps_since_s = time.monotonic()
         self._last_checkpoint_s = time.monotonic()
         self._snapshot_of: tuple[_Process, Any] | None = None
         self._last_holder: dict[int, int] = {}
-        self._seen = run.records_done(run.checkpoint)
-        self._blocked_s: dict[int, float] = {}
         num_cpus = os.cpu_count() or 1
         self._assignment = ray.put(
             Assignment(
@@ -172,14 +159,13 @@ class _Controller:
                 num_slots=workers.max,
                 num_threads=max(1, num_cpus // workers.max) if workers.ray_address is None else 1,
                 pace=pace,
-                lighthouse=lighthouse,
             )
         )
 
     # --- the loop -------------------------------------------------------------------------
 
     def run_to_the_end(self, interrupts: Interrupts) -> Trained:
-        self._run.started(self._step)
+        self._run.started(self._journal.step)
         while True:
             self._listen()
             self._look_around()
@@ -287,6 +273,7 @@ class _Controller:
             process.incarnation,
             self._run.generation,
             self._round,
+            ray.get(self._lighthouse),
             self._checkpoint,
         )
         process.work = process.actor.run.remote(start)
@@ -294,7 +281,7 @@ class _Controller:
         assert process.identity is not None  # noqa: S101 - it is ready
         self._run.events.write(
             WorkerJoined(
-                step=self._step,
+                step=self._journal.step,
                 slot=slot,
                 incarnation=process.incarnation,
                 host=process.identity.host,
@@ -321,7 +308,7 @@ class _Controller:
             ask(other.actor.lost, process.slot)
         self._run.events.write(
             WorkerLeft(
-                step=self._step,
+                step=self._journal.step,
                 slot=process.slot,
                 incarnation=process.incarnation,
                 reason=reason,
@@ -342,11 +329,10 @@ class _Controller:
         restored = self._run.store.latest()
         self._checkpoint = restored.checkpoint if restored is not None else None
         self._round += 1
-        self._known, self._steps, self._snapshot_of = None, [], None
-        self._step = self._checkpoint.step if self._checkpoint is not None else 0
-        self._run.reporter.note(f"{why}: going on from step {self._step:,}.")
-        self._seen = self._run.records_done(self._checkpoint)
-        self._run.tell_start(self._step)
+        self._snapshot_of = None
+        self._journal.restart(self._checkpoint)
+        self._run.reporter.note(f"{why}: going on from step {self._journal.step:,}.")
+        self._run.tell_start(self._journal.step)
 
     # --- listening ----------------------------------------------------------------------------
 
@@ -374,7 +360,9 @@ class _Controller:
             process, kind = waiting[answer]
             if process in self._processes:
                 self._hear(process, kind, answer)
-        self._write_steps()
+        taken = sum(process.slot is not None for process in self._processes)
+        self._journal.details = {"workers": f"{taken}/{self._workers.max}"}
+        self._journal.write_steps()
 
     def _ask(self) -> None:
         """Ask those for news that were not asked a moment ago, and one of them for events."""
@@ -386,7 +374,7 @@ class _Controller:
                 process.heard_s = max(process.heard_s, now - _REPORT_INTERVAL_S)
                 process.asked_for_events = process is publisher
                 process.question = ask(
-                    process.actor.report, self._known, with_events=process.asked_for_events
+                    process.actor.report, self._journal.known, with_events=process.asked_for_events
                 )
 
     def _hear(self, process: _Process, kind: str, answer: Any) -> None:
@@ -413,7 +401,7 @@ class _Controller:
             case "snapshot":
                 self._snapshot_of = None
                 if value is not None:
-                    self._save(value)
+                    self._journal.save(value)
             case "work" if process.state is State.STARTING:
                 process.work, process.state, process.identity = None, State.READY, value
             case _:
@@ -444,7 +432,7 @@ class _Controller:
             return
         if not process.asked_for_events:
             return
-        self._take_events(report)
+        self._journal.take(report)
         if report.has_snapshot and self._snapshot_of is None:
             # The events before it are told by now.
             answer = ask(process.actor.take_snapshot, report.confirmed)
@@ -452,65 +440,6 @@ class _Controller:
         elif self._checkpoint_is_due():
             self._last_checkpoint_s = time.monotonic()
             ask(process.actor.request_snapshot)
-
-    def _take_events(self, report: Report) -> None:
-        """Tell what is new in a report; two workers may have been asked for the same."""
-        for point, event in report.events:
-            if self._known is None or point > self._known:
-                self._tell(event)
-        if self._known is None or report.confirmed > self._known:
-            # Never back: an answer that was long on its way would have all told once more.
-            self._known = report.confirmed
-        self._step = max(self._step, report.step)
-
-    # --- writing ------------------------------------------------------------------------------
-
-    def _tell(self, event: Event) -> None:
-        if isinstance(event, StepCommitted):
-            self._steps.append(event)
-            self._seen += event.num_records
-            return
-        self._write_steps(now=True)
-        if isinstance(event, Checkpointed):
-            # A worker's copy was taken here: no event of ours may span it. It counts when saved.
-            self._blocked_s[event.step] = event.blocked_s
-            return
-        self._run.events.write(event)
-        if isinstance(event, Evaluated):
-            words = in_words(event.metrics, prefix="validation ")
-            self._run.reporter.note(f"step {event.step}: {words}")
-
-    def _write_steps(self, *, now: bool = False) -> None:
-        time_s = time.monotonic()
-        if not self._steps or not (now or time_s - self._steps_since_s >= _EVENT_INTERVAL_S):
-            return
-        steps, self._steps = self._steps, []
-        rows: list[CommittedRow] = [row for event in steps for row in event.rows]
-        count = sum(event.num_records for event in steps)
-        loss = sum(event.loss * event.num_records for event in steps) / max(1, count)
-        self._run.events.write(
-            StepCommitted(
-                step=steps[-1].step,
-                epoch=steps[-1].epoch,
-                num_records=count,
-                loss=loss,
-                records_per_s=count / max(time_s - self._steps_since_s, 1e-9),
-                rows=joined_rows(rows),
-            )
-        )
-        self._steps_since_s = time_s
-        options, source = self._run.material.job.training, self._run.material.source
-        taken = [p for p in self._processes if p.slot is not None]
-        workers = f"{len(taken)}/{self._workers.max}"
-        self._run.reporter.advanced(
-            min(self._seen, source.num_records * options.num_epochs),
-            {
-                "epoch": f"{steps[-1].epoch + 1}/{options.num_epochs}",
-                "step": str(steps[-1].step),
-                "loss": f"{loss:.4g}",
-                "workers": workers,
-            },
-        )
 
     def _checkpoint_is_due(self) -> bool:
         if self._run.material.job.training.checkpoint_steps:
@@ -521,19 +450,6 @@ class _Controller:
             interval_s = _CHECKPOINT_INTERVAL_BEFORE_A_LOSS_S
         return time.monotonic() - self._last_checkpoint_s > interval_s
 
-    def _save(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint; what led to it is told before."""
-        saved = self._run.store.save(snapshot.checkpoint, best=snapshot.best)
-        self._run.events.write(
-            Checkpointed(
-                step=saved.step,
-                blocked_s=self._blocked_s.pop(saved.step, 0.0),
-                num_bytes=saved.num_bytes,
-                best=snapshot.best,
-            )
-        )
-        self._run.events.publish()
-
     # --- the end ------------------------------------------------------------------------------
 
     def _finish(self, finished: list[_Process]) -> Trained | None:
@@ -541,7 +457,7 @@ class _Controller:
         for process in finished:
             try:
                 report = ray.get(
-                    ask(process.actor.report, self._known, with_events=True),
+                    ask(process.actor.report, self._journal.known, with_events=True),
                     timeout=_PATIENCE_AT_THE_END_S,
                 )
                 final = ray.get(ask(process.actor.final), timeout=_PATIENCE_AT_THE_END_S)
@@ -550,8 +466,8 @@ class _Controller:
                 continue
             if not report.continues:
                 continue
-            self._take_events(report)
-            self._save(final)
+            self._journal.take(report)
+            self._journal.save(final)
             trainer = self._run.material.create_trainer()
             trainer.load_state(final.checkpoint.state)
             return Trained(trainer, dict(final.checkpoint.metadata["metrics"]))

@@ -30,6 +30,7 @@ from elasticdl.errors import DataError, ElasticDLError
 from elasticdl.evaluation.phase import running_states
 from elasticdl.prediction.parts import Parts
 from elasticdl.prediction.phase import Predictor
+from elasticdl.training.create import limit_threads
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.trained_model import TrainedModel
@@ -107,11 +108,7 @@ class Session:
 
     def __init__(self, instructions: Instructions) -> None:
         self._instructions = instructions
-        threads = str(instructions.num_threads)
-        for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
-            os.environ[name] = threads
-        # See `training.create`: threads that wait by spinning take the cores of other workers.
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        limit_threads(instructions.num_threads)
         self._folder: Path | None = None
         self._opened: Opened | None = None
         self._trainer: Trainer | None = None

@@ -30,6 +30,7 @@ from elasticdl.engines.loop import Loop
 from elasticdl.engines.progress import Silent
 from elasticdl.engines.run import Material, open_material
 from elasticdl.errors import ElasticDLError, TrainingError
+from elasticdl.training.create import limit_threads, quiet_frameworks
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint import Checkpoint
@@ -51,7 +52,6 @@ class Assignment:
         num_slots: Most workers there can be.
         num_threads: Threads a worker computes with.
         pace: How soon silence is taken for death.
-        lighthouse: Where quorums come from.
     """
 
     job: Job
@@ -61,7 +61,6 @@ class Assignment:
     num_slots: int
     num_threads: int
     pace: Pace
-    lighthouse: str
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,7 @@ class Start:
         incarnation: Which process of the job it is.
         generation: Which start of the job.
         round: Which round of that start.
+        lighthouse: Where quorums come from.
         checkpoint: What the run goes on from; None at the very start.
     """
 
@@ -80,6 +80,7 @@ class Start:
     incarnation: int
     generation: int
     round: int
+    lighthouse: str
     checkpoint: Checkpoint | None
 
 
@@ -129,11 +130,9 @@ class Worker:
 
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
-        threads = str(assignment.num_threads)
-        for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
-            os.environ[name] = threads
-        # See `training.create`: threads that wait by spinning take the cores of other workers.
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        limit_threads(assignment.num_threads)
+        # Before PyTorch is imported, which is for the sums at least.
+        quiet_frameworks()
         self._loop: Loop | None = None
         self._snapshots: Snapshots | None = None
         self._history: History | None = None
@@ -216,8 +215,8 @@ class Worker:
             history.take_over(checkpoint.metadata["history"])
 
         quorum = Quorum(
-            lighthouse=assignment.lighthouse,
-            host=_host_towards(assignment.lighthouse),
+            lighthouse=start.lighthouse,
+            host=_host_towards(start.lighthouse),
             name=f"slot{start.slot}-{start.incarnation}",
             save=lambda: committer.state_for_a_peer(save),
             load=committer.receive,

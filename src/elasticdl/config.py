@@ -1,0 +1,215 @@
+"""A person's config file: YAML whose values know their lines.
+
+`read_config` gives the file as nested attributes, which is how components read it
+(`config.data_loader.shuffle`). A name that is not there is an error that says where it should be
+and what is written there instead. Which names a config must have is not known here.
+
+Callers: components of a session's, and what makes them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from elasticdl.errors import DefinitionError, MissingExtraError
+
+
+class ConfigKeyError(DefinitionError, AttributeError):
+    """A config has no such key; an `AttributeError` as well, so that `hasattr` says no."""
+
+
+class ConfigStruct:
+    """Values of a config as attributes; sections are `ConfigStruct`s themselves.
+
+    Args:
+        values: Key -> value; mappings become sections.
+        file: What an error calls the place it is from.
+        lines: Key path, dots between -> line of the file.
+        section: The key path of this one; empty for the whole file.
+        optional: Keys that are None where the file does not have them.
+    """
+
+    # `vars(config)` is the values and nothing else.
+    __slots__ = ("__dict__", "_file", "_lines", "_optional", "_section")
+
+    def __init__(
+        self,
+        values: Mapping[str, Any] | None = None,
+        *,
+        file: str = "config",
+        lines: Mapping[str, int] | None = None,
+        section: str = "",
+        optional: Collection[str] = (),
+    ) -> None:
+        object.__setattr__(self, "_file", file)
+        object.__setattr__(self, "_lines", lines or {})
+        object.__setattr__(self, "_section", section)
+        object.__setattr__(self, "_optional", frozenset(optional))
+        for key, value in (values or {}).items():
+            self.__dict__[key] = (
+                ConfigStruct(value, file=file, lines=lines, section=self._path(key))
+                if isinstance(value, Mapping)
+                else value
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._optional:
+            return None
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ConfigKeyError(self._missing(name))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.__dict__
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dict__)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConfigStruct) and self.__dict__ == other.__dict__
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{key}={value!r}" for key, value in self.__dict__.items())
+        return f"ConfigStruct({inside})"
+
+    def __reduce__(self) -> Any:
+        return (_made_again, (self.to_dict(), self._file, self._lines, self._optional))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a value, or the default where the file does not have it."""
+        return self.__dict__.get(name, default)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values as nested dicts."""
+        return {
+            key: value.to_dict() if isinstance(value, ConfigStruct) else value
+            for key, value in self.__dict__.items()
+        }
+
+    def flat(self) -> dict[str, Any]:
+        """Return key path -> value, dots between: `{"data_loader.shuffle": True}`."""
+        found = {}
+        for key, value in self.__dict__.items():
+            if isinstance(value, ConfigStruct):
+                found.update({f"{key}.{inner}": v for inner, v in value.flat().items()})
+            else:
+                found[key] = value
+        return found
+
+    def where(self, name: str = "") -> str:
+        """Return `file:line` of a key of this section; of the section where it has no such key."""
+        line = self._lines.get(self._path(name), self._lines.get(self._section))
+        return self._file if line is None else f"{self._file}:{line}"
+
+    def _path(self, name: str) -> str:
+        return ".".join(part for part in (self._section, name) if part)
+
+    def _missing(self, name: str) -> str:
+        place = self._section or "the config"
+        near = difflib.get_close_matches(name, self.__dict__, n=1)
+        if near:
+            meant = f"Did you mean {near[0]} ({self.where(near[0])})?"
+        elif self.__dict__:
+            meant = f"It has {', '.join(self.__dict__)}. Add it."
+        else:
+            meant = "It is empty. Add it."
+        return f"{self.where()}: {place} has no key {name!r}. {meant}"
+
+
+def _made_again(
+    values: Mapping[str, Any], file: str, lines: Mapping[str, int], optional: Collection[str]
+) -> ConfigStruct:
+    return ConfigStruct(values, file=file, lines=lines, optional=optional)
+
+
+def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> ConfigStruct:
+    """Return what a YAML text says.
+
+    Args:
+        text: The text.
+        file: Its name, for errors.
+        optional: Keys that are None where the file does not have them.
+
+    Raises:
+        DefinitionError: It is no YAML, not keys and values, or has a key twice.
+        MissingExtraError: The package that reads YAML is not installed.
+    """
+    try:
+        import yaml  # noqa: PLC0415 - only where there is a config
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("yaml", "sessions", "Reading a config file") from error
+
+    loader = yaml.SafeLoader(text)
+    try:
+        reader = _Reader(loader, file)
+        return ConfigStruct(reader.values(), file=file, lines=reader.lines, optional=optional)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = file if mark is None else f"{file}:{mark.line + 1}"
+        raise DefinitionError(
+            f"{place}: this is not YAML: {error.problem or error}. A config has lines like "
+            "`batch_size: 8`; a text with a colon or a backtick in it needs quotes."
+        ) from error
+    finally:
+        loader.dispose()
+
+
+class _Reader:
+    """Makes values of what PyYAML has parsed, and notes their lines.
+
+    Args:
+        loader: A `yaml.SafeLoader` of the text.
+        file: Its name, for errors.
+    """
+
+    def __init__(self, loader: Any, file: str) -> None:
+        self._loader, self._file = loader, file
+        self.lines: dict[str, int] = {}
+
+    def values(self) -> dict[str, Any]:
+        """Return the whole file's."""
+        node = self._loader.get_single_node()
+        if node is None:
+            raise DefinitionError(f"{self._file} is empty; expected `key: value` lines.")
+        if node.id != "mapping":
+            found = {"sequence": "a list", "scalar": "a single value"}[node.id]
+            raise DefinitionError(
+                f"{self._place_of(node)}: this is {found}, not `key: value` lines. A config that "
+                "was copied from a text may have kept its dashes and backticks: write "
+                "`batch_size: 8`, not `- batch_size: 8`."
+            )
+        return self._section(node, "")
+
+    def _section(self, node: Any, path: str) -> dict[str, Any]:
+        own: dict[str, Any] = {}
+        for key, _ in node.value:
+            if key.tag not in {"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"}:
+                raise DefinitionError(
+                    f"{self._place_of(key)}: the key {key.value!r} is not a name; components read "
+                    "keys as attributes (config.batch_size). Write a word that is no number."
+                )
+            if key.value in own:
+                first = own[key.value].start_mark.line + 1
+                raise DefinitionError(
+                    f"{self._place_of(key)}: the key {key.value!r} is there twice, first on line "
+                    f"{first}. Remove one of them."
+                )
+            own[key.value] = key
+        # What `<<: *another` brings comes first, so that the section's own keys win.
+        self._loader.flatten_mapping(node)
+        values = {}
+        for key, value in node.value:
+            inner = f"{path}.{key.value}" if path else key.value
+            self.lines[inner] = own.get(key.value, key).start_mark.line + 1
+            if value.id == "mapping":
+                values[key.value] = self._section(value, inner)
+            else:
+                values[key.value] = self._loader.construct_object(value, deep=True)
+        return values
+
+    def _place_of(self, node: Any) -> str:
+        return f"{self._file}:{node.start_mark.line + 1}"

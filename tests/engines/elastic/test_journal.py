@@ -1,0 +1,111 @@
+"""What the driver writes of the workers' reports: each event once, in whatever order they come."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from elasticdl.artifacts.checkpoint import SavedCheckpoint
+from elasticdl.engines.elastic.journal import Journal
+from elasticdl.engines.elastic.reports import Point, Report, Snapshot
+from elasticdl.events import Checkpointed, EpochFinished, StepCommitted
+from elasticdl.job import Job
+
+
+class Run:
+    """A run that keeps what is written and shown."""
+
+    checkpoint = None
+
+    def __init__(self):
+        self.written, self.shown = [], []
+        self.events = SimpleNamespace(write=self.written.append, publish=lambda: None)
+        self.reporter = SimpleNamespace(
+            advanced=lambda done, details: self.shown.append((done, details)),
+            note=lambda text: None,
+        )
+        self.store = SimpleNamespace(save=lambda checkpoint, best: SavedCheckpoint(7, 100, 0.0, 0.0))
+        self.material = SimpleNamespace(
+            job=Job("train", "data", "out"), source=SimpleNamespace(num_records=100)
+        )
+
+    def records_done(self, checkpoint):
+        return 0 if checkpoint is None else 40
+
+
+@pytest.fixture
+def run():
+    return Run()
+
+
+def step(number):
+    rows = [(0, 0, 0, number - 1, number)]
+    return StepCommitted(step=number, epoch=0, num_records=2, loss=float(number), rows=rows)
+
+
+def report(first, last, *more):
+    point = Point(last, last)
+    events = [(Point(i, i), step(i)) for i in range(first, last + 1)]
+    return Report(point, point, continues=True, events=[*events, *((point, e) for e in more)])
+
+
+def test_an_answer_that_was_long_on_its_way_has_nothing_told_twice(run):
+    journal = Journal(run)
+
+    # Two workers were asked for the same; the one that has gone further answers first.
+    journal.take(report(1, 5))
+    journal.take(report(1, 3))
+    assert journal.known == Point(5, 5)
+    journal.take(report(4, 6))
+    journal.write_steps(now=True)
+
+    (event,) = run.written
+    assert (event.step, event.num_records, event.loss) == (6, 12, 3.5)
+    assert event.rows == [(0, 0, 0, 0, 6)]
+
+
+def test_what_is_not_a_step_comes_after_the_steps_before_it(run):
+    journal = Journal(run)
+    journal.details = {"workers": "2/3"}
+    finished = EpochFinished(epoch=0, step=2, metrics={})
+
+    journal.take(report(1, 2, finished))
+    journal.take(report(3, 3))
+    journal.write_steps(now=True)
+
+    assert [event.step for event in run.written] == [2, 2, 3]
+    assert run.written[1] is finished
+    assert [(done, shown["workers"]) for done, shown in run.shown] == [(4, "2/3"), (6, "2/3")]
+
+
+def test_steps_of_one_second_are_written_together(run):
+    journal = Journal(run)
+
+    journal.take(report(1, 2))
+    journal.write_steps()
+
+    assert run.written == []
+
+
+def test_a_checkpoint_is_told_when_it_is_saved_with_the_time_the_worker_stood_still(run):
+    journal = Journal(run)
+    copied = Checkpointed(step=7, blocked_s=0.25, num_bytes=0, best=False)
+
+    journal.take(report(1, 7, copied))
+    assert [type(event) for event in run.written] == [StepCommitted]
+    journal.save(Snapshot(Point(7, 7), None, best=True))
+
+    saved = run.written[-1]
+    assert (saved.step, saved.blocked_s, saved.num_bytes, saved.best) == (7, 0.25, 100, True)
+
+
+def test_a_new_round_forgets_what_was_not_written(run):
+    journal = Journal(run)
+
+    journal.take(report(1, 2))
+    journal.restart(SimpleNamespace(step=1))
+    assert (journal.known, journal.step) == (None, 1)
+    journal.take(report(1, 1))
+    journal.write_steps(now=True)
+
+    assert [event.step for event in run.written] == [1]
+    assert run.shown[-1][0] == 42

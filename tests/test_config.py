@@ -1,0 +1,124 @@
+"""A config file of a person's: values as attributes, and errors that know file and line."""
+
+import copy
+import pickle
+
+import pytest
+
+from elasticdl.config import ConfigStruct, read_config
+from elasticdl.errors import DefinitionError
+
+TEXT = """\
+batch_size: 8  # required
+data_loader_class: dataset.DataLoaderTF
+
+data_loader:
+  shuffle: True
+  folders: [train, more]
+export:
+  metric: "val_loss"
+  best: {mode: min}
+"""
+
+
+@pytest.fixture
+def config():
+    return read_config(TEXT, "runs/first/config.yaml", optional=["seed", "batch_size"])
+
+
+def test_values_are_attributes_and_sections_are_nested(config):
+    assert config.batch_size == 8
+    assert config.data_loader.shuffle is True
+    assert config.data_loader.folders == ["train", "more"]
+    assert config.export.best.mode == "min"
+
+
+def test_a_key_that_may_be_left_out_is_none(config):
+    assert config.seed is None
+    assert "seed" not in config
+
+
+def test_what_is_missing_is_said_with_its_place_and_the_nearest_name(config):
+    with pytest.raises(DefinitionError) as raised:
+        _ = config.data_loader.shufle
+
+    assert str(raised.value) == (
+        "runs/first/config.yaml:4: data_loader has no key 'shufle'. "
+        "Did you mean shuffle (runs/first/config.yaml:5)?"
+    )
+
+
+def test_what_has_no_near_name_is_said_with_those_there_are(config):
+    with pytest.raises(AttributeError, match=r"^runs/first/config.yaml: the config has no key 'x'"):
+        _ = config.x
+    with pytest.raises(AttributeError, match="It has metric, best. Add it."):
+        _ = config.export.folder
+    assert not hasattr(config, "x")
+    assert getattr(config, "x", 3) == 3
+
+
+def test_keys_know_their_lines(config):
+    assert config.where("batch_size") == "runs/first/config.yaml:1"
+    assert config.export.best.where("mode") == "runs/first/config.yaml:9"
+    assert config.export.where() == "runs/first/config.yaml:7"
+
+
+def test_it_is_values_for_whoever_wants_them(config):
+    assert config.flat() == {
+        "batch_size": 8,
+        "data_loader_class": "dataset.DataLoaderTF",
+        "data_loader.shuffle": True,
+        "data_loader.folders": ["train", "more"],
+        "export.metric": "val_loss",
+        "export.best.mode": "min",
+    }
+    assert ConfigStruct(config.to_dict()) == config
+    assert vars(config).keys() == set(config) == config.to_dict().keys()
+
+
+def test_values_can_be_set_in_a_notebook(config):
+    config.data_loader.shuffle = False
+    config.more = 1
+
+    assert not config.data_loader.shuffle
+    assert config.get("more") == 1
+    assert config.get("less", 2) == 2
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_it_travels_with_its_lines(config, again):
+    there = again(config)
+
+    assert there == config
+    assert there.seed is None
+    assert there.export.where("metric") == "runs/first/config.yaml:8"
+
+
+def test_sections_can_share_what_an_anchor_names():
+    config = read_config(
+        "small: &small {units: 8, rate: 0.1}\nbig:\n  <<: *small\n  units: 512\n", "c.yaml"
+    )
+
+    assert config.big.to_dict() == {"units": 512, "rate": 0.1}
+    assert config.big.where("units") == "c.yaml:4"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "c.yaml is empty"),
+        ("# nothing\n", "c.yaml is empty"),
+        ("- `batch_size`: 8", "c.yaml:1: this is not YAML"),
+        ("- batch_size: 8\n- epochs: 1", "c.yaml:1: this is a list, not `key: value` lines"),
+        ("batch_size", "c.yaml:1: this is a single value"),
+        ("a: 1\nb: [1", "c.yaml:2: this is not YAML"),
+        ("a: 1\nb:\n  c: 1\n  c: 2", "c.yaml:4: the key 'c' is there twice, first on line 3"),
+        ("a:\n  1: one", "c.yaml:2: the key '1' is not a name"),
+        ("a: !!python/object/apply:os.getcwd []", "c.yaml:1: this is not YAML"),
+    ],
+)
+def test_what_is_no_config_is_said_with_its_line(text, said):
+    with pytest.raises(DefinitionError) as raised:
+        read_config(text, "c.yaml")
+
+    assert str(raised.value).startswith(said)
