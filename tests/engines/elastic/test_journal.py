@@ -23,7 +23,8 @@ class Run:
             advanced=lambda done, details: self.shown.append((done, details)),
             note=lambda text: None,
         )
-        self.store = SimpleNamespace(save=lambda checkpoint, best: SavedCheckpoint(7, 100, 0.0, 0.0))
+        saved = SavedCheckpoint(step=7, num_bytes=100, write_s=0.0, blocked_s=0.0)
+        self.store = SimpleNamespace(save=lambda checkpoint, best: saved)
         self.material = SimpleNamespace(
             job=Job("train", "data", "out"), source=SimpleNamespace(num_records=100)
         )
