@@ -1,6 +1,7 @@
 """Run benchmarks by name, all without one."""
 
 import importlib
+import signal
 import sys
 
 from benchmarks.record import keep
@@ -18,6 +19,8 @@ ALL = [
 
 
 def main(names):
+    # A shell lets its background processes ignore Ctrl-C, which is how trainings are ended here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in names or ALL:
         print(f"== {name}")
         keep(name, importlib.import_module(f"benchmarks.{name}").run())
