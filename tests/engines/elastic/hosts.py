@@ -128,10 +128,12 @@ class Host:
         return found
 
     def kill(self, name=None):
-        """Send SIGKILL to the processes of this name, or to all."""
-        for process in self.processes(name):
+        """Kill the processes of this name, or all; return when they are gone."""
+        killed = self.processes(name)
+        for process in killed:
             with contextlib.suppress(psutil.Error):
                 process.kill()
+        psutil.wait_procs(killed, timeout=_PATIENCE_S)
 
     def has(self, pid):
         """Return whether a process runs whose number on the host is this."""
