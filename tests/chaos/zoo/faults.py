@@ -61,8 +61,8 @@ def _too_far(piece, row):
     return row
 
 
-def _look_away(folder):
-    judge = agreement.judge
+def blind(judge):
+    """Return a `judge` that does not see lineages."""
 
     def judge_blindly(table, slot, mine):
         at = 0
@@ -72,7 +72,11 @@ def _look_away(folder):
             at += num_limbs
         return judge(table, slot, replace(mine, lineage=0))
 
-    committer.judge = judge_blindly
+    return judge_blindly
+
+
+def _look_away(folder):
+    committer.judge = blind(agreement.judge)
 
 
 def _fork(folder):

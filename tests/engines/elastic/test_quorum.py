@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.chaos.zoo.faults import blind
 from tests.engines.elastic.counting import CountingTrainer, batch_of
 
 from elasticdl.engines.elastic import agreement, committer, transport
@@ -354,16 +355,7 @@ def test_a_silent_fork_is_found_and_heals_to_the_lowest_slots_history(lighthouse
 
 def test_without_lineages_a_silent_fork_stays_unnoticed(lighthouse, monkeypatch):
     """What the test above is worth: with the check switched off the same fork ends otherwise."""
-
-    def judge_blindly(table, slot, mine):
-        at = 0
-        for name, num_limbs in agreement._LIMBS.items():
-            if name == "lineage":
-                table[:, at : at + num_limbs] = 0
-            at += num_limbs
-        return agreement.judge(table, slot, replace(mine, lineage=0))
-
-    monkeypatch.setattr(committer, "judge", judge_blindly)
+    monkeypatch.setattr(committer, "judge", blind(agreement.judge))
     fork = Fork(lighthouse, alone=0, max_steps=FORK_AT + 4)
     workers = fork.workers
 
