@@ -233,8 +233,7 @@ class Storm(Training):
         """Assert it by the weights of every replica at every epoch's end, besides."""
         wrong = [told for told in self.replicas() if told["wrong"]]
         assert not wrong, f"{wrong[:3]}\n{self.diagnosis()}"
-        # Who went on where nobody held what was told may have come further, and was given up.
-        assert {told["epoch"] for told in self.replicas()} >= set(range(num_epochs))
+        assert {told["epoch"] for told in self.replicas()} == set(range(num_epochs))
         super().assert_each_record_counts(num_epochs)
 
 

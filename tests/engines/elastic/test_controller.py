@@ -1,4 +1,7 @@
-"""The user's code raises; `tests/chaos/test_storm.py` kills workers and the driver."""
+"""The user's code raises, a worker falls silent; `tests/chaos/` kills workers and the driver."""
+
+import os
+import signal
 
 import pytest
 from tests.engines.elastic.training import MINIBATCH_SIZE, Training, counting_and, write_numbers
@@ -36,3 +39,18 @@ def test_an_error_in_the_users_function_ends_the_job_at_once(numbers, tmp_path):
     assert "ZeroDivisionError: record 700 is odd" in told
     assert str(model) in told
     assert "records 512 to 999" in told
+
+
+def test_nobody_waits_for_a_silent_worker_that_alone_has_what_was_told(numbers, tmp_path):
+    slowly = arguments(numbers, "--num_workers=1..2", "--num_epochs=8", "--params=pause_s=0.05")
+
+    with Training(tmp_path / "out", slowly) as training:
+        training.wait_for_workers(2)
+        training.wait_for(lambda: training.events("step_committed"), "steps")
+        silent, dead = training.workers().values()
+        os.kill(silent, signal.SIGSTOP)
+        os.kill(dead, signal.SIGKILL)
+        training.wait_for(lambda: "not in any worker's history" in training.log(), "a new round")
+        training.wait_for_the_end()
+
+    training.assert_each_record_counts(8)

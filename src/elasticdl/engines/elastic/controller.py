@@ -67,6 +67,8 @@ _TIDYING_S = 2.0
 # Ray needs a moment to place a process where there is room.
 _PLACING_S = 2.0
 _HANG_TIMEOUT_S = 120.0
+# Who was silent for so long while others committed steps was left out of them.
+_LEFT_OUT_S = 10.0
 _PATIENCE_AT_THE_END_S = 60.0
 
 
@@ -125,6 +127,15 @@ class _Process:
     started_s: float = field(default_factory=time.monotonic)
     heard_s: float = field(default_factory=time.monotonic)
     report: Report | None = None
+
+    def silent_s(self, now: float) -> float:
+        """Return for how long it has owed an answer."""
+        return now - self.heard_s if self.question is not None else 0.0
+
+    def carries_on(self, now: float) -> bool:
+        """Return whether it has the history that was told, and takes part in what comes of it."""
+        told = self.report is not None and self.report.continues
+        return told and self.silent_s(now) < _LEFT_OUT_S
 
 
 class _Controller:
@@ -244,7 +255,7 @@ class _Controller:
             process.incarnation,
             process.state,
             process.slot,
-            silent_s=now - process.heard_s if process.question and process.is_placed else 0.0,
+            silent_s=process.silent_s(now) if process.is_placed else 0.0,
             stuck_s=report.doing_s if report is not None and stuck else 0.0,
             machine_goes=self._goes(process),
             waits_for_room=not process.is_placed and now - process.started_s > _PLACING_S,
@@ -356,6 +367,10 @@ class _Controller:
         if done:
             # All that has come by now.
             done, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
+        now = time.monotonic()
+        for answer in done:
+            # All of them before any is acted upon: silence must be the worker's, not ours.
+            waiting[answer][0].heard_s = now
         for answer in done:
             process, kind = waiting[answer]
             if process in self._processes:
@@ -378,7 +393,6 @@ class _Controller:
                 )
 
     def _hear(self, process: _Process, kind: str, answer: Any) -> None:
-        process.heard_s = time.monotonic()
         try:
             value = ray.get(answer)
         except ray.exceptions.RayTaskError as error:
@@ -424,9 +438,9 @@ class _Controller:
     def _take_report(self, process: _Process, report: Report) -> None:
         if not report.continues:
             # It has joined a moment ago, or its history is not the one that was told.
-            others = [p.report for p in self._training() if p is not process]
-            if not any(other is not None and other.continues for other in others) and (
-                report.point.num_commits > 0
+            now = time.monotonic()
+            if report.point.num_commits > 0 and not any(
+                other.carries_on(now) for other in self._training()
             ):
                 self._new_round("What was told is not in any worker's history")
             return
