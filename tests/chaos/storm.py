@@ -21,6 +21,7 @@ ZOO = Path(__file__).parent / "zoo"
 # A heal, or a first trace, is had by having somebody killed.
 NEEDS_A_JOIN = {"tracing", "serving", "fetching", "healed"}
 DRIVER, ELSEWHERE, PAUSED = "driver", "elsewhere", "paused"
+FORKED = "elasticdl.engines.elastic.fork_server"
 # What was to happen in a join may have been overtaken by another death.
 _JOIN_AGAIN_S = 30.0
 # The driver tells what happened within two seconds; an epoch at the storm's pace takes one.
@@ -244,7 +245,8 @@ def _slots_of(event):
 def _is_a_worker(pid):
     """Return whether it lives; numbers of processes come around again, and others need theirs."""
     try:
-        return any(part.startswith("ray::") for part in psutil.Process(pid).cmdline())
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and FORKED in process.cmdline()
     except psutil.Error:
         return False
 

@@ -30,6 +30,16 @@ class Batch:
     num_examples: int
 
 
+def repeated(batch: Batch, num_examples: int) -> Batch:
+    """Return a batch of so many examples: those of another, again and again."""
+    rows = np.arange(num_examples) % batch.num_examples
+
+    def take(array: Any) -> Any:
+        return array[rows]
+
+    return Batch(map_arrays(take, batch.features), map_arrays(take, batch.labels), num_examples)
+
+
 def map_arrays(function: Callable[[Any], Any], tree: Arrays) -> Arrays:
     """Return the same nesting with `function` applied to every array in it."""
     if tree is None:

@@ -102,7 +102,7 @@ class Loop:
     accumulator: Accumulator | None = None
 
     def __post_init__(self) -> None:
-        self._begun = False
+        self._begun = self._joins = False
         self._hooks_state: Mapping[str, Any] | None = None
         self._feed: Prefetch[FedBatch] | None = None
         self._group: list[FedBatch] = []
@@ -151,7 +151,7 @@ class Loop:
         """
         slots = self.slots
         self.join(checkpoint)
-        self.slots = slots
+        self.slots, self._joins = slots, False
         self.place = self.place.without_slots()
 
     def join(self, checkpoint: Checkpoint) -> None:
@@ -171,7 +171,7 @@ class Loop:
         if self._begun:
             self.trainer.hooks.load_state(self._hooks_state)
         self._forget_the_past()
-        self._group = []
+        self._group, self._joins = [], True
         self.close_feed()
 
     # --- the loop -------------------------------------------------------------------------
@@ -271,7 +271,11 @@ class Loop:
 
     def _advance(self) -> None:
         hooks, stop = self.trainer.hooks, self._ends()
-        if not self._group and not stop:
+        if self._joins:
+            # The others have computed theirs, and would wait for the first of this process.
+            self._joins = False
+            self._open_feed()
+        elif not self._group and not stop:
             self._group = self._next_group()
             if hooks.observes_batches and self._group:
                 hooks.batch_begin(self._group[0].number)
@@ -330,10 +334,7 @@ class Loop:
         """Return a feed whose next batch is that of the ledger."""
         for feed in (self._feed, None):
             if feed is None:
-                self.close_feed()
-                # Who has just joined is not yet among those of the last commit.
-                batches = self.open_feed(self.place.ledger, {*self.slots, self.slot})
-                feed = self._feed = Prefetch(batches, _size_of)  # noqa: PLW2901
+                feed = self._open_feed()  # noqa: PLW2901
             following = feed.peek()
             if following is not None and (following.epoch, following.shard, following.number) == (
                 self.place.ledger.epoch,
@@ -342,6 +343,13 @@ class Loop:
             ):
                 return feed
         raise RuntimeError(f"The feed and the ledger disagree: {following}, {piece}")
+
+    def _open_feed(self) -> Prefetch[FedBatch]:
+        self.close_feed()
+        # Who has just joined is not yet among those of the last commit.
+        batches = self.open_feed(self.place.ledger, {*self.slots, self.slot})
+        self._feed = Prefetch(batches, _size_of)
+        return self._feed
 
     def _group_limit(self, batch: Batch) -> int:
         if self.trainer.hooks.observes_batches:

@@ -69,6 +69,13 @@ def _trainer_class(definition: ModelDefinition) -> Callable[..., Trainer]:
     )
 
 
+def modules_of(framework: str) -> Sequence[str]:
+    """Return the modules that training with a framework imports, sooner or later."""
+    # PyTorch imports its compiler when an optimizer is made: 1.2 s.
+    later = {"torch": ["torch._dynamo"]}
+    return [f"elasticdl.training.{framework}", *later.get(framework, ())]
+
+
 def quiet_frameworks() -> None:
     """Let frameworks be silent and leave the processors to others, once somebody imports them.
 

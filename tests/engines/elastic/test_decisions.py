@@ -112,6 +112,13 @@ def test_a_spare_takes_the_place_of_one_that_is_gone_and_is_itself_replaced():
     assert actions == [Start(1), Assign(4, 1)]
 
 
+def test_a_spare_is_started_when_nobody_is_waited_for():
+    joining = training(4, 1, joins=True)
+
+    assert decide(fleet(training(1, 0), joining, training(3, 2), num_spares=1)) == []
+    assert decide(fleet(training(1, 0), joining, num_spares=1)) == [Start(1)]
+
+
 def test_of_two_spares_the_older_goes_first():
     actions = decide(fleet(training(1, 0), training(3, 2), ready(6), ready(5), num_spares=2))
 

@@ -8,10 +8,13 @@ session.py     a trained model kept open in a worker, range after range
 board.py       what the jobs of a cluster wait for
 controller.py  the driver: starts workers, watches them, writes what they tell
 placement.py   where the processes are: Ray here, or a cluster
+fork_server.py processes that need not import the frameworks
+worker_process.py  a worker in such a process, called from Ray's
 worker.py      one worker: prepares itself, runs the loop, answers the controller
 committer.py   a step of the loop, agreed upon by all workers
 quorum.py      all that touches torchft
 transport.py   a state on its way from one worker to another
+journal.py     what the driver writes down
 reports.py     what a worker has to tell, kept until the driver has it
 pace.py        how soon silence is taken for death
 """

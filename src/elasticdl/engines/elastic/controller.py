@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +49,9 @@ from elasticdl.engines.elastic.placement import (
     here,
     machines_that_go,
 )
-from elasticdl.engines.elastic.worker import Assignment, Failure, Identity, Start
+from elasticdl.engines.elastic.reports import Snapshot
+from elasticdl.engines.elastic.worker import Assignment, Failure, Identity, Left, Start
+from elasticdl.engines.elastic.worker_process import Died
 from elasticdl.engines.interrupts import Interrupts
 from elasticdl.engines.run import Run, Trained
 from elasticdl.errors import TrainingError
@@ -63,7 +66,6 @@ _REPORT_INTERVAL_S = 0.3
 _CLUSTER_INTERVAL_S = 1.0
 _CHECKPOINT_INTERVAL_S = 30.0
 _CHECKPOINT_INTERVAL_BEFORE_A_LOSS_S = 3.0
-_TIDYING_S = 2.0
 # Ray needs a moment to place a process where there is room.
 _PLACING_S = 2.0
 _HANG_TIMEOUT_S = 120.0
@@ -144,12 +146,15 @@ class _Controller:
     def __init__(self, run: Run, workers: Workers, lighthouse: Any, pace: Pace) -> None:
         self._run, self._workers, self._lighthouse = run, workers, lighthouse
         self._processes: list[_Process] = []
+        # Dead ones whose actors stand ready to start another.
+        self._vacant: list[_Process] = []
         self._neighbours = None
         if workers.ray_address is not None:
             name = f"{run.folder.uri}#{run.generation}"
             self._neighbours = Neighbours(name, workers.priority)
         self._machines_that_go: Collection[str] = ()
         self._looked_around_s = 0.0
+        self._run_id = uuid.uuid4().hex[:12]
         self._num_started = 0
         self._fruitless = 0
         self._checkpoint = run.checkpoint
@@ -169,6 +174,7 @@ class _Controller:
                 code=_code_of(run),
                 num_slots=workers.max,
                 num_threads=max(1, num_cpus // workers.max) if workers.ray_address is None else 1,
+                framework=run.material.definition.framework,
                 pace=pace,
             )
         )
@@ -210,12 +216,9 @@ class _Controller:
                 )
 
     def close(self) -> None:
-        tidied = [ask(process.actor.tidy) for process in self._processes if process.is_placed]
-        if tidied:
-            ray.wait(tidied, num_returns=len(tidied), timeout=_TIDYING_S)
-        for process in self._processes:
+        for process in [*self._processes, *self._vacant]:
             _kill(process)
-        self._processes = []
+        self._processes, self._vacant = [], []
 
     def _fleet(self) -> Fleet:
         now = time.monotonic()
@@ -247,6 +250,10 @@ class _Controller:
             num_placed = sum(process.is_placed for process in self._processes)
             num_missing = max(0, self._workers.max - num_placed)
         self._neighbours.tell(num_missing)
+        for process in self._vacant.copy():
+            if self._neighbours.wait or self._goes(process):
+                self._vacant.remove(process)
+                _kill(process)
 
     def _member(self, process: _Process, now: float) -> Member:
         report = process.report
@@ -259,6 +266,7 @@ class _Controller:
             stuck_s=report.doing_s if report is not None and stuck else 0.0,
             machine_goes=self._goes(process),
             waits_for_room=not process.is_placed and now - process.started_s > _PLACING_S,
+            joins=process.state is State.TRAINING and not process.carries_on(now),
         )
 
     def _goes(self, process: _Process) -> bool:
@@ -271,7 +279,11 @@ class _Controller:
 
     def _start(self) -> None:
         self._num_started += 1
-        actor = WorkerActor.remote(self._assignment)
+        if self._vacant:
+            # A second sooner than a new one, most of it time of a core.
+            actor = self._vacant.pop().actor
+        else:
+            actor = WorkerActor.remote(self._run_id, self._assignment)
         process = _Process(self._num_started, actor)
         process.work = actor.prepare.remote()
         self._processes.append(process)
@@ -287,7 +299,7 @@ class _Controller:
             ray.get(self._lighthouse),
             self._checkpoint,
         )
-        process.work = process.actor.run.remote(start)
+        process.work = process.actor.call.remote("run", start)
         self._begun, self._fruitless = True, 0
         assert process.identity is not None  # noqa: S101 - it is ready
         self._run.events.write(
@@ -308,15 +320,18 @@ class _Controller:
         self._last_holder[slot] = process.incarnation
 
     def _end(self, process: _Process, reason: str) -> None:
-        """Forget a process that is dead, or that we have given up."""
+        """End a process that we have given up, or whose actor is dead."""
         _kill(process)
+        self._forget(process, reason)
+
+    def _forget(self, process: _Process, reason: str) -> None:
         self._processes.remove(process)
         if self._snapshot_of is not None and self._snapshot_of[0] is process:
             self._snapshot_of = None
         if process.slot is None or process.state is State.FINISHED:
             return
         for other in self._training():
-            ask(other.actor.lost, process.slot)
+            ask(other.actor, "lost", process.slot)
         self._run.events.write(
             WorkerLeft(
                 step=self._journal.step,
@@ -389,24 +404,35 @@ class _Controller:
                 process.heard_s = max(process.heard_s, now - _REPORT_INTERVAL_S)
                 process.asked_for_events = process is publisher
                 process.question = ask(
-                    process.actor.report, self._journal.known, with_events=process.asked_for_events
+                    process.actor,
+                    "report",
+                    self._journal.known,
+                    with_events=process.asked_for_events,
                 )
 
     def _hear(self, process: _Process, kind: str, answer: Any) -> None:
         try:
             value = ray.get(answer)
-        except ray.exceptions.RayTaskError as error:
-            self._raised(process, error)
-            return
-        except ray.exceptions.OutOfMemoryError:
+        except (ray.exceptions.RayTaskError, ray.exceptions.OutOfMemoryError):
             raise
         except ray.exceptions.RayError as error:
             self._fruitless += process.state is State.STARTING
             self._end(process, f"died ({type(error).__name__})")
             return
         process.is_placed = True
-        if isinstance(value, Failure):
-            raise value.to_error()
+        match value:
+            case Failure():
+                raise value.to_error()
+            case Left():
+                self._end(process, f"left ({value.reason})")
+            case Died():
+                self._fruitless += process.state is State.STARTING
+                self._forget(process, "died")
+                self._vacant.append(process)
+            case _:
+                self._take(process, kind, value)
+
+    def _take(self, process: _Process, kind: str, value: Any) -> None:
         match kind:
             case "question":
                 process.question, process.report = None, value
@@ -420,15 +446,6 @@ class _Controller:
                 process.work, process.state, process.identity = None, State.READY, value
             case _:
                 process.work, process.state = None, State.FINISHED
-
-    def _raised(self, process: _Process, error: ray.exceptions.RayTaskError) -> None:
-        name = type(error.cause).__name__ if error.cause is not None else type(error).__name__
-        if name in {"SupersededError", "TimeoutError"}:
-            self._end(process, f"left ({name})")
-            return
-        raise TrainingError(
-            f"Worker {process.slot} raised, which it should not:\n{error}"
-        ) from error
 
     def _publisher(self) -> _Process | None:
         """Return who hands out the events: the lowest slot whose worker answers."""
@@ -449,11 +466,11 @@ class _Controller:
         self._journal.take(report)
         if report.has_snapshot and self._snapshot_of is None:
             # The events before it are told by now.
-            answer = ask(process.actor.take_snapshot, report.confirmed)
+            answer = ask(process.actor, "take_snapshot", report.confirmed)
             self._snapshot_of = (process, answer)
         elif self._checkpoint_is_due():
             self._last_checkpoint_s = time.monotonic()
-            ask(process.actor.request_snapshot)
+            ask(process.actor, "request_snapshot")
 
     def _checkpoint_is_due(self) -> bool:
         if self._run.material.job.training.checkpoint_steps:
@@ -471,11 +488,14 @@ class _Controller:
         for process in finished:
             try:
                 report = ray.get(
-                    ask(process.actor.report, self._journal.known, with_events=True),
+                    ask(process.actor, "report", self._journal.known, with_events=True),
                     timeout=_PATIENCE_AT_THE_END_S,
                 )
-                final = ray.get(ask(process.actor.final), timeout=_PATIENCE_AT_THE_END_S)
+                final = ray.get(ask(process.actor, "final"), timeout=_PATIENCE_AT_THE_END_S)
             except ray.exceptions.RayError:
+                self._end(process, "died")
+                continue
+            if not isinstance(final, Snapshot):
                 self._end(process, "died")
                 continue
             if not report.continues:
@@ -494,7 +514,7 @@ class _Controller:
         if publisher is None:
             return
         with contextlib.suppress(ray.exceptions.RayError):
-            ray.get(ask(publisher.actor.request_snapshot), timeout=5)
+            ray.get(ask(publisher.actor, "request_snapshot"), timeout=5)
             deadline = time.monotonic() + 15
             before = self._run.store.steps()
             while time.monotonic() < deadline and self._run.store.steps() == before:

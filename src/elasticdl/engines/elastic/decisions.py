@@ -45,6 +45,7 @@ class Member:
         stuck_s: How long it has been computing on one batch, in seconds.
         machine_goes: Its machine is about to be taken away.
         waits_for_room: It has no place yet, for there is none.
+        joins: It trains under a slot, and has not made a step with the others yet.
     """
 
     incarnation: int
@@ -54,6 +55,7 @@ class Member:
     stuck_s: float = 0.0
     machine_goes: bool = False
     waits_for_room: bool = False
+    joins: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,9 @@ def decide(fleet: Fleet) -> list[Action]:
     if fleet.fruitless_starts >= _MAX_FRUITLESS_STARTS and not num_training:
         return [GiveUp(f"{fleet.fruitless_starts} workers in a row died before they could train.")]
     most = _most_workers(fleet)
-    wanted = most if fleet.make_room else most + fleet.num_spares
+    # To start a process takes a second of a core, which those that wait for who joins need more.
+    is_busy = fleet.make_room or any(member.joins for member in members)
+    wanted = most if is_busy else most + fleet.num_spares
     # Those whose machine goes are replaced while they still train.
     missing = wanted - sum(not member.machine_goes for member in members)
     if missing > 0:

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from elasticdl.engines.elastic.worker import Failure, Identity, Worker
+from elasticdl.engines.elastic.worker import Identity
+from elasticdl.engines.elastic.worker_process import WorkerProcess
 from elasticdl.errors import UsageError
 
 if TYPE_CHECKING:
     from elasticdl.engines.elastic.pace import Pace
+    from elasticdl.engines.elastic.worker import Assignment, Failure
+    from elasticdl.engines.elastic.worker_process import Died
     from elasticdl.job import Workers
 
 _LOCALHOST = "127.0.0.1"
@@ -36,15 +39,18 @@ class LighthouseProcess:
         return self._lighthouse.address
 
 
-class PlacedWorker(Worker):
+class PlacedWorker(WorkerProcess):
     """A worker that knows where Ray has put it."""
 
-    def prepare(self) -> Identity | Failure:
-        """See `Worker`."""
+    def __init__(self, run_id: str, assignment: Assignment) -> None:
+        self._node = ray.get_runtime_context().get_node_id()
+        # Several nodes may be on one machine.
+        super().__init__(assignment, f"{run_id}-{self._node[:8]}")
+
+    def prepare(self) -> Identity | Failure | Died:
+        """See `WorkerProcess`."""
         made = super().prepare()
-        if isinstance(made, Failure):
-            return made
-        return replace(made, node=ray.get_runtime_context().get_node_id())
+        return replace(made, node=self._node) if isinstance(made, Identity) else made
 
 
 LighthouseActor: Any = ray.remote(num_cpus=0, max_restarts=0)(LighthouseProcess)
@@ -60,9 +66,9 @@ def here() -> Any:
     return NodeAffinitySchedulingStrategy(node, soft=False)
 
 
-def ask(method: Any, *args: Any, **named: Any) -> Any:
+def ask(actor: Any, method: str, *args: Any, **named: Any) -> Any:
     """Call a worker's method beside what it is doing; returns the answer to come."""
-    return method.options(concurrency_group="watch").remote(*args, **named)
+    return actor.call.options(concurrency_group="watch").remote(method, *args, **named)
 
 
 def machines_that_go() -> Collection[str]:

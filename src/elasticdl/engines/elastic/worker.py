@@ -4,23 +4,24 @@
     run(...)    take a slot, join the others, train to the end
     report(...) answer the controller from a second thread, whatever the first one does
 
-A Ray actor in the product; in tests also a plain object in a process of its own.
+Whatever ends it is returned, since exceptions do not travel well between processes.
 
-Callers: `controller.py`.
+Callers: `worker_process.py`; there its methods are called by the controller.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from elasticdl import errors
+from elasticdl.data.batch import repeated
 from elasticdl.engines.elastic import transport
 from elasticdl.engines.elastic.agreement import first_lineage
 from elasticdl.engines.elastic.committer import ElasticCommitter, SupersededError
@@ -51,6 +52,7 @@ class Assignment:
         code: The user's code: path within the zoo -> content; None where it is installed.
         num_slots: Most workers there can be.
         num_threads: Threads a worker computes with.
+        framework: What the model is made with.
         pace: How soon silence is taken for death.
     """
 
@@ -60,6 +62,7 @@ class Assignment:
     code: Mapping[str, bytes] | None
     num_slots: int
     num_threads: int
+    framework: str
     pace: Pace
 
 
@@ -100,8 +103,19 @@ class Identity:
 
 
 @dataclass(frozen=True)
+class Left:
+    """It ended because it is not wanted any more, or nobody is there; others go on.
+
+    Attributes:
+        reason: Name of the exception it was.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Failure:
-    """An error that ends the job, as a value: exceptions do not travel well.
+    """An error that ends the job, as a value.
 
     Attributes:
         kind: Name of a class in `errors`, or of another exception.
@@ -138,7 +152,6 @@ class Worker:
         self._history: History | None = None
         self._committer: ElasticCommitter | None = None
         self._slots_lost: list[int] = []
-        self._folder = TemporaryDirectory(prefix="elasticdl-worker-")
 
     # --- in the main thread ------------------------------------------------------------------
 
@@ -150,16 +163,68 @@ class Worker:
             return self._failure(error)
         return Identity(socket.gethostname(), os.getpid())
 
-    def run(self, start: Start) -> Failure | None:
+    def run(self, start: Start) -> Failure | Left | None:
         """Train under a slot to the end of the job.
 
         Returns:
-            The error that ends the job; None if it is done.
-
-        Raises:
-            SupersededError: A younger process has the slot.
-            RuntimeError, TimeoutError: The driver is gone.
+            The error that ends the job; that it left, since a younger process has the slot or the
+            driver is gone; None if it is done.
         """
+        try:
+            self._train(start)
+        except ElasticDLError as error:
+            return self._failure(error)
+        except (SupersededError, TimeoutError) as error:
+            return Left(type(error).__name__)
+        return None
+
+    # --- in threads of their own -------------------------------------------------------------
+
+    def report(self, known: Point | None, *, with_events: bool) -> Report | None:
+        """Tell how far it is; None before it has a slot.
+
+        Args:
+            known: Up to where the controller has the events.
+            with_events: Whether to hand out those that follow.
+        """
+        if self._history is None or self._snapshots is None or self._loop is None:
+            return None
+        assert self._committer is not None  # noqa: S101 - prepared
+        continues, confirmed, events = self._history.since(known)
+        return Report(
+            point=self._history.point,
+            confirmed=confirmed,
+            continues=continues,
+            events=events if with_events else (),
+            slots=self._committer.slots,
+            step=self._loop.trainer.step,
+            has_snapshot=self._snapshots.first_confirmed(confirmed) is not None,
+            doing=self._committer.doing,
+            doing_s=time.monotonic() - self._committer.doing_since_s,
+        )
+
+    def request_snapshot(self) -> None:
+        """Copy the state after the next commit."""
+        if self._snapshots is not None:
+            self._snapshots.requested = True
+
+    def take_snapshot(self, confirmed: Point) -> Snapshot | None:
+        """Return the oldest checkpoint that is confirmed, once."""
+        return None if self._snapshots is None else self._snapshots.take(confirmed)
+
+    def final(self) -> Snapshot:
+        """Return the state after the last step."""
+        assert self._loop is not None  # noqa: S101 - `run` has returned
+        assert self._history is not None  # noqa: S101 - `run` has returned
+        return Snapshot(self._history.point, self._loop.checkpoint(), best=False)
+
+    def lost(self, slot: int) -> None:
+        """Hear that a slot's worker is dead."""
+        self._slots_lost.append(slot)
+
+    # --- the rest ----------------------------------------------------------------------------
+
+    def _train(self, start: Start) -> None:
         from elasticdl.engines.elastic.quorum import Quorum  # noqa: PLC0415 - torch after threads
 
         material, committer = self._material, self._committer
@@ -226,63 +291,10 @@ class Worker:
         self._history, self._snapshots, self._loop = history, snapshots, loop
         try:
             loop.run()
-        except ElasticDLError as error:
-            return self._failure(error)
         except SupersededError:
             quorum.close()
             raise
         history.finish()
-        return None
-
-    # --- in threads of their own -------------------------------------------------------------
-
-    def report(self, known: Point | None, *, with_events: bool) -> Report | None:
-        """Tell how far it is; None before it has a slot.
-
-        Args:
-            known: Up to where the controller has the events.
-            with_events: Whether to hand out those that follow.
-        """
-        if self._history is None or self._snapshots is None or self._loop is None:
-            return None
-        assert self._committer is not None  # noqa: S101 - prepared
-        continues, confirmed, events = self._history.since(known)
-        return Report(
-            point=self._history.point,
-            confirmed=confirmed,
-            continues=continues,
-            events=events if with_events else (),
-            slots=self._committer.slots,
-            step=self._loop.trainer.step,
-            has_snapshot=self._snapshots.first_confirmed(confirmed) is not None,
-            doing=self._committer.doing,
-            doing_s=time.monotonic() - self._committer.doing_since_s,
-        )
-
-    def request_snapshot(self) -> None:
-        """Copy the state after the next commit."""
-        if self._snapshots is not None:
-            self._snapshots.requested = True
-
-    def take_snapshot(self, confirmed: Point) -> Snapshot | None:
-        """Return the oldest checkpoint that is confirmed, once."""
-        return None if self._snapshots is None else self._snapshots.take(confirmed)
-
-    def final(self) -> Snapshot:
-        """Return the state after the last step."""
-        assert self._loop is not None  # noqa: S101 - `run` has returned
-        assert self._history is not None  # noqa: S101 - `run` has returned
-        return Snapshot(self._history.point, self._loop.checkpoint(), best=False)
-
-    def lost(self, slot: int) -> None:
-        """Hear that a slot's worker is dead."""
-        self._slots_lost.append(slot)
-
-    def tidy(self) -> None:
-        """Remove what lies on the disk: this process is going to be ended."""
-        self._folder.cleanup()
-
-    # --- the rest ----------------------------------------------------------------------------
 
     def _tell_lost(self) -> None:
         while self._slots_lost:
@@ -296,7 +308,7 @@ class Worker:
         assignment = self._assignment
         code = None
         if assignment.code is not None:
-            code = Path(self._folder.name, "zoo")
+            code = Path(tempfile.mkdtemp(), "zoo")
             for name, content in assignment.code.items():
                 file = code / name
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -307,9 +319,11 @@ class Worker:
         )[0]
         self._trainer = self._material.create_trainer()
         self._accumulator = self._material.create_accumulator(self._trainer)
+        # As many as will come: kernels are chosen, and their memory taken, for a size.
+        example = repeated(self._material.example(), assignment.plan.minibatch_size)
         self._committer = ElasticCommitter(
             self._trainer,
-            self._material.example(),
+            example,
             evaluates=self._material.validation is not None,
             num_slots=assignment.num_slots,
             accumulator=self._accumulator,

@@ -1,0 +1,137 @@
+"""A worker in a process of its own, which is forked where the frameworks are imported already.
+
+    WorkerProcess  --- the methods of `Worker` --->  Worker
+    (an actor of Ray's)                              (the process that trains)
+
+An actor of Ray's cannot be forked, since it has threads. Being two processes, they do not wait
+for each other's interpreter either; and an actor whose worker has died can start the next one.
+
+Ray is not known here. Callers: `placement.py` makes it an actor.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.managers import BaseManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.engines.elastic import fork_server
+from elasticdl.engines.elastic.worker import Failure, Worker
+from elasticdl.training.create import limit_threads, modules_of
+
+if TYPE_CHECKING:
+    from elasticdl.engines.elastic.worker import Assignment, Identity
+
+_WHAT_A_WORKER_IMPORTS = ("elasticdl.engines.elastic.quorum", "elasticdl.engines.elastic.worker")
+
+
+@dataclass(frozen=True)
+class Died:
+    """The answer to each call of a worker whose process is dead."""
+
+
+class WorkerProcess:
+    """See the module.
+
+    Args:
+        assignment: What the worker is to do.
+        name: Whose processes are forked from one server: of one run, on one machine.
+    """
+
+    def __init__(self, assignment: Assignment, name: str) -> None:
+        self._assignment = assignment
+        self._folder = Path(tempfile.gettempdir(), f"elasticdl-{name}")
+        self._worker: Any = None
+        self._lock = threading.Lock()
+
+    def prepare(self) -> Identity | Failure | Died:
+        """Start a process, and let the worker in it prepare itself; once more if it has died."""
+        assignment = self._assignment
+        # The server inherits what they are told by, before it imports the frameworks.
+        limit_threads(assignment.num_threads)
+        modules = [*_WHAT_A_WORKER_IMPORTS, *modules_of(assignment.framework)]
+        try:
+            self._process = fork_server.connect(self._folder, modules)
+        except (OSError, subprocess.SubprocessError) as error:
+            return Failure(
+                "TrainingError", f"{self._folder}: cannot start a process for a worker: {error}"
+            )
+        try:
+            fork_server.fork(self._process, _serve, assignment)
+            address, key = self._process.recv()
+            manager = _Manager(address, key)
+            manager.connect()
+            worker = manager.worker()
+        except (EOFError, OSError):
+            return Died()
+        with self._lock:
+            self._worker = worker
+        prepared: Identity | Failure | Died = self.call("prepare")
+        return prepared
+
+    def call(self, method: str, *args: Any, **named: Any) -> Any:
+        """Call a method of the worker.
+
+        Returns:
+            What it returned; a `Failure` if it raised; None before it is prepared; `Died`.
+        """
+        worker = self._worker
+        if worker is None:
+            return None
+        try:
+            return worker.call(method, *args, **named)
+        except (EOFError, OSError):
+            # What the method raises is returned, so this is of the connection.
+            with self._lock:
+                if self._worker is worker:
+                    self._worker = None
+            return Died()
+
+
+# --- in the worker's process --------------------------------------------------------------------
+
+
+class _Reachable:
+    """A worker as seen from the other process.
+
+    Args:
+        worker: Whose methods are called, each call in a thread of its own.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def call(self, method: str, *args: Any, **named: Any) -> Any:
+        """Call a method; what it raises is returned as a `Failure`, with its traceback."""
+        try:
+            return getattr(self._worker, method)(*args, **named)
+        except Exception:  # noqa: BLE001 - exceptions do not travel well
+            return Failure(
+                "TrainingError", f"A worker raised, which it should not:\n{traceback.format_exc()}"
+            )
+
+
+class _Manager(BaseManager):
+    """The standard library's way to call an object in another process."""
+
+    worker: Callable[[], Any]
+
+
+_Manager.register("worker", exposed=["call"])
+
+
+def _serve(assignment: Assignment, starter: Connection) -> None:
+    worker = _Reachable(Worker(assignment))
+    _Manager.register("worker", lambda: worker, exposed=["call"])
+    key = os.urandom(32)
+    server = _Manager(str(Path(tempfile.gettempdir(), "calls")), key).get_server()
+    starter.send((server.address, key))
+    server.serve_forever()
