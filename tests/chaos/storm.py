@@ -164,7 +164,7 @@ class Storm(Training):
         self.wait_for(is_taken, f"a death at {point!r}")
 
     def hold_one_back(self):
-        """Let one that is started not become ready; called before the training begins."""
+        """Let the next one that is started not become ready."""
         (self._tokens / "holding").touch()
 
     def release(self):

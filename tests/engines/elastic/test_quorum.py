@@ -146,7 +146,9 @@ class Worker:
         self.history.finish()
 
     def _open_feed(self, ledger, slots):
-        piece = ledger.piece_of(self.slot)
+        piece = ledger.deal(slots).piece_of(self.slot)
+        if piece is None:
+            return
         stop = piece.stop or BATCHES_PER_SHARD
         if piece.committed >= stop:
             yield FedBatch(ledger.epoch, piece.shard, piece.committed, None, finished=True)

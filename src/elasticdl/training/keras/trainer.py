@@ -8,8 +8,9 @@ second function whose batch axis is open.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -397,6 +398,16 @@ class KerasTrainer:
         ).get_concrete_function()
         return compiled
 
+    @contextlib.contextmanager
+    def _uncompiled(self) -> Iterator[None]:
+        """Call functions as they are: what is called once is not worth the time to compile it."""
+        eager, compiled = self._eager, self._compiled
+        self._eager, self._compiled = True, {}
+        try:
+            yield
+        finally:
+            self._eager, self._compiled = eager, compiled
+
     # --- the rest ---------------------------------------------------------------------------
 
     def _create_optimizer(self) -> keras.optimizers.Optimizer:
@@ -430,7 +441,8 @@ class KerasTrainer:
 
     def _check_loss_is_a_mean(self, batch: Batch) -> None:
         """Compare a batch with its duplicate: the mean stays, a sum doubles."""
-        outputs = self.predict(batch.features)
+        with self._uncompiled():
+            outputs = self.predict(batch.features)
         twice = map_arrays(lambda a: np.concatenate([a, a]), (outputs, batch.labels))
 
         def loss_of(pair: Any) -> float:

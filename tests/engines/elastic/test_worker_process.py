@@ -1,0 +1,136 @@
+"""A worker in a process of its own: what it returns and raises, that it dies, and another one."""
+
+import os
+import signal
+import threading
+import time
+import uuid
+
+import psutil
+import pytest
+from tests.engines.elastic.training import COUNTING, MINIBATCH_SIZE, counting_and, write_numbers
+
+from elasticdl.engines.elastic.pace import Pace
+from elasticdl.engines.elastic.worker import Assignment, Failure, Identity
+from elasticdl.engines.elastic.worker_process import Died, WorkerProcess
+from elasticdl.engines.run import open_material
+from elasticdl.job import Job, ModelReference, TrainingOptions
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+PACE = Pace(heartbeat_s=0.1, heartbeat_timeout_s=1.0, join_timeout_s=0.5)
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    return write_numbers(tmp_path_factory.mktemp("numbers") / "numbers.recordio")
+
+
+@pytest.fixture(scope="module")
+def name():
+    """All of them fork from one server, as those of a run do."""
+    return uuid.uuid4().hex[:12]
+
+
+@pytest.fixture
+def place(numbers, name):
+    """Return a worker's process that is not started yet, of a model file."""
+
+    def place(model=COUNTING):
+        job = Job(
+            command="train",
+            model=ModelReference(zoo=str(model.parent), model_def=model.stem),
+            data=str(numbers),
+            output="nowhere",
+            training=TrainingOptions(minibatch_size=MINIBATCH_SIZE),
+        )
+        material, metadata = open_material(job)
+        assignment = Assignment(
+            job=job,
+            plan=material.plan,
+            metadata=metadata,
+            code={model.name: model.read_bytes()},
+            num_slots=2,
+            num_threads=1,
+            framework="torch",
+            pace=PACE,
+        )
+        return WorkerProcess(assignment, name)
+
+    return place
+
+
+def test_it_says_where_it_is_and_answers_beside_what_it_does(place):
+    worker = place()
+    assert worker.call("report", None, with_events=False) is None
+
+    identity = worker.prepare()
+
+    assert isinstance(identity, Identity)
+    assert identity.pid != os.getpid()
+    assert psutil.pid_exists(identity.pid)
+    assert worker.call("report", None, with_events=False) is None
+
+
+def test_what_the_user_raises_is_told_with_the_users_file(place, tmp_path):
+    model = counting_and(tmp_path, "def optimizer(parameters):\n    raise ValueError('no idea')\n")
+
+    failure = place(model).prepare()
+
+    assert isinstance(failure, Failure)
+    assert failure.kind == "UserCodeError"
+    assert str(model) in failure.message
+    assert "no idea" in failure.message
+
+
+def test_what_should_not_be_raised_is_told_with_its_traceback(place):
+    worker = place()
+    worker.prepare()
+
+    failure = worker.call("final")
+
+    assert isinstance(failure, Failure)
+    assert "AssertionError" in failure.message
+    assert "worker.py" in failure.message
+
+
+def test_after_a_death_the_next_is_started_in_the_same_place(place):
+    worker = place()
+    first = worker.prepare()
+
+    os.kill(first.pid, signal.SIGKILL)
+
+    assert worker.call("report", None, with_events=False) == Died()
+    # Asked for the one to come, not of the dead one.
+    assert worker.call("report", None, with_events=False) is None
+    second = worker.prepare()
+    assert isinstance(second, Identity)
+    assert second.pid != first.pid
+
+
+WAITS = """
+import os
+import time
+from pathlib import Path
+
+if Path({told!r}).exists():
+    # Not in the driver, which reads this file as well.
+    Path({told!r}).write_text(str(os.getpid()))
+    time.sleep(60)
+"""
+
+
+def test_a_death_while_it_prepares_itself_is_told(place, tmp_path):
+    told = tmp_path / "pid"
+    worker = place(counting_and(tmp_path, WAITS.format(told=str(told))))
+    told.touch()
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(worker.prepare()))
+    thread.start()
+    while not told.read_text():
+        time.sleep(0.05)
+
+    os.kill(int(told.read_text()), signal.SIGKILL)
+    thread.join()
+
+    assert answers == [Died()]
