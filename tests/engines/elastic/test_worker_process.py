@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 import threading
 import time
 import uuid
@@ -134,3 +135,15 @@ def test_a_death_while_it_prepares_itself_is_told(place, tmp_path):
     thread.join()
 
     assert answers == [Died()]
+
+
+def test_a_temporary_folder_with_a_path_too_long_for_sockets_is_named(place, tmp_path, monkeypatch):
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+    failure = place().prepare()
+
+    assert isinstance(failure, Failure)
+    assert str(folder) in failure.message
+    assert "Set TMPDIR" in failure.message

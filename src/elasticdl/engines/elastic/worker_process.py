@@ -62,7 +62,9 @@ class WorkerProcess:
             self._process = fork_server.connect(self._folder, modules)
         except (OSError, subprocess.SubprocessError) as error:
             return Failure(
-                "TrainingError", f"{self._folder}: cannot start a process for a worker: {error}"
+                "TrainingError",
+                f"{self._folder}: cannot start a process for a worker there: {error}. Set TMPDIR to "
+                "a folder that can be written to and has a short path.",
             )
         try:
             fork_server.fork(self._process, _serve, assignment)
@@ -132,6 +134,7 @@ def _serve(assignment: Assignment, starter: Connection) -> None:
     worker = _Reachable(Worker(assignment))
     _Manager.register("worker", lambda: worker, exposed=["call"])
     key = os.urandom(32)
-    server = _Manager(str(Path(tempfile.gettempdir(), "calls")), key).get_server()
+    # Not within its own folder: the path of a socket has room for 107 characters.
+    server = _Manager(str(Path(tempfile.gettempdir()).parent / str(os.getpid())), key).get_server()
     starter.send((server.address, key))
     server.serve_forever()
