@@ -125,7 +125,8 @@ class _Storm:
             since_s = max([time.time() - _FRESH_S, *(kill.time for kill in self.kills)])
             enough = self._lines.num_spares() >= self._contestant.num_spares
             # Who goes on from a checkpoint makes some steps again first.
-            return enough and self._lines.is_whole(since_s, self._highest)
+            killed = {kill.pid for kill in self.kills}
+            return enough and self._lines.is_whole(since_s, self._highest, killed)
 
         self._wait_for(is_strong, "being at full strength")
 

@@ -65,9 +65,17 @@ class Lines:
         """Return the highest step of all, 0 if there is none yet."""
         return max((lines[-1]["step"] for lines in self.told.values()), default=0)
 
-    def is_whole(self, since_s, beyond):
-        """Return whether all have made a step together since then, and beyond another one."""
-        team = self.team(since_s)
+    def is_whole(self, since_s, beyond, killed=()):
+        """Return whether all have made a step together since then, and beyond another one.
+
+        Args:
+            since_s: By the clock of the lines.
+            beyond: A step.
+            killed: Processes that do not count, though they may have told a last one.
+        """
+        team = {
+            member: line for member, line in self.team(since_s).items() if line["pid"] not in killed
+        }
         return len(team) == NUM_WORKERS and all(
             line["size"] == NUM_WORKERS and line["step"] > beyond for line in team.values()
         )
