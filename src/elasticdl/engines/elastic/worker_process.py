@@ -63,8 +63,8 @@ class WorkerProcess:
         except (OSError, subprocess.SubprocessError) as error:
             return Failure(
                 "TrainingError",
-                f"{self._folder}: cannot start a process for a worker there: {error}. Set TMPDIR to "
-                "a folder that can be written to and has a short path.",
+                f"{self._folder}: cannot start a process for a worker there: {error}. Set TMPDIR "
+                "to a folder that can be written to and has a short path.",
             )
         try:
             fork_server.fork(self._process, _serve, assignment)
