@@ -168,8 +168,12 @@ def joins(work, data, num_workers):
 def stop_of_join(turns, killed_at, num_workers):
     """Return how long a worker that stayed did not commit, around the death and the join."""
     steps = [turn for turn in turns if turn["committed"]]
-    after = [turn for turn in steps if turn["at"] > killed_at]
-    before = [turn for turn in steps if turn["at"] <= killed_at][-STEPS_BETWEEN_JOINS:]
+    # The one that is killed may have brought in its part of a step that ends after that: what was
+    # without it begins after the longest pause.
+    near = [turn for turn in steps if turn["at"] > killed_at][:STEPS_BETWEEN_JOINS]
+    begin = steps.index(near[0])
+    begin += max(range(len(near)), key=lambda i: gaps(steps[begin - 1 :])[i])
+    before, after = steps[:begin][-STEPS_BETWEEN_JOINS:], steps[begin:]
     smaller = list(itertools.takewhile(lambda turn: len(turn["slots"]) < num_workers, after))
     joined = after[len(smaller) :][: STEPS_BETWEEN_JOINS + 1]
     last = (smaller or before)[-1]

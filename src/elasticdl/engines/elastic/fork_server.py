@@ -87,8 +87,11 @@ def connect(folder: Path, modules: Sequence[str], *, linger_s: float = _LINGER_S
         OSError, subprocess.SubprocessError: It cannot be started.
     """
     while True:
-        with contextlib.suppress(FileNotFoundError), _locked(folder):
-            link = socket.socket(socket.AF_UNIX)
+        with (
+            contextlib.suppress(FileNotFoundError),
+            _locked(folder),
+            socket.socket(socket.AF_UNIX) as link,
+        ):
             try:
                 link.connect(str(folder / _SOCKET))
             except (FileNotFoundError, ConnectionRefusedError):
