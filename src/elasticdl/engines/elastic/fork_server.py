@@ -43,6 +43,7 @@ from elasticdl.training.create import quiet_frameworks
 _LINGER_S = 10.0
 _LOOK_INTERVAL_S = 0.5
 _BACKLOG = 128
+_MAX_ATTEMPTS = 10
 _SOCKET, _LOCK = "socket", "lock"
 # Numbers of Linux that Python has no names for.
 _F_SETSIG = 10
@@ -86,18 +87,21 @@ def connect(folder: Path, modules: Sequence[str], *, linger_s: float = _LINGER_S
     Raises:
         OSError, subprocess.SubprocessError: It cannot be started.
     """
-    while True:
-        with (
-            contextlib.suppress(FileNotFoundError),
-            _locked(folder),
-            socket.socket(socket.AF_UNIX) as link,
-        ):
-            try:
-                link.connect(str(folder / _SOCKET))
-            except (FileNotFoundError, ConnectionRefusedError):
-                _start(folder, modules, linger_s)
-                link.connect(str(folder / _SOCKET))
-            return Connection(link.detach())
+    for _ in range(_MAX_ATTEMPTS - 1):
+        # The server may go, and its folder, between two lines of ours.
+        with contextlib.suppress(FileNotFoundError):
+            return _connected(folder, modules, linger_s)
+    return _connected(folder, modules, linger_s)
+
+
+def _connected(folder: Path, modules: Sequence[str], linger_s: float) -> Connection:
+    with _locked(folder), socket.socket(socket.AF_UNIX) as link:
+        try:
+            link.connect(str(folder / _SOCKET))
+        except (FileNotFoundError, ConnectionRefusedError):
+            _start(folder, modules, linger_s)
+            link.connect(str(folder / _SOCKET))
+        return Connection(link.detach())
 
 
 def fork(server: Connection, function: Callable[..., None], *arguments: Any) -> None:
