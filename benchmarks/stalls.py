@@ -77,7 +77,8 @@ class Lines:
             member: line for member, line in self.team(since_s).items() if line["pid"] not in killed
         }
         return len(team) == NUM_WORKERS and all(
-            line["size"] == NUM_WORKERS and line["step"] > beyond for line in team.values()
+            line["size"] == NUM_WORKERS and line["step"] > beyond and line.get("brought", 1)
+            for line in team.values()
         )
 
     def num_spares(self):
