@@ -14,15 +14,15 @@ import pytest
 
 from elasticdl.engines.elastic import fork_server
 
-# Slow to import and with nothing to it, as far as these tests go.
+# Nothing else imports it.
 MODULE = "wave"
 LINGER_S = 1.0
 PATIENCE_S = 20.0
 
 
 @pytest.fixture
-def folder(tmp_path):
-    # A socket's path is short.
+def folder():
+    # The path of a socket must be short.
     with tempfile.TemporaryDirectory() as short:
         yield Path(short, "server")
 

@@ -103,13 +103,15 @@ class Worker:
         sum_fails: Says of a number of commits whether the sum after them fails here.
         loaded: Numbers of commits in the states it took over.
         times_healed: How often it gave up its state.
+        brought: For each sum, whether there was a gradient of its own in it.
+        joined_at: Which sums were the first with a state it took over.
     """
 
     def __init__(self, lighthouse, slot, max_steps=0):
         self.slot = slot
         self.before_step = lambda num_commits: None
         self.sum_fails = lambda num_commits: False
-        self.loaded, self.times_healed = [], 0
+        self.loaded, self.times_healed, self.brought, self.joined_at = [], 0, [], []
         self.trainer = CountingTrainer(NUM_RECORDS)
         self.history = History(Point(0, agreement.first_lineage(1, 0, 0)))
         self.committer = ElasticCommitter(
@@ -167,6 +169,7 @@ class Worker:
         self.loop.join(checkpoint)
         self.history.take_over(checkpoint.metadata["history"])
         self.loaded.append(self.history.point.num_commits)
+        self.joined_at.append(len(self.brought))
 
     def _observe(self, quorum):
         begin, add_up, give_up_state = quorum.begin, quorum.sum, quorum.give_up_state
@@ -176,6 +179,7 @@ class Worker:
             begin()
 
         def observed_sum(buffer):
+            self.brought.append(bool(self.committer._gradients.any()))
             return add_up(buffer) and not self.sum_fails(quorum.num_commits)
 
         def observed_give_up_state():
@@ -349,6 +353,10 @@ def test_a_silent_fork_is_found_and_heals_to_the_lowest_slots_history(lighthouse
     assert fork.lineages[alone] not in others
     assert [w.slot for w in workers if w.times_healed] == healed
     assert [workers[slot].loaded[-1] for slot in healed] == [FORK_AT + 1] * len(healed)
+    # The others have theirs ready then, and are not to wait for its own; later it has one again.
+    for slot in healed:
+        at = workers[slot].joined_at[-1]
+        assert workers[slot].brought[at : at + 2] == [False, True]
     # All of it is of the lowest slot's history: that lineage leads to where all are now.
     assert workers[0].times_healed == 0
     assert_each_record_counts_once(workers)

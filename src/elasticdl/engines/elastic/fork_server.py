@@ -3,14 +3,14 @@
     server = connect(folder, modules)           the machine's, started by who comes first
     fork(server, function, *arguments)          the connection is now the new process's own
 
-Importing TensorFlow and PyTorch takes six seconds of a core, which workers that train would have to
-give up for each that is replaced; forking takes 0.02. The server imports modules and does nothing
-else: it has no threads, no session, no device, none of which would survive a fork. (Python's own
-`multiprocessing.forkserver` serves the processes of one parent, and those we fork for may die.)
+Importing TensorFlow and PyTorch takes over six seconds of a core, which workers that train would
+have to give up for each that is replaced; forking takes 0.02. The server imports modules and does
+nothing else: no session, no device, no threads of Python's, none of which would survive a fork.
+(Python's own `multiprocessing.forkserver` serves the processes of one parent, and those we fork for
+may die.)
 
-A process and whoever asked for it live and die together: the caller's end of the connection
-reads the end of the stream once the process is gone, and the process is killed by the kernel once
-the caller's end is closed, even if it is stopped or stuck.
+The caller reads the end of the stream once its process is gone; the kernel kills the process once
+the caller's end is closed, even if the process is stopped or stuck.
 
 For Linux, like all that is elastic. Callers: `worker_process.py`.
 """

@@ -4,7 +4,8 @@
     (an actor of Ray's)                              (the process that trains)
 
 An actor of Ray's cannot be forked, since it has threads. Being two processes, they do not wait
-for each other's interpreter either; and an actor whose worker has died can start the next one.
+for each other's interpreter either. An actor whose worker has died can start the next one; with the
+actor its worker dies.
 
 Ray is not known here. Callers: `placement.py` makes it an actor.
 """
