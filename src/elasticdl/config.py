@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from elasticdl.errors import DefinitionError, MissingExtraError
@@ -82,6 +83,16 @@ class ConfigStruct:
     def get(self, name: str, default: Any = None) -> Any:
         """Return a value, or the default where the file does not have it."""
         return self.__dict__.get(name, default)
+
+    def with_values(self, **values: Any) -> ConfigStruct:
+        """Return the same config with other values, or more of them."""
+        return ConfigStruct(
+            {**self.to_dict(), **values},
+            file=self._file,
+            lines=self._lines,
+            section=self._section,
+            optional=self._optional,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as nested dicts."""
@@ -156,6 +167,14 @@ def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> Conf
         ) from error
     finally:
         loader.dispose()
+
+
+def lines_of(file: str) -> Mapping[str, int]:
+    """Return key path -> line of a config file; nothing where it cannot be read (any more)."""
+    try:
+        return dict(read_config(Path(file).read_text(encoding="utf-8"), file)._lines)  # noqa: SLF001 - of this file
+    except (OSError, UnicodeDecodeError, DefinitionError):
+        return {}
 
 
 class _Reader:

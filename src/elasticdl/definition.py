@@ -10,13 +10,13 @@ Callers: `dialects/` make it, `training/` and `engines/` use it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from elasticdl.data.batch import Arrays, Record
+    from elasticdl.data.batch import Arrays, Batch, Record
     from elasticdl.data.record_source import RecordSource
     from elasticdl.data.schema import Schema
 
@@ -82,6 +82,40 @@ class DatasetInput:
     create_dataset: Callable[[Any, Mode], Any]
 
 
+@dataclass(frozen=True, eq=False)
+class Epochs:
+    """Batches of a pipeline of the user's that makes them by itself, epoch after epoch.
+
+    Attributes:
+        num_examples: In an epoch.
+        num_batches: In an epoch.
+        begin: Builds the pipeline anew, for the epoch of that number, and returns its batches
+            from the given one on. It draws from the random numbers of the process, which are
+            seeded before.
+        indexed: `begin` reaches any batch at once. Otherwise it can only start with the first.
+        elsewhere: Another process sees the same batches.
+        name: What the user calls it, for errors.
+    """
+
+    num_examples: int
+    num_batches: int
+    begin: Callable[[int, int], Iterator[Batch]]
+    indexed: bool
+    elsewhere: bool
+    name: str
+
+
+@dataclass(frozen=True)
+class BatchesInput:
+    """Batches made by a pipeline of the user's that reads the data itself.
+
+    Attributes:
+        open_epochs: Takes the place of the data, and the mode; training or evaluation.
+    """
+
+    open_epochs: Callable[[str, Mode], Epochs]
+
+
 @dataclass(frozen=True)
 class NamedMetric:
     """A metric in the later ElasticDL style.
@@ -117,7 +151,7 @@ def no_metrics(mode: Mode) -> MetricFunctions:
     return MetricFunctions()
 
 
-Input: TypeAlias = RecordInput | DatasetInput
+Input: TypeAlias = RecordInput | DatasetInput | BatchesInput
 
 
 @dataclass(frozen=True)
@@ -130,9 +164,11 @@ class ModelDefinition:
         create_model: Returns the model; called once a process, after seeding.
         input: How records become batches.
         loss: `(outputs, labels)` -> a batch mean, or one value an example (then averaged).
-            None where a definition can only predict.
+            None where a definition can only predict, or the model is compiled.
         create_optimizer: Returns the optimizer; for PyTorch, what makes one for a list of
             parameters.
+        compiled: The model is a Keras model that was compiled: loss and metrics are those it was
+            compiled with, and labels are pairs (labels, sample weights).
         create_metrics: What to measure in a mode.
         create_callbacks: Keras callbacks of the user's.
         labels_as_numpy: The user's functions treat labels as numpy arrays
@@ -149,6 +185,7 @@ class ModelDefinition:
     input: Input
     loss: Callable[[Any, Any], Any] | None
     create_optimizer: Callable[[], Any]
+    compiled: bool = False
     create_metrics: Callable[[Mode], MetricFunctions] = no_metrics
     create_callbacks: Callable[[], Sequence[Any]] = list
     labels_as_numpy: bool = False

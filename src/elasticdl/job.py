@@ -31,7 +31,9 @@ class ModelReference:
         dialect: Name of the dialect; None lets the file decide.
         params: Values by name, as given with `--params`.
         overrides: Contract function -> dotted name of what replaces it
-            (`input_fn`, `loss`, `optimizer`, `eval_metrics_fn`).
+            (`input_fn`, `loss`, `optimizer`, `eval_metrics_fn`); of a session, key of the config
+            -> dotted name of a component.
+        config_file: Where params and overrides stand, for errors; None is the command line.
     """
 
     zoo: str | None
@@ -39,6 +41,7 @@ class ModelReference:
     dialect: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     overrides: Mapping[str, str] = field(default_factory=dict)
+    config_file: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """From a place in the ledger to batches, again and again the same."""
 
+import functools
 import random
 import time
 from collections import Counter
@@ -9,8 +10,9 @@ import pytest
 
 from elasticdl.data.schema import Field, Schema
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, Origin, RecordInput
-from elasticdl.engines.feed import batches_in_order, shard_batches, training_batches
+from elasticdl.engines.feed import training_batches
 from elasticdl.engines.prefetch import Prefetch
+from elasticdl.engines.record_data import batches_in_order, shard_batches
 from elasticdl.errors import DataError, DefinitionError, UserCodeError
 from elasticdl.sharding.ledger import Ledger, Piece
 from elasticdl.sharding.shard import ShardPlan
@@ -54,9 +56,7 @@ def values(batches):
 
 def feed(definition, source, plan, ledger=None, num_epochs=1):
     return training_batches(
-        definition,
-        source,
-        plan,
+        functools.partial(shard_batches, definition, source, plan),
         ledger or Ledger(plan.num_shards),
         slot=0,
         slots=[0],

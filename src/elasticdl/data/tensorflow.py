@@ -30,6 +30,27 @@ def reseed(seed: int) -> None:
     eager._rng = random.Random(seed % 2**31)  # noqa: SLF001, S311 - not for secrets
 
 
+def random_state() -> Any:
+    """Return what the next unseeded random op of TensorFlow depends on, for `set_random_state`."""
+    eager = context.context()
+    return eager._seed, eager._rng.getstate()  # noqa: SLF001 - as `reseed`
+
+
+def set_random_state(state: Any) -> None:
+    """Let random ops go on as if nothing had been drawn since `random_state`."""
+    eager = context.context()
+    eager._seed, generator = state  # noqa: SLF001 - as `reseed`
+    eager._rng.setstate(generator)  # noqa: SLF001 - as `reseed`
+
+
+def numpy_elements(dataset: Any) -> Iterator[Any]:
+    """Yield the elements of a user's dataset as nested numpy arrays, in one order each time."""
+    options = tf.data.Options()
+    options.deterministic = True
+    for element in dataset.with_options(options):
+        yield map_arrays(lambda tensor: tensor.numpy(), element)
+
+
 def example_batches(
     records: Sequence[bytes],
     create_dataset: Callable[[Any], Any],

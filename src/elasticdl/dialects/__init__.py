@@ -11,7 +11,7 @@ import inspect
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
-from elasticdl.dialects import elasticdl_module, elasticdl_spec, keras_class
+from elasticdl.dialects import abstractions, elasticdl_module, elasticdl_spec, keras_class
 from elasticdl.errors import DefinitionError, UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Dialect(Protocol):
         ...
 
 
-DIALECTS: tuple[Dialect, ...] = (elasticdl_module, elasticdl_spec, keras_class)
+DIALECTS: tuple[Dialect, ...] = (elasticdl_module, elasticdl_spec, keras_class, abstractions)
 
 
 def resolve(reference: Reference, dialect: str | None = None) -> ModelDefinition:

@@ -91,7 +91,7 @@ def schema_of(symbol: Symbol | None, reading: Reading) -> Callable[[], Schema | 
 
 def with_schema(model_input: Input, read_schema: Callable[[], Schema | None]) -> Input:
     """Return the input with its schema; a pipeline parses records itself and has none."""
-    if isinstance(model_input, DatasetInput):
+    if not isinstance(model_input, RecordInput):
         return model_input
     return dataclasses.replace(model_input, schema=read_schema())
 

@@ -66,7 +66,9 @@ class Reference:
         zoo_commit: Commit of the zoo, where it is a git repository.
         params: Values by name.
         overrides: Contract function -> what replaces it.
-        context: What a spec's constructor is told: worker_id, world_size, job_id, mode.
+        context: What a spec's constructor is told: worker_id, world_size, job_id, mode,
+            num_epochs.
+        config_file: Where params and overrides stand; None is the command line.
         reload: Imports the zoo's files again and returns the same reference to the new ones.
     """
 
@@ -79,6 +81,7 @@ class Reference:
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     overrides: Mapping[str, Symbol] = dataclasses.field(default_factory=dict)
     context: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    config_file: str | None = None
 
     @property
     def names_a_file(self) -> bool:

@@ -58,4 +58,8 @@ class Engine(Protocol):
 
 def context_of(job: Job, mode: Mode, *, worker_id: int = 0, world_size: int = 1) -> dict[str, Any]:
     """Return what a spec's constructor is told of where it runs."""
-    return {"worker_id": worker_id, "world_size": world_size, "job_id": job.id, "mode": mode}
+    context: dict[str, Any] = {"worker_id": worker_id, "world_size": world_size}
+    context |= {"job_id": job.id, "mode": mode}
+    if job.command == "train":
+        context["num_epochs"] = job.training.num_epochs
+    return context

@@ -76,9 +76,7 @@ def _train(run: Run) -> Trained:
 
     def open_feed(ledger: Ledger, slots: Collection[int]) -> Iterator[FedBatch]:
         return training_batches(
-            material.definition,
-            material.source,
-            material.plan,
+            material.shard_batches,
             ledger,
             slot=_SLOT,
             slots=slots,
@@ -94,7 +92,7 @@ def _train(run: Run) -> Trained:
             committer=_Committer(trainer, accumulator, 1 if accumulator else 2**31),
             open_feed=open_feed,
             slot=_SLOT,
-            num_records=material.source.num_records,
+            num_records=material.num_records,
             events=run.events,
             checkpoints=run.store,
             checkpoint_metadata=run.metadata,

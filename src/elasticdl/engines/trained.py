@@ -19,8 +19,8 @@ from elasticdl.artifacts.trained_model import TrainedModel, load_trained_model
 from elasticdl.data.batch import Batch, arrays_bytes, describe
 from elasticdl.definition import Mode, ModelDefinition
 from elasticdl.engines.engine import Outcome, Reporter, context_of
-from elasticdl.engines.feed import batches_in_order, open_records
 from elasticdl.engines.prefetch import Prefetch
+from elasticdl.engines.record_data import batches_in_order, open_records
 from elasticdl.errors import CorruptCheckpointError, DataError
 from elasticdl.evaluation.phase import running_states
 from elasticdl.job import Job

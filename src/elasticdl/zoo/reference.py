@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from elasticdl.config import lines_of
 from elasticdl.definition import Mode
+from elasticdl.dialects.abstractions import COMPONENTS
 from elasticdl.dialects.reference import Reference, Symbol, symbol_of
 from elasticdl.errors import UsageError
 from elasticdl.zoo import imports
@@ -67,9 +69,9 @@ def load_symbol(zoo: str | None, dotted: str) -> Symbol:
 
 def _load(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> Reference:
     imports.forget(zoo)
-    place = find(zoo, model.model_def)
+    place = find(zoo, model.model_def, _flag(model, "model_def"))
     module = imports.import_place(zoo, place)
-    symbol = _in_module(module, place, "--model_def", model.model_def)
+    symbol = _in_module(module, place, _flag(model, "model_def"), model.model_def)
     modules = [module]
     home = sys.modules.get(getattr(symbol.value, "__module__", None) or module.__name__)
     if home is not None and home is not module and imports.is_of(zoo, home):
@@ -83,17 +85,27 @@ def _load(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> Refere
         zoo_commit=zoo.commit,
         params=dict(model.params),
         overrides={
-            name: _symbol(zoo, dotted, f"--{name}", modules)
+            name: _symbol(zoo, dotted, _flag(model, name), modules)
             for name, dotted in model.overrides.items()
         },
         context=context,
+        config_file=model.config_file,
         reload=lambda: _load(zoo, model, context),
     )
 
 
+def _flag(model: ModelReference, name: str) -> str:
+    """Return what an error calls the place where a name was given."""
+    if model.config_file is None:
+        return f"--{name}"
+    key = "model_builder_class" if name == "model_def" else name
+    line = lines_of(model.config_file).get(key)
+    return f"{model.config_file}{'' if line is None else f':{line}'}: {key}"
+
+
 def _check_overrides(overrides: Mapping[str, str]) -> None:
     for name in overrides:
-        if name not in OVERRIDES:
+        if name not in {*OVERRIDES, *COMPONENTS}:
             raise UsageError(f"{name} cannot be replaced; only {', '.join(OVERRIDES)} can.")
 
 

@@ -14,7 +14,7 @@ from tests.engines.elastic.training import COUNTING, MINIBATCH_SIZE, counting_an
 from elasticdl.engines.elastic.pace import Pace
 from elasticdl.engines.elastic.worker import Assignment, Failure, Identity
 from elasticdl.engines.elastic.worker_process import Died, WorkerProcess
-from elasticdl.engines.run import open_material
+from elasticdl.engines.material import open_material
 from elasticdl.job import Job, ModelReference, TrainingOptions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

@@ -79,9 +79,10 @@ class Journal:
             )
         )
         self._since_s = time_s
-        options, source = self._run.material.job.training, self._run.material.source
+        material = self._run.material
+        options = material.job.training
         self._run.reporter.advanced(
-            min(self._seen, source.num_records * options.num_epochs),
+            min(self._seen, material.num_records * options.num_epochs),
             {
                 "epoch": f"{steps[-1].epoch + 1}/{options.num_epochs}",
                 "step": str(steps[-1].step),

@@ -39,8 +39,8 @@ from elasticdl.engines.elastic.session import (
     model_files,
 )
 from elasticdl.engines.elastic.worker import Failure, Identity
-from elasticdl.engines.feed import MINIBATCHES_AT_ONCE
 from elasticdl.engines.interrupts import Interrupts
+from elasticdl.engines.record_data import MINIBATCHES_AT_ONCE
 from elasticdl.engines.trained import open_trained, predicted, save_evaluation
 from elasticdl.errors import OutputError, TrainingError
 from elasticdl.evaluation.metrics import add_states

@@ -28,8 +28,8 @@ from elasticdl.engines.elastic.committer import ElasticCommitter, SupersededErro
 from elasticdl.engines.elastic.reports import History, Point, Report, Snapshot, Snapshots
 from elasticdl.engines.feed import FedBatch, training_batches
 from elasticdl.engines.loop import Loop
+from elasticdl.engines.material import Material, open_material
 from elasticdl.engines.progress import Silent
-from elasticdl.engines.run import Material, open_material
 from elasticdl.errors import ElasticDLError, TrainingError
 from elasticdl.training.create import limit_threads, quiet_frameworks
 
@@ -237,9 +237,7 @@ class Worker:
 
         def open_feed(ledger: Ledger, slots: Collection[int]) -> Iterator[FedBatch]:
             return training_batches(
-                material.definition,
-                material.source,
-                material.plan,
+                material.shard_batches,
                 ledger,
                 slot=start.slot,
                 slots=slots,
@@ -252,7 +250,7 @@ class Worker:
             committer=committer,
             open_feed=open_feed,
             slot=start.slot,
-            num_records=material.source.num_records,
+            num_records=material.num_records,
             events=history,
             checkpoints=snapshots,
             checkpoint_metadata=assignment.metadata,
@@ -320,7 +318,7 @@ class Worker:
         self._trainer = self._material.create_trainer()
         self._accumulator = self._material.create_accumulator(self._trainer)
         # As many as will come: kernels are chosen, and their memory taken, for a size.
-        example = repeated(self._material.example(), assignment.plan.minibatch_size)
+        example = repeated(self._material.example(), self._material.minibatch_size)
         self._committer = ElasticCommitter(
             self._trainer,
             example,

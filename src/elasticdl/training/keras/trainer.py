@@ -27,7 +27,8 @@ from elasticdl.errors import (
     UserCodeError,
     users_traceback,
 )
-from elasticdl.training.keras import export, inputs
+from elasticdl.training.keras import compiled, export, inputs
+from elasticdl.training.keras.compiled import CompiledMetrics
 from elasticdl.training.keras.hooks import KerasHooks
 from elasticdl.training.keras.labels import NotANumpyFunctionError, as_numpy, unwrap
 from elasticdl.training.keras.metrics import KerasMetrics
@@ -74,6 +75,8 @@ class KerasTrainer:
         self._minibatch_size = minibatch_size
         self._seed = seed % 2**31
         self.model: keras.Model = definition.create_model()
+        if definition.compiled:
+            compiled.check(self.model, definition.origin)
         self._adapt = inputs.build(self.model, example.features, definition.origin)
         self._trainable = self.model.trainable_variables
         self._seed_variables = [
@@ -82,17 +85,8 @@ class KerasTrainer:
         seed_ids = {id(v) for v in self._seed_variables}
         self._statistics = [v for v in self.model.non_trainable_variables if id(v) not in seed_ids]
         self.optimizer = self._create_optimizer()
-        where = str(definition.origin)
-        self.training_metrics = KerasMetrics(
-            definition.create_metrics(Mode.TRAINING),
-            labels_as_numpy=definition.labels_as_numpy,
-            where=where,
-        )
-        self.evaluation_metrics = KerasMetrics(
-            definition.create_metrics(Mode.EVALUATION),
-            labels_as_numpy=definition.labels_as_numpy,
-            where=where,
-        )
+        self.training_metrics = self._create_metrics(Mode.TRAINING, example)
+        self.evaluation_metrics = self._create_metrics(Mode.EVALUATION, example)
         self.hooks = KerasHooks(self.model, definition.create_callbacks())
         self._with_gradient: list[int] | None = None
         self._compiled: dict[Any, Callable[..., Any]] = {}
@@ -271,7 +265,7 @@ class KerasTrainer:
     def _evaluate(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
         outputs = self._forward_without_trace(features, at)
         loss = None
-        if self._definition.loss is not None and labels is not None:
+        if self._has_loss and labels is not None:
             loss = self._loss(outputs, labels)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         return self.evaluation_metrics.states(loss, outputs, labels, num_examples)
@@ -288,7 +282,7 @@ class KerasTrainer:
         with tf.control_dependencies(leaves(outputs)):
             for variable, old in zip(self._statistics, before, strict=True):
                 variable.assign(old)
-            return map_arrays(tf.identity, outputs)
+            return map_arrays(_after, outputs)
 
     def _forward_backward(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
         self._set_seeds(at)
@@ -300,15 +294,19 @@ class KerasTrainer:
         return outputs, loss, [_one_row_an_index(gradient) for gradient in gradients]
 
     def _loss(self, outputs: Any, labels: Any) -> tf.Tensor:
-        if self._definition.loss is None:
-            raise DefinitionError(f"{self._definition.origin}: there is no loss to train with.")
-        theirs = as_numpy(labels) if self._definition.labels_as_numpy else labels
-        loss = tf.cast(unwrap(self._definition.loss(outputs, theirs)), tf.float32)
-        if loss.shape.rank != 0:
-            loss = tf.reduce_mean(loss)
+        if self._definition.compiled:
+            return tf.cast(compiled.loss(self.model, outputs, labels), tf.float32)
+        loss = self._loss_alone(outputs, labels)
         for extra in self.model.losses:
             loss += tf.cast(extra, tf.float32)
         return loss
+
+    def _loss_alone(self, outputs: Any, labels: Any) -> tf.Tensor:
+        """Return the mean of the user's loss, without what layers have added."""
+        if self._definition.loss is None:
+            raise DefinitionError(f"{self._definition.origin}: there is no loss to train with.")
+        theirs = as_numpy(labels) if self._definition.labels_as_numpy else labels
+        return tf.reduce_mean(tf.cast(unwrap(self._definition.loss(outputs, theirs)), tf.float32))
 
     def _set_seeds(self, at: tf.Tensor) -> None:
         """Make all randomness of this step a function of (seed, step, slot)."""
@@ -393,22 +391,38 @@ class KerasTrainer:
             return function
         # Compiled here and now: TensorFlow takes functions that are made anew for other shapes
         # for one that is compiled again and again, and warns of it.
-        compiled: Callable[..., Any] = tf.function(
+        concrete: Callable[..., Any] = tf.function(
             function, input_signature=signature, autograph=False
         ).get_concrete_function()
-        return compiled
+        return concrete
 
     @contextlib.contextmanager
     def _uncompiled(self) -> Iterator[None]:
         """Call functions as they are: what is called once is not worth the time to compile it."""
-        eager, compiled = self._eager, self._compiled
+        eager, functions = self._eager, self._compiled
         self._eager, self._compiled = True, {}
         try:
             yield
         finally:
-            self._eager, self._compiled = eager, compiled
+            self._eager, self._compiled = eager, functions
 
     # --- the rest ---------------------------------------------------------------------------
+
+    @property
+    def _has_loss(self) -> bool:
+        return self._definition.compiled or self._definition.loss is not None
+
+    def _create_metrics(self, mode: Mode, example: Batch) -> KerasMetrics | CompiledMetrics:
+        definition = self._definition
+        if definition.compiled and example.labels is not None:
+            features, labels = map_arrays(tf.convert_to_tensor, (example.features, example.labels))
+            outputs = self._forward_without_trace(features, tf.zeros([2], tf.int64))
+            return CompiledMetrics(self.model, outputs, labels)
+        return KerasMetrics(
+            definition.create_metrics(mode),
+            labels_as_numpy=definition.labels_as_numpy,
+            where=str(definition.origin),
+        )
 
     def _create_optimizer(self) -> keras.optimizers.Optimizer:
         optimizer = self._definition.create_optimizer()
@@ -418,8 +432,9 @@ class KerasTrainer:
                 f"{type(optimizer).__module__}.{type(optimizer).__name__}; expected an optimizer "
                 "of Keras 3, such as keras.optimizers.Adam(0.001)."
             )
-        # Callbacks look for `model.optimizer`.
-        self.model.compile(optimizer=optimizer)
+        if not self._definition.compiled:
+            # Callbacks look for `model.optimizer`.
+            self.model.compile(optimizer=optimizer)
         optimizer.build(self._trainable)
         return optimizer
 
@@ -447,10 +462,11 @@ class KerasTrainer:
 
         def loss_of(pair: Any) -> float:
             out, labels = map_arrays(tf.convert_to_tensor, pair)
-            theirs = as_numpy(labels) if self._definition.labels_as_numpy else labels
-            if self._definition.loss is None:
+            if not self._has_loss:
                 return 0.0
-            return float(tf.reduce_mean(tf.cast(self._definition.loss(out, theirs), tf.float32)))
+            if self._definition.compiled:
+                return float(compiled.loss(self.model, out, labels))
+            return float(self._loss_alone(out, labels))
 
         once, doubled = loss_of((outputs, batch.labels)), loss_of(twice)
         if not np.isclose(once, doubled, rtol=1e-3, atol=1e-6):
@@ -460,6 +476,15 @@ class KerasTrainer:
                 "is a mean over the batch: use tf.reduce_mean instead of tf.reduce_sum."
             )
         self._loss_is_a_mean = True
+
+
+def _after(output: tf.Tensor) -> tf.Tensor:
+    """Return an output that is there when what the surrounding block waits for has happened."""
+    waited = tf.identity(output)
+    # A loss `from_logits` finds those of a softmax here, in Keras as in training.
+    if hasattr(output, "_keras_logits"):
+        waited._keras_logits = output._keras_logits  # noqa: SLF001 - Keras has no public name
+    return waited
 
 
 def _one_row_an_index(gradient: Any) -> Any:

@@ -1,0 +1,422 @@
+"""The components of a training session: a loader, a preprocessor, a model builder and an evaluator.
+
+    data_loader --> augmentor --> preprocessor --> batches, endless, n_iter of them an epoch
+                                  model_builder --> a compiled model
+
+The model builder is what is named; the others come as overrides, and the params are the whole
+config of the session. Classes need not be derived from ours: those that have the methods will do.
+
+Everything that reads data is built anew for each epoch, so that an epoch is a function of its
+number: it begins at the first example, and ends with the last one even where the user's batches go
+on into the next round. Class weights are multiplied into the sample weights.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl.components import PreprocessorBase
+from elasticdl.config import ConfigStruct, lines_of
+from elasticdl.data.batch import Batch, leaves, map_arrays
+from elasticdl.definition import BatchesInput, Epochs, Mode, ModelDefinition
+from elasticdl.dialects import pipelines
+from elasticdl.dialects.params import described, signature_of
+from elasticdl.dialects.reading import Reading, call
+from elasticdl.errors import DefinitionError, UserCodeError, users_traceback
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elasticdl.dialects.reference import Reference, Symbol
+
+NAME = "abstractions"
+TITLE = "the components of a training session"
+NEEDS = "a class with get_compiled_model, and a config file (elasticdl session run)"
+COMPONENTS = ("data_loader_class", "preprocessor_class", "augmentor_class", "evaluator_class")
+"""Keys of a config that name a class, beside that of the model builder."""
+OPTIONAL_KEYS = (
+    "augmentor_class",
+    "data_dir",
+    "do_train_augmentation",
+    "do_validation_augmentation",
+    "evaluator_class",
+    "project_name",
+    "seed",
+)
+"""Keys that are None where a config does not have them."""
+_METHODS = {
+    "data_loader_class": (
+        "create_training_generator",
+        "create_validation_generator",
+        "create_test_generator",
+    ),
+    "preprocessor_class": ("add_image_preprocess", "add_label_preprocess", "batchify"),
+    "augmentor_class": ("add_augmentation",),
+    "evaluator_class": ("get_eval_funcs",),
+    "model_builder_class": ("get_compiled_model",),
+}
+_KEPT_BY_US = {"ModelCheckpoint": "checkpoints", "TensorBoard": "TensorBoard's logs"}
+_NUM_PARTS = 3
+
+
+def matches(reference: Reference) -> bool:
+    """Return whether a class that builds compiled models is named."""
+    value = reference.symbol.value
+    return inspect.isclass(value) and callable(getattr(value, "get_compiled_model", None))
+
+
+def define(reference: Reference) -> ModelDefinition:
+    """Return the definition of a session.
+
+    Raises:
+        DefinitionError: A component or a method of one is missing, or the config lacks a key.
+        UserCodeError: A component raised.
+    """
+    components = Components(reference)
+    return ModelDefinition(
+        origin=components.reading.origin,
+        framework="keras",
+        create_model=components.create_model,
+        input=BatchesInput(components.open_epochs),
+        loss=None,
+        create_optimizer=lambda: components.newest_model.optimizer,
+        compiled=True,
+        create_callbacks=components.create_callbacks,
+        params=dict(reference.params),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Single examples of a split as the user's code yields them, preprocessed.
+
+    Attributes:
+        name: What the user calls the generator, for errors.
+        num_examples: How many it was said to have.
+        raw: Yields (x, y, third) before preprocessing; the third is the id in the test split and
+            the sample weight elsewhere.
+        preprocessed: Yields the same examples as the model takes them; batches of them where
+            `batched` says so.
+        batched: The user's own way to preprocess yields batches.
+    """
+
+    name: str
+    num_examples: int
+    raw: Callable[[], Iterator[Any]]
+    preprocessed: Callable[[], Iterator[Any]]
+    batched: bool
+
+
+class Components:
+    """A session's components, made with its config.
+
+    Args:
+        reference: The model builder, with the other classes as overrides and the config as params.
+
+    Raises:
+        DefinitionError: A class or a method is missing, or the config lacks a key.
+        UserCodeError: A constructor raised.
+    """
+
+    def __init__(self, reference: Reference) -> None:
+        self.reading = Reading(NAME, TITLE, reference)
+        self.config = config_of(reference)
+        self._symbols = {"model_builder_class": reference.symbol, **reference.overrides}
+        for key in ("data_loader_class", "preprocessor_class"):
+            if key not in self._symbols:
+                raise DefinitionError(
+                    f"{self.config.where()}: there is no {key}. Name the class, such as "
+                    f"{key}: dataset.MyClass"
+                )
+        for key, symbol in self._symbols.items():
+            self._check_methods(key, symbol)
+        self.preprocessor = self._made("preprocessor_class")
+        self.augmentor = self._made("augmentor_class")
+        self.evaluator = self._made("evaluator_class")
+        self.model_builder = self._made("model_builder_class")
+        self.newest_model: Any = None
+        self._loaders: dict[str, Any] = {}
+
+    # --- the model ------------------------------------------------------------------------
+
+    def create_model(self) -> Any:
+        """Return a new compiled model."""
+        self.newest_model = self._call(self.model_builder, "get_compiled_model")
+        return self.newest_model
+
+    def create_callbacks(self) -> Sequence[Any]:
+        """Return the user's callbacks but for those whose work is done here anyway."""
+        if not hasattr(self.model_builder, "get_callbacks"):
+            return []
+        callbacks = self._call(self.model_builder, "get_callbacks") or []
+        return [each for each in callbacks if not _is_kept_by_us(each)]
+
+    def class_weight(self) -> Mapping[int, float] | None:
+        """Return the weight of each class; None for equal ones.
+
+        Raises:
+            DefinitionError: It is no mapping from numbers of classes to weights.
+        """
+        if not hasattr(self.model_builder, "get_class_weight"):
+            return None
+        found = self._call(self.model_builder, "get_class_weight")
+        if found is None:
+            return None
+        try:
+            return {int(label): float(weight) for label, weight in found.items()}
+        except (AttributeError, TypeError, ValueError):
+            raise DefinitionError(
+                f"{self._symbols['model_builder_class']}: get_class_weight() returned {found!r}; "
+                "expected a weight for each class, such as {0: 1.0, 1: 2.5}, or None."
+            ) from None
+
+    # --- the data -------------------------------------------------------------------------
+
+    def loader(self, data: str) -> Any:
+        """Return the data loader for a folder; there is one for each."""
+        if data not in self._loaders:
+            symbol = self._symbols["data_loader_class"]
+            takes = [
+                p for p in signature_of(symbol).parameters.values() if p.kind is not p.KEYWORD_ONLY
+            ]
+            both = len(takes) > 1 or any(p.kind is p.VAR_POSITIONAL for p in takes)
+            # A loader may ask the config where the data is.
+            config = self.config.with_values(data_dir=data)
+            self._loaders[data] = call(symbol, config, *([Path(data)] if both else []))
+        return self._loaders[data]
+
+    def open_epochs(self, data: str, mode: Mode) -> Epochs:
+        """Return the user's batches for training, or for the evaluation after each epoch."""
+        training = mode is Mode.TRAINING
+        method = "create_training_generator" if training else "create_validation_generator"
+        name = self._name("data_loader_class", method)
+        weights = self.class_weight()
+
+        def build() -> tuple[Any, int, int]:
+            generator, num_examples = self._generator(data, method)
+            generator = self._augmented(generator, training=training)
+            made = self._call(self.preprocessor, "add_preprocess", generator, num_examples)
+            batches, num_batches = self._pair(made, self._name("preprocessor_class", "batchify"))
+            return batches, num_batches, num_examples
+
+        batches, num_batches, num_examples = build()
+        kind = pipelines.kind_of(batches, name)
+
+        def begin(epoch: int, first: int) -> Iterator[Batch]:
+            again, _, _ = build()
+            if kind == "indexed" and epoch and hasattr(again, "on_epoch_end"):
+                # There such objects shuffle.
+                self._call(again, "on_epoch_end")
+            parts = pipelines.elements(again, name, first)
+            made = (_batch(part, name, weights) for part in parts)
+            if kind == "indexed":
+                return made
+            return _ending(made, num_batches, num_examples)
+
+        return Epochs(
+            num_examples=num_examples,
+            num_batches=num_batches,
+            begin=begin,
+            indexed=kind == "indexed",
+            elsewhere=kind != "iterable",
+            name=name,
+        )
+
+    def split(self, data: str, name: str) -> Split:
+        """Return the examples of the `validation` or `test` split, one by one.
+
+        They are batched by who evaluates, so that none is lost at the end of the user's batches.
+        """
+        method = f"create_{name}_generator"
+        called = self._name("data_loader_class", method)
+        _, num_examples = self._generator(data, method)
+        own = getattr(type(self.preprocessor), "add_preprocess", None)
+        batched = own is not None and own is not PreprocessorBase.add_preprocess
+
+        def raw() -> Iterator[Any]:
+            return pipelines.elements(self._generator(data, method)[0], called)
+
+        def preprocessed() -> Iterator[Any]:
+            generator, number = self._generator(data, method)
+            if batched:
+                made = self._call(self.preprocessor, "add_preprocess", generator, number)
+                generator, _ = self._pair(made, self._name("preprocessor_class", "add_preprocess"))
+            else:
+                generator = self._call(self.preprocessor, "add_image_preprocess", generator)
+                generator = self._call(self.preprocessor, "add_label_preprocess", generator)
+            return pipelines.elements(generator, called)
+
+        return Split(called, num_examples, raw, preprocessed, batched)
+
+    def validation_ids(self, data: str) -> Sequence[Any] | None:
+        """Return the ids of the validation split in its order; None if the loader has none."""
+        loader = self.loader(data)
+        if not hasattr(loader, "get_validation_index"):
+            return None
+        found = self._call(loader, "get_validation_index")
+        return None if found is None else list(found)
+
+    def _generator(self, data: str, method: str) -> tuple[Any, int]:
+        name = self._name("data_loader_class", method)
+        return self._pair(self._call(self.loader(data), method), name)
+
+    def _augmented(self, generator: Any, *, training: bool) -> Any:
+        key = "do_train_augmentation" if training else "do_validation_augmentation"
+        asked = self.config.get(key)
+        if self.augmentor is None or asked is False or (asked is None and not training):
+            return generator
+        method = "add_augmentation" if training else "add_validation_augmentation"
+        if not hasattr(self.augmentor, method):
+            method = "add_augmentation"
+        return self._call(self.augmentor, method, generator)
+
+    # --- the components --------------------------------------------------------------------
+
+    def _made(self, key: str) -> Any:
+        symbol = self._symbols.get(key)
+        if symbol is None:
+            return None
+        takes_config = any(
+            p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
+            for p in signature_of(symbol).parameters.values()
+        )
+        return call(symbol, *([self.config] if takes_config else []))
+
+    def _check_methods(self, key: str, symbol: Symbol) -> None:
+        where = self.config.where(key)
+        if not inspect.isclass(symbol.value):
+            raise DefinitionError(
+                f"{where}: {key} names {symbol.name}, which is {described(symbol.value)}, not a "
+                "class. Name the class: FILE.CLASS"
+            )
+        missing = [
+            name
+            for name in _METHODS[key]
+            if not callable(getattr(symbol.value, name, None))
+            or getattr(getattr(symbol.value, name), "__isabstractmethod__", False)
+        ]
+        if key == "preprocessor_class" and "add_preprocess" in vars(symbol.value):
+            # Who replaces the whole needs no parts.
+            missing = []
+        missing += sorted(getattr(symbol.value, "__abstractmethods__", frozenset()) - {*missing})
+        if missing:
+            raise DefinitionError(
+                f"{symbol}: {symbol.name} has no {', no '.join(missing)}.\n"
+                f"  It is the {key} of {where}.\n"
+                f"  Add {'it' if len(missing) == 1 else 'them'}, or name another class."
+            )
+
+    def _call(self, component: Any, method: str, *args: Any) -> Any:
+        try:
+            return getattr(component, method)(*args)
+        except DefinitionError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"{type(component).__name__}.{method}() raised:\n{users_traceback(error)}"
+            ) from error
+
+    def _pair(self, made: Any, name: str) -> tuple[Any, int]:
+        try:
+            generator, number = made
+            number = int(number)
+        except (TypeError, ValueError):
+            raise DefinitionError(
+                f"{name} returned {described(made)}; expected a pair: the generator, and the "
+                "number of what it yields in an epoch."
+            ) from None
+        return generator, number
+
+    def _name(self, key: str, method: str) -> str:
+        symbol = self._symbols[key]
+        return f"{symbol}: {symbol.short_name}.{method}()"
+
+
+def config_of(reference: Reference) -> ConfigStruct:
+    """Return the config of a session, which knows its lines where its file can be read."""
+    file = reference.config_file
+    config = ConfigStruct(
+        reference.params,
+        file=file or "the config",
+        lines=lines_of(file) if file else {},
+        optional=OPTIONAL_KEYS,
+    )
+    if "num_epochs" not in reference.context:
+        return config
+    # A finished session may be asked for more than its file says.
+    return config.with_values(epochs=reference.context["num_epochs"])
+
+
+def weighted(labels: Any, weights: Any, by_class: Mapping[int, float]) -> Any:
+    """Return sample weights multiplied by the weight of each example's class.
+
+    Args:
+        labels: Numbers of classes, `(n,)` or `(n, 1)`, or one-hot `(n, classes)`.
+        weights: One an example, `(n,)` or with further axes.
+        by_class: Class -> weight; 1 for those that are not there.
+    """
+    classes = np.asarray(labels)
+    if classes.ndim > 1:
+        classes = classes[:, 0] if classes.shape[1] == 1 else classes.argmax(axis=1)
+    factors = np.ones(len(classes), np.float32)
+    for label, weight in by_class.items():
+        factors[classes == label] = weight
+    return weights * factors.reshape(-1, *[1] * (weights.ndim - 1))
+
+
+def _batch(made: Any, name: str, by_class: Mapping[int, float] | None) -> Batch:
+    if not isinstance(made, (tuple, list)) or len(made) not in (2, _NUM_PARTS):
+        raise DefinitionError(
+            f"{name} yields {described(made)} after preprocessing; expected tuples (x, y, sample "
+            "weight)."
+        )
+    x, y = made[0], made[1]
+    sizes = {array.shape[0] if array.ndim else 0 for array in leaves((x, y))}
+    if len(sizes) != 1 or 0 in sizes:
+        shapes = [list(array.shape) for array in leaves((x, y))]
+        raise DefinitionError(
+            f"{name}: after preprocessing a batch has arrays of the shapes {shapes}; expected one "
+            "entry an example along the first axis of each. Batches are made by the preprocessor's "
+            "batchify()."
+        )
+    size = sizes.pop()
+    weights = np.ones(size, np.float32)
+    if len(made) == _NUM_PARTS and made[2] is not None:
+        weights = map_arrays(lambda array: array.astype(np.float32), made[2])
+    if by_class is not None:
+        weights = weighted(y, weights, by_class)
+    return Batch(x, (y, weights), size)
+
+
+def _ending(batches: Iterator[Batch], num_batches: int, num_examples: int) -> Iterator[Batch]:
+    """Yield the batches of one epoch, and end with its last example where the user's go on."""
+    seen = 0
+    for number, batch in enumerate(batches):
+        if number == num_batches:
+            return
+        left = num_examples - seen
+        if number == num_batches - 1 and 0 < left < batch.num_examples:
+            yield _first_of(batch, left)
+            return
+        seen += batch.num_examples
+        yield batch
+
+
+def _first_of(batch: Batch, number: int) -> Batch:
+    def cut(array: Any) -> Any:
+        return array[:number]
+
+    return Batch(map_arrays(cut, batch.features), map_arrays(cut, batch.labels), number)
+
+
+def _is_kept_by_us(callback: Any) -> bool:
+    return any(
+        kind.__name__ in _KEPT_BY_US and kind.__module__.partition(".")[0] == "keras"
+        for kind in inspect.getmro(type(callback))
+    )

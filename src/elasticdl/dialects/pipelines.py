@@ -1,0 +1,81 @@
+"""Generators of a training session's components, whichever kind: what they yield, as numpy.
+
+A *generator* is a `tf.data.Dataset`, a `keras.utils.PyDataset` (or anything with a length and
+items), or something Python can iterate over. Nothing of it is read before it is asked for.
+
+Callers: `abstractions.py` and whoever evaluates a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from elasticdl.data.batch import map_arrays
+from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, users_traceback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Kind = Literal["tf.data", "indexed", "iterable"]
+# Python's word for a generator that asked another one for more than it had.
+_ENDED_WITHIN = "generator raised StopIteration"
+
+
+def kind_of(generator: Any, name: str) -> Kind:
+    """Return which kind of generator something is.
+
+    Raises:
+        DefinitionError: It is none.
+    """
+    if hasattr(generator, "element_spec") and hasattr(generator, "with_options"):
+        return "tf.data"
+    if hasattr(generator, "__getitem__") and hasattr(generator, "__len__"):
+        return "indexed"
+    if hasattr(generator, "__next__") or hasattr(generator, "__iter__"):
+        return "iterable"
+    raise DefinitionError(
+        f"{name} is of type {type(generator).__name__}. Expected a tf.data.Dataset, a "
+        "keras.utils.PyDataset, or something to iterate over, such as a Python generator."
+    )
+
+
+def elements(generator: Any, name: str, first: int = 0) -> Iterator[Any]:
+    """Yield what a generator yields, tensors as numpy arrays.
+
+    Args:
+        generator: Of any kind.
+        name: What the user calls it, for errors.
+        first: Where to start; other than 0 only for what is indexed.
+
+    Raises:
+        UserCodeError: It raised; the message has the user's part of the traceback.
+    """
+    kind = kind_of(generator, name)
+    if kind == "tf.data":
+        from elasticdl.data import tensorflow  # noqa: PLC0415 - only who has a dataset needs it
+
+        return _guarded(lambda: tensorflow.numpy_elements(generator), name)
+    if kind == "indexed":
+        items = (generator[i] for i in range(first, len(generator)))
+        return _guarded(lambda: map(_as_numpy, items), name)
+    return _guarded(lambda: map(_as_numpy, generator), name)
+
+
+def _guarded(begin: Callable[[], Iterator[Any]], name: str) -> Iterator[Any]:
+    try:
+        yield from begin()
+    except ElasticDLError:
+        raise
+    except Exception as error:
+        if isinstance(error, RuntimeError) and str(error) == _ENDED_WITHIN:
+            return
+        raise UserCodeError(f"{name} raised:\n{users_traceback(error)}") from error
+
+
+def _as_numpy(element: Any) -> Any:
+    return map_arrays(
+        lambda leaf: leaf if isinstance(leaf, (str, bytes)) else np.asarray(leaf), element
+    )

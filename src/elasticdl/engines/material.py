@@ -1,0 +1,162 @@
+"""What a process needs to take part in a training: the model, the data, and how they are cut.
+
+Callers: `run.py` for who leads a training, `elastic/worker.py` for each worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elasticdl import zoo
+from elasticdl.definition import BatchesInput, Mode, ModelDefinition
+from elasticdl.engines.accumulator import Accumulator
+from elasticdl.engines.engine import context_of
+from elasticdl.engines.own_batches import OwnBatches
+from elasticdl.engines.place import Place
+from elasticdl.engines.record_data import RecordData, open_records
+from elasticdl.errors import DataError
+from elasticdl.sharding.ledger import Ledger, Piece
+from elasticdl.sharding.shard import ShardPlan
+from elasticdl.training.create import create_trainer
+
+if TYPE_CHECKING:
+    from elasticdl.artifacts.checkpoint import Checkpoint
+    from elasticdl.data.batch import Batch
+    from elasticdl.engines.feed import FedBatch, TrainingData
+    from elasticdl.engines.seams import Validation
+    from elasticdl.job import Job
+    from elasticdl.training.trainer import Trainer
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """What a process needs to take part in a training; every worker makes its own.
+
+    Attributes:
+        job: What was asked for.
+        definition: What to train.
+        data: On what.
+        plan: Its cut into shards.
+        validation: What to evaluate on; None if nothing.
+    """
+
+    job: Job
+    definition: ModelDefinition
+    data: TrainingData
+    plan: ShardPlan
+    validation: Validation | None
+
+    @property
+    def num_records(self) -> int:
+        """Examples in an epoch."""
+        return self.data.num_records
+
+    @property
+    def minibatch_size(self) -> int:
+        """Examples in a full batch."""
+        return self.data.minibatch_size(self.plan)
+
+    def shard_batches(self, epoch: int, piece: Piece) -> Iterator[FedBatch]:
+        """Yield the batches of a piece that are not committed yet."""
+        return self.data.shard_batches(self.plan, epoch, piece)
+
+    def example(self) -> Batch:
+        """Return a batch like those to come, for its shapes; it may be smaller.
+
+        Raises:
+            DataError: There is none.
+        """
+        return self.data.example(self.plan)
+
+    def create_trainer(self, slot: int = 0) -> Trainer:
+        """Make the model, as it is before the first step.
+
+        Raises:
+            ElasticDLError: It cannot be made, or the data has no example.
+        """
+        return create_trainer(
+            self.definition,
+            self.example(),
+            minibatch_size=self.minibatch_size,
+            seed=self.job.training.seed,
+            slot=slot,
+            deterministic=self.job.training.deterministic,
+        )
+
+    def create_accumulator(self, trainer: Trainer) -> Accumulator | None:
+        """Return what sums up to `--global_batch_size`; None if that was not given."""
+        options = self.job.training
+        if not options.global_batch_size:
+            return None
+        return Accumulator(trainer, options.global_batch_size // options.minibatch_size)
+
+    def first_place(self) -> Place:
+        """Return where a job starts."""
+        return Place(Ledger(self.plan.num_shards, self.data.batches_per_shard(self.plan)))
+
+
+def open_material(
+    job: Job,
+    checkpoint: Checkpoint | None = None,
+    *,
+    code: Path | None = None,
+    plan: ShardPlan | None = None,
+    worker_id: int = 0,
+    world_size: int = 1,
+) -> tuple[Material, dict[str, Any]]:
+    """Define the model and open its data.
+
+    Args:
+        job: What is asked for.
+        checkpoint: What will be gone on from.
+        code: A copy of the zoo to take the model from; None takes the zoo itself.
+        plan: The cut of the data, where it was decided elsewhere.
+        worker_id: What a spec is told as its worker's number.
+        world_size: ... and as the number of workers.
+
+    Returns:
+        The material, and what every checkpoint says of plan and data.
+
+    Raises:
+        ElasticDLError: The model or the data cannot be used, or the data is not what the
+            checkpoint was trained on.
+    """
+    assert job.model is not None  # noqa: S101 - a training job
+    context = context_of(job, Mode.TRAINING, worker_id=worker_id, world_size=world_size)
+    opened = zoo.open_zoo(job.model.zoo if code is None else str(code))
+    definition = zoo.define(job.model, context, opened)
+    data: TrainingData
+    if isinstance(definition.input, BatchesInput):
+        data = OwnBatches(definition, job)
+    else:
+        data = RecordData(definition, open_records(definition, job.data))
+    metadata: dict[str, Any] = {}
+    if plan is None:
+        metadata = _metadata(job, data, checkpoint)
+        plan = ShardPlan(**metadata["plan"])
+    validation = data.validation(job.validation_data, plan) if job.validation_data else None
+    return Material(job, definition, data, plan, validation), metadata
+
+
+def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> dict[str, Any]:
+    """Return what every checkpoint says of plan and data.
+
+    Raises:
+        DataError: The data is not what the checkpoint was trained on.
+    """
+    files: list[list[Any]] = [list(file) for file in data.files]
+    if checkpoint is None:
+        return {"plan": asdict(data.cut(job)), "files": files}
+    before = checkpoint.metadata["files"]
+    if before != files:
+        changed = [uri for uri, n in files if [uri, n] not in before]
+        changed += [uri for uri, _ in before if uri not in {u for u, _ in files}]
+        raise DataError(
+            f"The data is not what the first {checkpoint.step:,} steps were trained on: "
+            f"{len(changed)} file(s) were added, removed or hold another number of records "
+            f"({', '.join(changed[:3])}). Train on them with another --output."
+        )
+    return {"plan": checkpoint.metadata["plan"], "files": files}

@@ -1,0 +1,101 @@
+"""Random numbers of user code: a function of a seed, whatever else draws in the process.
+
+User code draws from Python's, NumPy's and TensorFlow's generators, of which a process has one
+each, while batches for training and for evaluation are made in different threads. So whoever
+makes batches has the generators for himself meanwhile, as `seeded` leaves them or as `Stream`
+finds them again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+
+# One who draws may call somebody who does.
+_one_at_a_time = threading.RLock()
+
+
+def reseed(seed: int) -> None:
+    """Make what user code draws from Python, NumPy and TensorFlow a function of `seed`."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - users call np.random.*
+    if "tensorflow" in sys.modules:
+        from elasticdl.data import tensorflow  # noqa: PLC0415 - only where it is loaded anyway
+
+        tensorflow.reseed(seed)
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Let nobody else draw, from a seed on."""
+    with _one_at_a_time:
+        reseed(seed)
+        yield
+
+
+class Stream:
+    """Random numbers that are drawn piece by piece, as if nobody else drew between.
+
+    Args:
+        seed: Where they start.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._state: Any = None
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Let nobody else draw; go on where the last block ended."""
+        with _one_at_a_time:
+            if self._state is None:
+                reseed(self._seed)
+            else:
+                _restore(self._state)
+            try:
+                yield
+            finally:
+                self._state = _state()
+
+    def drawn(self, begin: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """Yield what an iterator yields that draws while it is made and at each item."""
+        with self():
+            items = begin()
+        while True:
+            with self():
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+            yield item
+
+
+def _state() -> Any:
+    numpys = np.random.get_state()  # noqa: NPY002 - users call np.random.*
+    return random.getstate(), numpys, _tensorflows()
+
+
+def _restore(state: Any) -> None:
+    pythons, numpys, tensorflows = state
+    random.setstate(pythons)
+    np.random.set_state(numpys)  # noqa: NPY002 - as above
+    if tensorflows is not None:
+        from elasticdl.data import tensorflow  # noqa: PLC0415 - it is loaded
+
+        tensorflow.set_random_state(tensorflows)
+
+
+def _tensorflows() -> Any:
+    if "tensorflow" not in sys.modules:
+        return None
+    from elasticdl.data import tensorflow  # noqa: PLC0415 - only where it is loaded anyway
+
+    return tensorflow.random_state()

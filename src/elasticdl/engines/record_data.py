@@ -1,0 +1,424 @@
+"""Training on records: batches that input functions of the user's make of them.
+
+A batch is a function of (seed, epoch, shard, number): it can be made again, here or on
+another worker, and is the same. Records are found by seeking; a `tf.data` pipeline of the
+user's over records is built again and its committed batches skipped (`replay.py`).
+
+Callers: `material.py`, `trained.py` and `elastic/tasks.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl.data.batch import Batch, Record, leaves, map_arrays
+from elasticdl.data.record_source import RecordSource, locate
+from elasticdl.data.schema import Schema
+from elasticdl.data.sources import open_source
+from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
+from elasticdl.engines.feed import FedBatch, chained_digest
+from elasticdl.engines.randomness import Stream, seeded
+from elasticdl.engines.seams import Validation
+from elasticdl.errors import (
+    DataError,
+    DefinitionError,
+    ElasticDLError,
+    SchemaError,
+    UserCodeError,
+    users_traceback,
+)
+from elasticdl.sharding.ledger import Piece
+from elasticdl.sharding.permutation import derive_seed
+from elasticdl.sharding.shard import DEFAULT_MINIBATCHES_PER_SHARD, ShardPlan
+
+if TYPE_CHECKING:
+    from elasticdl.job import Job
+
+_MAX_SHARD_BYTES = 256 * 2**20
+# A shard of validation data is evaluated between two looks at what else there is to do.
+_MINIBATCHES_PER_VALIDATION_SHARD = 8
+
+MINIBATCHES_AT_ONCE = 32
+"""So many `batches_in_order` reads at once; a pipeline of the user's is built anew for each."""
+
+
+def open_records(definition: ModelDefinition, data: str) -> RecordSource:
+    """Open records with the model's own reader if it has one, else with ours.
+
+    Raises:
+        DataError: There are none, or they cannot be read.
+    """
+    return definition.open_source(data) if definition.open_source else open_source(data)
+
+
+@dataclass(frozen=True, eq=False)
+class RecordData:
+    """Records as training data; see `feed.TrainingData`.
+
+    Attributes:
+        definition: How records become batches.
+        source: The records.
+    """
+
+    definition: ModelDefinition
+    source: RecordSource
+
+    @property
+    def num_records(self) -> int:
+        """Records in an epoch."""
+        return self.source.num_records
+
+    @property
+    def files(self) -> Sequence[tuple[str, int]]:
+        """URI of each file, and the number of its records."""
+        return [(file.uri, file.num_records) for file in self.source.files]
+
+    def cut(self, job: Job) -> ShardPlan:
+        """Return shards of so many records as a process can well hold."""
+        size, num_records = job.training.minibatch_size, self.source.num_records
+        record_bytes = max(1, len(self.source.read_bytes(0, 1)[0]))
+        return ShardPlan(
+            num_records=num_records,
+            minibatch_size=size,
+            # A shard is held in memory; large records make shorter ones.
+            minibatches_per_shard=max(
+                1,
+                min(
+                    DEFAULT_MINIBATCHES_PER_SHARD,
+                    _MAX_SHARD_BYTES // (size * record_bytes),
+                    -(-num_records // size),
+                ),
+            ),
+            seed=job.training.seed,
+            shuffle=job.training.shuffle,
+        )
+
+    def batches_per_shard(self, plan: ShardPlan) -> int:
+        """Return the plan's number; a pipeline may filter and repeat."""
+        by_record = isinstance(self.definition.input, RecordInput)
+        return plan.minibatches_per_shard if by_record else 0
+
+    def minibatch_size(self, plan: ShardPlan) -> int:
+        """Return the plan's."""
+        return plan.minibatch_size
+
+    def shard_batches(self, plan: ShardPlan, epoch: int, piece: Piece) -> Iterator[FedBatch]:
+        """Yield the batches of a piece that are not committed yet."""
+        return shard_batches(self.definition, self.source, plan, epoch, piece)
+
+    def example(self, plan: ShardPlan) -> Batch:
+        """Return the first batch of the first shard that has one.
+
+        Raises:
+            DataError: No shard has a batch.
+        """
+        for shard in range(plan.num_shards):
+            if isinstance(self.definition.input, RecordInput):
+                # Two records are enough to know the shapes, and quicker than a whole shard; of
+                # one alone some layers can take no statistics.
+                few = min(2, self.source.num_records)
+                in_order = batches_in_order(
+                    self.definition, self.source, few, Mode.TRAINING, stop=few
+                )
+                return next(in_order)[1]
+            for fed in self.shard_batches(plan, 0, Piece(shard)):
+                if fed.batch is not None:
+                    return fed.batch
+        raise DataError(
+            f"{self.definition.origin}: the data pipeline yields no example from "
+            f"{self.source.num_records} records."
+        )
+
+    def validation(self, data: str, plan: ShardPlan) -> Validation:
+        """Open other records, to evaluate on."""
+        source = open_records(self.definition, data)
+        length = DEFAULT_MINIBATCHES_PER_SHARD
+        if isinstance(self.definition.input, RecordInput):
+            length = _MINIBATCHES_PER_VALIDATION_SHARD
+        cut = ShardPlan(source.num_records, plan.minibatch_size, length, shuffle=False)
+
+        def batches(shard: int) -> Iterator[Batch]:
+            start, stop = cut.record_range(0, shard)
+            in_order = batches_in_order(
+                self.definition,
+                source,
+                cut.minibatch_size,
+                Mode.EVALUATION,
+                start=start,
+                stop=stop,
+            )
+            return (batch for _, batch in in_order)
+
+        return Validation(cut.num_shards, batches)
+
+
+def shard_batches(
+    definition: ModelDefinition,
+    source: RecordSource,
+    plan: ShardPlan,
+    epoch: int,
+    piece: Piece,
+) -> Iterator[FedBatch]:
+    """Yield the batches of a piece that are not committed yet."""
+    start, _ = plan.record_range(epoch, piece.shard)
+    order = plan.record_order(epoch, piece.shard)
+    if isinstance(definition.input, RecordInput):
+        records = source.read_records(start, start + len(order), definition.input.schema)
+        num_batches = plan.num_batches(epoch, piece.shard)
+        stop = min(num_batches, piece.stop or num_batches)
+        if piece.committed >= stop:
+            # The rear part of a shard that is shorter than others.
+            yield FedBatch(epoch, piece.shard, piece.committed, None, finished=True)
+        for number in range(piece.committed, stop):
+            chosen = order[number * plan.minibatch_size : (number + 1) * plan.minibatch_size]
+            with seeded(derive_seed(plan.seed, epoch, piece.shard, number, 2)):
+                batch = make_batch(
+                    definition,
+                    definition.input,
+                    [records[i] for i in chosen],
+                    Mode.TRAINING,
+                    _range_name(source, start, start + len(order)),
+                )
+            yield FedBatch(epoch, piece.shard, number, batch, number + 1 == num_batches)
+        return
+    how = _over_records(definition)
+    raw = source.read_bytes(start, start + len(order))
+    batches = Stream(derive_seed(plan.seed, epoch, piece.shard, 2)).drawn(
+        lambda: _pipeline_batches(
+            definition,
+            how,
+            [raw[i] for i in order],
+            mode=Mode.TRAINING,
+            minibatch_size=plan.minibatch_size,
+            where=_range_name(source, start, start + len(order)),
+        )
+    )
+    yield from _after_replay(definition, batches, epoch, piece)
+
+
+def batches_in_order(
+    definition: ModelDefinition,
+    source: RecordSource,
+    minibatch_size: int,
+    mode: Mode,
+    *,
+    start: int = 0,
+    stop: int | None = None,
+) -> Iterator[tuple[int, Batch]]:
+    """Yield (first record, batch) in the order records are stored: evaluation, prediction.
+
+    Raises:
+        DataError: In prediction, a pipeline yields another number of examples than there are
+            records, so that outputs cannot be told apart.
+    """
+    stop = source.num_records if stop is None else stop
+    chunk = minibatch_size * MINIBATCHES_AT_ONCE
+    schema = definition.input.schema if isinstance(definition.input, RecordInput) else None
+    missing: list[Any] = []
+    if mode is Mode.PREDICTION and schema is not None:
+        schema, missing = _without_labels(definition, source, schema)
+    for first in range(start, stop, chunk):
+        last = min(first + chunk, stop)
+        where = _range_name(source, first, last)
+        if not isinstance(definition.input, RecordInput):
+            how = _over_records(definition)
+            begin = functools.partial(
+                _pipeline_batches,
+                definition,
+                how,
+                source.read_bytes(first, last),
+                mode=mode,
+                minibatch_size=minibatch_size,
+                where=where,
+            )
+            done = first
+            for batch in Stream(derive_seed(0, first, 3)).drawn(begin):
+                yield done, batch
+                done += batch.num_examples
+            if mode is Mode.PREDICTION and done != last:
+                raise DataError(
+                    f"{where}: the pipeline of {definition.origin} yields {done - first} "
+                    f"examples of {last - first} records in prediction mode, so outputs cannot "
+                    "be matched with records. Do not filter or repeat there."
+                )
+            continue
+        records = source.read_records(first, last, schema)
+        for at in range(0, len(records), minibatch_size):
+            some = [
+                {**record, **{f.name: np.zeros(f.shape, f.dtype) for f in missing}}
+                if missing
+                else record
+                for record in records[at : at + minibatch_size]
+            ]
+            # For each, so that what is drawn does not depend on where a range of records begins.
+            with seeded(derive_seed(0, first + at, 3)):
+                batch = make_batch(definition, definition.input, some, mode, where)
+            yield first + at, batch
+
+
+def make_batch(
+    definition: ModelDefinition,
+    how: RecordInput,
+    records: Sequence[Record],
+    mode: Mode,
+    where: str,
+) -> Batch:
+    """Run the user's input function on decoded records.
+
+    Raises:
+        UserCodeError: It raised; names the records and holds the user's traceback.
+        DefinitionError: What it returned is not a batch.
+    """
+    try:
+        made = how.input_fn(records, mode) if how.takes_mode else how.input_fn(records)
+    except ElasticDLError:
+        raise
+    except Exception as error:
+        raise UserCodeError(
+            f"{definition.origin}: the input function raised on {where}:\n{users_traceback(error)}"
+        ) from error
+    pair = made if isinstance(made, tuple) else (made, None)
+    arrays = leaves(map_arrays(np.asarray, pair))
+    sizes = {array.shape[0] if array.ndim else 0 for array in arrays}
+    if len(pair) != len(("features", "labels")) or len(sizes) != 1 or 0 in sizes:
+        shapes = [list(array.shape) for array in arrays]
+        raise DefinitionError(
+            f"{definition.origin}: the input function made arrays of the shapes {shapes} from "
+            f"{len(records)} records; expected (features, labels), every array with one entry "
+            "an example along its first axis."
+        )
+    features, labels = map_arrays(np.asarray, pair)
+    if labels is None and mode is not Mode.PREDICTION:
+        raise DefinitionError(
+            f"{definition.origin}: the input function returned no labels in {mode.value}; "
+            "expected the pair (features, labels)."
+        )
+    return Batch(features, labels, sizes.pop())
+
+
+def _over_records(definition: ModelDefinition) -> DatasetInput:
+    """Return how a pipeline over records is made.
+
+    Raises:
+        DataError: The model's input does not read records.
+    """
+    if not isinstance(definition.input, DatasetInput):
+        raise DataError(
+            f"{definition.origin}: this model's own code reads its data, so it cannot be used on "
+            "records. `elasticdl session run` evaluates it on its validation and test data."
+        )
+    # Imported before seeding, or its first pipeline would be unseeded.
+    importlib.import_module("elasticdl.data.tensorflow")
+    return definition.input
+
+
+def _pipeline_batches(
+    definition: ModelDefinition,
+    how: DatasetInput,
+    records: Sequence[bytes],
+    *,
+    mode: Mode,
+    minibatch_size: int,
+    where: str,
+) -> Iterator[Batch]:
+    from elasticdl.data import tensorflow  # noqa: PLC0415 - only pipelines need it
+
+    try:
+        yield from tensorflow.example_batches(
+            records,
+            lambda dataset: how.create_dataset(dataset, mode),
+            minibatch_size,
+            str(definition.origin),
+        )
+    except ElasticDLError:
+        raise
+    except Exception as error:
+        raise UserCodeError(
+            f"{definition.origin}: the data pipeline raised on {where}:\n{users_traceback(error)}"
+        ) from error
+
+
+def _after_replay(
+    definition: ModelDefinition, batches: Iterator[Batch], epoch: int, piece: Piece
+) -> Iterator[FedBatch]:
+    """Skip the committed batches of a pipeline, proving that they are the same; yield the rest."""
+    digest = 0
+    waiting: tuple[int, Batch, int] | None = None
+    replayed = piece.committed == 0
+    for number, batch in enumerate(batches):
+        digest = chained_digest(batch, digest)
+        if number + 1 == piece.committed:
+            replayed = digest == piece.digest
+            if not replayed:
+                break
+        if waiting is not None:
+            yield FedBatch(epoch, piece.shard, waiting[0], waiting[1], False, waiting[2])
+        waiting = (number, batch, digest) if number >= piece.committed else None
+    if not replayed:
+        raise DefinitionError(
+            f"{definition.origin}: the data pipeline does not yield the same batches again: the "
+            f"first {piece.committed} of shard {piece.shard} differ from those that were trained "
+            "on. Draw random numbers from tf.random, numpy.random or random (they are seeded "
+            "for you), not from the clock or the system."
+        )
+    if waiting is not None:
+        yield FedBatch(epoch, piece.shard, waiting[0], waiting[1], True, waiting[2])
+    else:
+        yield FedBatch(epoch, piece.shard, piece.committed, None, True, digest)
+
+
+def _without_labels(
+    definition: ModelDefinition, source: RecordSource, schema: Schema
+) -> tuple[Schema, list[Any]]:
+    """Return the schema of records that lack labels, and the fields that are lacking.
+
+    Which fields are labels is known to the user's input function alone. So a missing field is
+    filled in, and the function is asked whether the features depend on what with.
+
+    Raises:
+        DataError: A missing field is needed for the features.
+    """
+    try:
+        # Tables keep a field of many values in many columns: only the schema finds it.
+        source.read_records(0, 1, schema)
+    except SchemaError:
+        present = set(source.read_records(0, 1, None)[0])
+    else:
+        return schema, []
+    missing = [field for field in schema.fields if field.name not in present]
+    if not missing:
+        return schema, []
+    reduced = Schema(tuple(field for field in schema.fields if field.name in present))
+    how = definition.input
+    assert isinstance(how, RecordInput)  # noqa: S101 - only these have a schema
+    where = _range_name(source, 0, 1)
+
+    def features_with(value: int) -> list[Any]:
+        record = dict(source.read_records(0, 1, reduced)[0])
+        record.update({f.name: np.full(f.shape, value).astype(f.dtype) for f in missing})
+        with seeded(0):
+            return leaves(make_batch(definition, how, [record], Mode.PREDICTION, where).features)
+
+    if any(
+        not np.array_equal(a, b) for a, b in zip(features_with(0), features_with(1), strict=True)
+    ):
+        raise DataError(
+            f"{where}: the records have no {', '.join(f.name for f in missing)}, which "
+            f"{definition.origin} makes the model's inputs from. They have "
+            f"{', '.join(sorted(present))}."
+        )
+    return reduced, missing
+
+
+def _range_name(source: RecordSource, start: int, stop: int) -> str:
+    file, first = locate(source.files, start)
+    last_file, last = locate(source.files, stop - 1)
+    if file == last_file:
+        return f"{file}, records {first} to {last}"
+    return f"{file}, record {first}, to {last_file}, record {last}"

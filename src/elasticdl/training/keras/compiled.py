@@ -1,0 +1,105 @@
+"""Models that were compiled: the loss and the metrics they were given by `compile`.
+
+Labels are pairs (labels, sample weights) here. What `compile` was given is asked by the public
+methods of the model, so a model that overrides them is served as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from elasticdl.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Arrays
+    from elasticdl.definition import Origin
+    from elasticdl.training.trainer import MetricStates
+
+_METRICS = "compiled metrics"
+
+
+def check(model: keras.Model, origin: Origin) -> None:
+    """Make sure that a model can be trained as it was compiled.
+
+    Raises:
+        DefinitionError: It was not compiled, or has a step of its own.
+    """
+    if not getattr(model, "compiled", False) or model.optimizer is None:
+        raise DefinitionError(
+            f"{origin}: the model {model.name!r} is not compiled. Call model.compile("
+            "optimizer=..., loss=..., metrics=[...]) before it is returned."
+        )
+    for step in ("train_step", "test_step"):
+        if getattr(type(model), step) is not getattr(keras.Model, step):
+            raise DefinitionError(
+                f"{origin}: {type(model).__name__} has a {step}() of its own, which would not be "
+                "called. Put what it computes into compute_loss() or add_loss(), which are."
+            )
+
+
+def loss(model: keras.Model, outputs: Any, labels: Arrays) -> Any:
+    """Return the batch's loss, what layers have added included."""
+    targets, weights = labels
+    return model.compute_loss(y=targets, y_pred=outputs, sample_weight=weights)
+
+
+class CompiledMetrics:
+    """Computes the states of a compiled model's metrics and reads them; see `KerasMetrics`.
+
+    Args:
+        model: The model.
+        outputs: What it says of an example batch.
+        labels: Of that batch.
+    """
+
+    def __init__(self, model: keras.Model, outputs: Any, labels: Arrays) -> None:
+        self._model = model
+        # Their variables are made at the first call, which must not be within a compiled one.
+        self._update(outputs, labels)
+        loss(model, outputs, labels)
+        # Kept by the trainer, over examples: the mean loss, and one for each of several outputs.
+        by_keras = [model.metrics[0], *getattr(model, "_compile_loss").metrics]  # noqa: B009 - no public name
+        self._metrics = [m for m in model.metrics if not any(m is other for other in by_keras)]
+
+    def _update(self, outputs: Any, labels: Arrays) -> None:
+        targets, weights = labels
+        self._model.compute_metrics(x=None, y=targets, y_pred=outputs, sample_weight=weights)
+
+    def states(
+        self, batch_loss: tf.Tensor | None, outputs: Any, labels: Arrays, num_examples: tf.Tensor
+    ) -> dict[str, tuple[tf.Tensor, ...]]:
+        """Return the batch's states, traced into a step; see `KerasMetrics.states`."""
+        states: dict[str, tuple[tf.Tensor, ...]] = {}
+        if batch_loss is not None:
+            states["loss"] = (tf.cast(batch_loss, tf.float32) * num_examples, num_examples)
+        variables = self._variables()
+        if variables:
+            for metric in self._metrics:
+                metric.reset_state()
+            self._update(outputs, labels)
+            states[_METRICS] = tuple(tf.identity(variable.value) for variable in variables)
+        return states
+
+    def results(self, states: MetricStates) -> dict[str, float | list[float]]:
+        """Return the value of each metric from summed states."""
+        results: dict[str, float | list[float]] = {}
+        if "loss" in states:
+            total, count = states["loss"]
+            results["loss"] = float(total) / float(count) if count else float("nan")
+        if _METRICS in states:
+            for variable, array in zip(self._variables(), states[_METRICS], strict=True):
+                variable.assign(array)
+            for metric in self._metrics:
+                value = metric.result()
+                named = value if isinstance(value, dict) else {metric.name: value}
+                for name, one in named.items():
+                    array = np.asarray(one)
+                    results[name] = float(array) if array.ndim == 0 else array.tolist()
+        return results
+
+    def _variables(self) -> list[Any]:
+        return [variable for metric in self._metrics for variable in metric.variables]
