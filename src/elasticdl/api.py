@@ -26,7 +26,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from elasticdl.errors import MissingExtraError, UsageError
-from elasticdl.job import Job, ModelReference, PredictionFormat, Priority, TrainingOptions, Workers
+from elasticdl.job import (
+    BestMode,
+    Job,
+    ModelReference,
+    PredictionFormat,
+    Priority,
+    TrainingOptions,
+    Workers,
+)
 
 if TYPE_CHECKING:
     from elasticdl.engines.audit import AuditReport
@@ -336,7 +344,13 @@ def _training_options(options: Mapping[str, Any]) -> TrainingOptions:
                 f"Have: {', '.join(fields)}."
             )
         default = fields[name].default
-        values[name] = _as_bool(name, value) if isinstance(default, bool) else _as_int(name, value)
+        if name == "best_mode":
+            values[name] = _best_mode(value)
+        elif isinstance(default, str):
+            values[name] = str(value)
+        else:
+            as_type = _as_bool if isinstance(default, bool) else _as_int
+            values[name] = as_type(name, value)
     training = TrainingOptions(**values)
     if training.global_batch_size % training.minibatch_size:
         raise UsageError(
@@ -345,6 +359,13 @@ def _training_options(options: Mapping[str, Any]) -> TrainingOptions:
             f"one is {_nearest(training.global_batch_size, training.minibatch_size)}."
         )
     return training
+
+
+def _best_mode(text: str) -> BestMode:
+    known: dict[str, BestMode] = {name: name for name in get_args(BestMode)}
+    if text not in known:
+        raise UsageError(f"--best_mode={text}: expected one of {', '.join(known)}.")
+    return known[text]
 
 
 def _nearest(number: int, unit: int) -> int:
@@ -373,6 +394,25 @@ def _workers(text: int | str, **options: Any) -> Workers:
             "and the most of them, such as 2..4."
         )
     return Workers(*numbers, **options)
+
+
+def workers(
+    num_workers: int | str | None, num_spare_workers: int | str = 0, ray_address: str | None = None
+) -> Workers | None:
+    """Return the workers that are asked for; None for training in this process.
+
+    Args:
+        num_workers: See `training_job`, as the others.
+        num_spare_workers: Processes that stand ready beside them.
+        ray_address: A Ray cluster; None starts Ray here.
+
+    Raises:
+        UsageError: A value is wrong.
+    """
+    if num_workers is None:
+        return None
+    spare = _as_int("num_spare_workers", num_spare_workers)
+    return _workers(num_workers, spare=spare, ray_address=ray_address)
 
 
 def _sharing_workers(

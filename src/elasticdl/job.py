@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 Command = Literal["train", "evaluate", "predict"]
 PredictionFormat = Literal["recordio", "parquet", "csv"]
+BestMode = Literal["min", "max"]
 # Lowest first.
 Priority = Literal["low", "high"]
 
@@ -60,6 +61,10 @@ class TrainingOptions:
         deterministic: Whether the same job gives the same bits on the same machine.
         global_batch_size: Examples in one update, summed up over steps and workers; a multiple
             of `minibatch_size`. 0 makes an update of each step, whoever takes part in it.
+        best_metric: Which checkpoint is the best: by a metric of the validation (`val_loss`), or
+            of the training at an epoch's end (`loss`).
+        best_mode: Whether the lowest or the highest value is the best.
+        restore_best_weights: The trained model is that of the best checkpoint, not the last.
     """
 
     num_epochs: int = 1
@@ -72,6 +77,9 @@ class TrainingOptions:
     keep_checkpoint_max: int = 3
     deterministic: bool = True
     global_batch_size: int = 0
+    best_metric: str = "val_loss"
+    best_mode: BestMode = "min"
+    restore_best_weights: bool = False
 
 
 @dataclass(frozen=True)

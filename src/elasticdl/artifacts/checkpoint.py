@@ -231,6 +231,18 @@ class CheckpointStore:
         self._prune(checkpoint.step)
         return SavedCheckpoint(checkpoint.step, num_bytes, time.perf_counter() - begin, 0.0)
 
+    def keep_newest(self) -> None:
+        """Delete all checkpoints but the newest and the best.
+
+        Raises:
+            OutputError: One cannot be deleted.
+        """
+        steps = self.steps()
+        kept = {self.best_step(), *steps[-1:]}
+        for step in steps:
+            if step not in kept:
+                self._folder.delete(_name(step))
+
     def _prune(self, newest: int) -> None:
         published = [step for step in self.steps() if step <= newest]
         kept = {self.best_step(), *published[-self._keep_max :]}

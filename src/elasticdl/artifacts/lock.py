@@ -77,6 +77,20 @@ def hold(folder: OutputFolder, name: str, subject: str = "") -> Lock:
             return _NamedLock(folder, name, subject)
 
 
+def is_held(folder: OutputFolder, name: str) -> bool:
+    """Return whether somebody alive holds a lock; asking disturbs nobody.
+
+    Of a holder on another machine it is not known whether he lives: he is taken to.
+    """
+    if not folder.exists(name):
+        return False
+    try:
+        return not _is_dead(_parse_holder(folder.read_bytes(name)))
+    except OutputError:
+        # It was released between the two questions.
+        return False
+
+
 class _SystemLock:
     """`flock` on a file that says who holds it and disappears with the hold."""
 

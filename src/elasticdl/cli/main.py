@@ -11,6 +11,7 @@ import importlib
 import signal
 import sys
 import traceback
+import warnings
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -25,6 +26,7 @@ _COMMANDS = {
     "evaluate": ("elasticdl.cli.evaluate", "evaluate", "Measure a trained model on records."),
     "predict": ("elasticdl.cli.predict", "predict", "Write a trained model's outputs."),
     "data": ("elasticdl.cli.data", "data", "Make, prepare and look at record files."),
+    "session": ("elasticdl.cli.session", "session", "Train what a project's config describes."),
     "job": ("elasticdl.cli.job", "job", "Ask what a training did."),
     "zoo": ("elasticdl.cli.zoo", "zoo", "Models that come along, and a start for your own."),
 }
@@ -93,6 +95,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     debug = "--debug" in args
     args = [argument for argument in args if argument != "--debug"]
     signal.signal(signal.SIGTERM, _terminate)
+    # Models are made and compiled several times, and Keras would say the same each time.
+    warnings.filterwarnings("once", category=UserWarning)
     try:
         code = _run(args, debug=debug)
     except KeyboardInterrupt:

@@ -8,7 +8,7 @@ import click
 
 from elasticdl import api
 from elasticdl.cli.options import print_metrics, reporter_for
-from elasticdl.job import Priority, TrainingOptions, Workers
+from elasticdl.job import BestMode, Priority, TrainingOptions, Workers
 
 _DEFAULTS = TrainingOptions()
 
@@ -74,6 +74,25 @@ _DEFAULTS = TrainingOptions()
     default=_DEFAULTS.keep_checkpoint_max,
     show_default=True,
     help="How many checkpoints stay, at least 2; the best one stays beside them.",
+)
+@click.option(
+    "--best_metric",
+    metavar="NAME",
+    default=_DEFAULTS.best_metric,
+    show_default=True,
+    help="Which checkpoint is the best: by this metric of the validation (val_...) or training.",
+)
+@click.option(
+    "--best_mode",
+    type=click.Choice(get_args(BestMode)),
+    default=_DEFAULTS.best_mode,
+    show_default=True,
+    help="Whether its lowest or highest value is the best.",
+)
+@click.option(
+    "--restore_best_weights",
+    is_flag=True,
+    help="Leave the model of the best checkpoint, not of the last step.",
 )
 @click.option(
     "--deterministic/--no-deterministic",

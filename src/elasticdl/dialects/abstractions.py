@@ -78,18 +78,7 @@ def define(reference: Reference) -> ModelDefinition:
         DefinitionError: A component or a method of one is missing, or the config lacks a key.
         UserCodeError: A component raised.
     """
-    components = Components(reference)
-    return ModelDefinition(
-        origin=components.reading.origin,
-        framework="keras",
-        create_model=components.create_model,
-        input=BatchesInput(components.open_epochs),
-        loss=None,
-        create_optimizer=lambda: components.newest_model.optimizer,
-        compiled=True,
-        create_callbacks=components.create_callbacks,
-        params=dict(reference.params),
-    )
+    return Components(reference).definition()
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +133,20 @@ class Components:
         self._loaders: dict[str, Any] = {}
 
     # --- the model ------------------------------------------------------------------------
+
+    def definition(self) -> ModelDefinition:
+        """Return what to train."""
+        return ModelDefinition(
+            origin=self.reading.origin,
+            framework="keras",
+            create_model=self.create_model,
+            input=BatchesInput(self.open_epochs),
+            loss=None,
+            create_optimizer=lambda: self.newest_model.optimizer,
+            compiled=True,
+            create_callbacks=self.create_callbacks,
+            params=dict(self.reading.reference.params),
+        )
 
     def create_model(self) -> Any:
         """Return a new compiled model."""

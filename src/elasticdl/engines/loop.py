@@ -425,9 +425,18 @@ class Loop:
             Evaluated(step=self.trainer.step, epoch=self.place.ledger.epoch, metrics=metrics)
         )
         self.reporter.note(f"step {self.trainer.step}: " + in_words(metrics, prefix="validation "))
-        loss = metrics.get("loss", math.inf)
-        if isinstance(loss, float) and loss < self.place.best_loss:
-            self.place = replace(self.place, best_loss=loss)
+        if not self.place.ledger.epoch_done or self.options.evaluation_steps:
+            # At an epoch's end it is decided when the training's metrics are known as well.
+            self._checkpoint_if_best()
+
+    def _checkpoint_if_best(self) -> None:
+        value, best = self.metrics.get(self.options.best_metric), self.place.best
+        # What is no number (NaN among them) is never the best.
+        if not isinstance(value, float) or not math.isfinite(value):
+            return
+        sign = 1 if self.options.best_mode == "max" else -1
+        if best is None or sign * value > sign * best:
+            self.place = replace(self.place, best=value)
             self._checkpoint(best=True)
 
     def _end_epoch(self) -> None:
@@ -444,12 +453,13 @@ class Loop:
         self.trainer.hooks.epoch_end(epoch, self.metrics)
         self.place = Place(
             ledger=self.place.ledger.next_epoch(),
-            best_loss=self.place.best_loss,
+            best=self.place.best,
             stopped=self.place.stopped,
             evaluated_step=self.place.evaluated_step,
         )
         self._unsaved = True
         self._deal(self.slots)
+        self._checkpoint_if_best()
 
     # --- checkpoints ------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ Callers: `run.py` for who leads a training, `elastic/worker.py` for each worker.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from elasticdl.engines.engine import context_of
 from elasticdl.engines.own_batches import OwnBatches
 from elasticdl.engines.place import Place
 from elasticdl.engines.record_data import RecordData, open_records
-from elasticdl.errors import DataError
+from elasticdl.errors import DataError, UsageError
+from elasticdl.job import TrainingOptions
 from elasticdl.sharding.ledger import Ledger, Piece
 from elasticdl.sharding.shard import ShardPlan
 from elasticdl.training.create import create_trainer
@@ -77,7 +79,7 @@ class Material:
         Raises:
             ElasticDLError: It cannot be made, or the data has no example.
         """
-        return create_trainer(
+        trainer = create_trainer(
             self.definition,
             self.example(),
             minibatch_size=self.minibatch_size,
@@ -85,6 +87,33 @@ class Material:
             slot=slot,
             deterministic=self.job.training.deterministic,
         )
+        if self.job.training.best_metric != TrainingOptions.best_metric:
+            self._check_best_metric(trainer)
+        return trainer
+
+    def _check_best_metric(self, trainer: Trainer) -> None:
+        """Find out before the first epoch that a metric will not be there after it.
+
+        Raises:
+            UsageError: It is not measured, or is no single number.
+        """
+        wanted = self.job.training.best_metric
+        if wanted.startswith("val_") and self.validation is None:
+            raise UsageError(
+                f"The best checkpoint is to be found by {wanted}, but there is no validation data."
+            )
+        # Both modes measure the same; only the names differ.
+        metrics = trainer.evaluation_metrics.results(trainer.evaluate(self.example()))
+        values = {**metrics, **{f"val_{name}": value for name, value in metrics.items()}}
+        if not isinstance(values.get(wanted), float):
+            near = difflib.get_close_matches(wanted, values, n=1)
+            measured = ", ".join(name for name, value in values.items() if isinstance(value, float))
+            raise UsageError(
+                f"The best checkpoint is to be found by {wanted!r}, which "
+                f"{'is no single number' if wanted in values else 'is not measured'}"
+                f"{f'; did you mean {near[0]!r}?' if near and wanted not in values else '.'} "
+                f"There is {measured}."
+            )
 
     def create_accumulator(self, trainer: Trainer) -> Accumulator | None:
         """Return what sums up to `--global_batch_size`; None if that was not given."""

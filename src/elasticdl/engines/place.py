@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,7 @@ class Place:
         ledger: Which batches are in the model.
         epoch_begun: The callbacks were told that this epoch began.
         epoch_states: Metric states of this epoch's steps so far.
-        best_loss: Lowest validation loss so far.
+        best: Best value so far of `TrainingOptions.best_metric`; None before the first.
         stopped: A callback has ended the training.
         evaluation: The evaluation that is going on; None while training.
         evaluated_step: The last step that was evaluated; -1 before the first.
@@ -45,7 +44,7 @@ class Place:
     ledger: Ledger
     epoch_begun: bool = False
     epoch_states: MetricStates = field(default_factory=dict)
-    best_loss: float = math.inf
+    best: float | None = None
     stopped: bool = False
     evaluation: Evaluation | None = None
     evaluated_step: int = -1
@@ -69,7 +68,7 @@ class Place:
             "ledger": self.ledger.to_json(),
             "epoch_begun": self.epoch_begun,
             "epoch_states": _to_lists(self.epoch_states),
-            "best_loss": None if math.isinf(self.best_loss) else self.best_loss,
+            "best": self.best,
             "stopped": self.stopped,
             "evaluation": None
             if self.evaluation is None
@@ -88,7 +87,7 @@ class Place:
             ledger=Ledger.from_json(values["ledger"]),
             epoch_begun=values["epoch_begun"],
             epoch_states=_to_arrays(values["epoch_states"]),
-            best_loss=math.inf if values["best_loss"] is None else values["best_loss"],
+            best=values["best"],
             stopped=values["stopped"],
             evaluation=None
             if evaluation is None

@@ -168,9 +168,12 @@ def train(job: Job, reporter: Reporter, engine: Callable[[Run], Trained]) -> Out
                 )
                 trained = engine(run)
                 reporter.ended()
+                step = trained.trainer.step
+                if job.training.restore_best_weights:
+                    trained = _best_of(run, trained)
                 _save_model(run, trained)
-                events.write(JobFinished(step=trained.trainer.step, metrics=trained.metrics))
-                return Outcome(folder.uri, trained.trainer.step, trained.metrics)
+                events.write(JobFinished(step=step, metrics=trained.metrics))
+                return Outcome(folder.uri, step, trained.metrics)
             except BaseException as error:
                 interrupted = not isinstance(error, Exception)
                 events.write(
@@ -185,6 +188,21 @@ def train(job: Job, reporter: Reporter, engine: Callable[[Run], Trained]) -> Out
                 raise
             finally:
                 reporter.ended()
+
+
+def _best_of(run: Run, trained: Trained) -> Trained:
+    """Return the model as it was at its best checkpoint."""
+    best = run.store.best()
+    if best is None:
+        run.reporter.note(
+            f"No checkpoint is the best by {run.material.job.training.best_metric}: it was never a "
+            "number. The last one is taken."
+        )
+        return trained
+    # A checkpoint may hold the state of an accumulator as well.
+    own = trained.trainer.state().keys()
+    trained.trainer.load_state({path: best.state[path] for path in own})
+    return Trained(trained.trainer, dict(best.metadata["metrics"]))
 
 
 def _is_finished(job: Job, checkpoint: Checkpoint) -> bool:

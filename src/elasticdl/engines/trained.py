@@ -78,19 +78,8 @@ class Opened:
             DataError: The records are not such as the model was trained on.
             OutputError: The weights cannot be read.
         """
-        training = self.job.training
-        trainer = create_trainer(
-            self.definition,
-            example,
-            minibatch_size=training.minibatch_size,
-            seed=training.seed,
-        )
-        state = trainer.state()
-        # The optimizer is as it starts: only the weights matter for looking.
-        weights = {f"model/{path}": array for path, array in self.trained.params.items()}
-        others = {path: array for path, array in state.items() if not path.startswith("model/")}
         try:
-            trainer.load_state({**others, **weights})
+            return restored_trainer(self.trained, self.definition, example, self.job)
         except CorruptCheckpointError as error:
             # The tensors are whole (their hash was checked): the model was built on other inputs.
             raise DataError(
@@ -99,7 +88,6 @@ class Opened:
                 "other parameters than it was trained with. Give it records with the fields it "
                 "was trained on.\n" + "\n".join(str(error).splitlines()[1:-1])
             ) from error
-        return trainer
 
     def no_example(self) -> DataError:
         """Return the error for records that yield no example at all."""
@@ -131,6 +119,34 @@ def open_trained(
     context = context_of(job, mode, worker_id=worker_id, world_size=world_size)
     definition = zoo.define(model, context)
     return Opened(job, trained, definition, open_records(definition, job.data), mode)
+
+
+def restored_trainer(
+    trained: TrainedModel, definition: ModelDefinition, example: Batch, job: Job
+) -> Trainer:
+    """Return a trainer with the weights of a trained model.
+
+    Args:
+        trained: The model as it lies there.
+        definition: What it is.
+        example: A batch like those to come.
+        job: Says the size of minibatches, and the seed.
+
+    Raises:
+        CorruptCheckpointError: On such an example the model has other parameters.
+        OutputError: The weights cannot be read.
+    """
+    training = job.training
+    trainer = create_trainer(
+        definition, example, minibatch_size=training.minibatch_size, seed=training.seed
+    )
+    # The optimizer is as it starts: only the weights matter for looking.
+    weights = {f"model/{path}": array for path, array in trained.params.items()}
+    others = {
+        path: array for path, array in trainer.state().items() if not path.startswith("model/")
+    }
+    trainer.load_state({**others, **weights})
+    return trainer
 
 
 def evaluate(job: Job, reporter: Reporter) -> Outcome:

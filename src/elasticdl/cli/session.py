@@ -1,0 +1,219 @@
+"""`elasticdl session`: training sessions of a project, described by `runs/NAME/config.yaml`."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from elasticdl import api
+from elasticdl.cli.options import print_metrics, reporter_for
+from elasticdl.job import Workers
+from elasticdl.sessions import project
+
+if TYPE_CHECKING:
+    from elasticdl.sessions.state import Status
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+_STATES = {
+    "new": "never ran",
+    "interrupted": "interrupted: the process that ran it is gone; the same command goes on",
+}
+_COLOURS = {
+    "running": "cyan",
+    "interrupted": "yellow",
+    "failed": "red",
+    "killed": "yellow",
+    "exported": "green",
+    "evaluated": "green",
+}
+
+
+@click.group()
+def session() -> None:
+    """Train what a config file of your project describes.
+
+    A project is a folder (a git repository, usually) with five components and a config for each
+    session:
+
+    \b
+      src/dataset.py, models.py, ...   classes derived from those of `abstractions`
+      runs/NAME/config.yaml            names the classes, and holds their parameters
+
+    A session trains, exports its best model and evaluates each example of the validation and test
+    data. What it writes lies beside its config. Run it again to go on after whatever ended it.
+
+    \b
+    Examples:
+      elasticdl session check --run_name=baseline --data_dir=datasets/mnist
+      elasticdl session run --run_name=baseline --data_dir=datasets/mnist
+      elasticdl session list
+    """
+
+
+def _of_a_session(command: Command) -> Command:
+    """Add the options that say which session is meant."""
+    options = (
+        click.option("--run_name", required=True, metavar="NAME", help="Folder in runs/."),
+        _PROJECT,
+        click.option(
+            "--data_dir", metavar="DIR", help="Where the data is, if not as the config says."
+        ),
+        click.option(
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Replace a value of the config: model_builder.dropout_rate=0.5. Can be repeated.",
+        ),
+    )
+    return functools.reduce(lambda made, option: option(made), reversed(options), command)
+
+
+_PROJECT = click.option(
+    "--project_root",
+    default=".",
+    show_default=True,
+    metavar="DIR",
+    help="Folder of the project, which has runs/.",
+)
+
+
+@session.command("run")
+@_of_a_session
+@click.option("--epochs", type=click.IntRange(1), help="Train so many epochs, not the config's.")
+@click.option(
+    "--num_workers",
+    metavar="N|MIN..MAX",
+    help="Train on so many processes; the input must be a tf.data.Dataset or a PyDataset.",
+)
+@click.option(
+    "--num_spare_workers",
+    default=Workers.spare,
+    show_default=True,
+    help="Processes that stand ready, so that a replacement is there at once.",
+)
+@click.option(
+    "--ray_address", metavar="ADDRESS", help="Use this Ray cluster; without it Ray starts here."
+)
+@click.option("--quiet", is_flag=True, help="Print the result only.")
+def run(
+    *,
+    run_name: str,
+    project_root: str,
+    data_dir: str | None,
+    settings: tuple[str, ...],
+    epochs: int | None,
+    num_workers: str | None,
+    num_spare_workers: int,
+    ray_address: str | None,
+    quiet: bool,
+) -> None:
+    """Train a session, export its best model and evaluate it; the same command goes on.
+
+    It is right from any state: after a kill -9 the training goes on from its last checkpoint with
+    the same weights as if nothing had happened, a finished session is left as it is, and with more
+    --epochs it is trained on.
+
+    \b
+    Examples:
+      elasticdl session run --run_name=baseline --data_dir=datasets/mnist
+      elasticdl session run --run_name=baseline --data_dir=datasets/mnist --epochs=20
+      elasticdl session run --run_name=baseline --set model_builder.dropout_rate=0.5
+    """
+    from elasticdl.sessions.run import run as run_session  # noqa: PLC0415 - not for `--help`
+
+    found = project.open_session(
+        run_name, project_root=project_root, data_dir=data_dir, settings=settings
+    )
+    workers = api.workers(num_workers, num_spare_workers, ray_address)
+    status = run_session(found, num_epochs=epochs, workers=workers, reporter=reporter_for(quiet))
+    click.echo(f"Session {found.name}: {status.state}, step {status.step:,}: {found.folder}")
+    print_metrics(status.metrics or {})
+
+
+@session.command("status")
+@click.option("--run_name", required=True, metavar="NAME", help="Folder in runs/.")
+@_PROJECT
+@click.option("--json", "as_json", is_flag=True, help="Print everything known, as JSON.")
+def status(*, run_name: str, project_root: str, as_json: bool) -> None:
+    """Say how far a session is."""
+    from elasticdl.sessions.run import status_of  # noqa: PLC0415 - not for `--help`
+
+    folder = project.folder_of(project_root, run_name)
+    found = status_of(folder)
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+        return
+    click.echo(f"Session {run_name}: ", nl=False)
+    click.secho(_STATES.get(found.state, found.state), fg=_COLOURS.get(found.state))
+    for name, value in _facts(found, folder):
+        click.echo(f"  {name:<9} {value}")
+    print_metrics(found.metrics or {})
+
+
+@session.command("list")
+@_PROJECT
+@click.option("--json", "as_json", is_flag=True, help="Print everything known, as JSON.")
+def list_(*, project_root: str, as_json: bool) -> None:
+    """List a project's sessions and how far they are."""
+    from elasticdl.sessions.run import status_of  # noqa: PLC0415 - not for `--help`
+
+    names = project.session_names(project_root)
+    found = {name: status_of(project.folder_of(project_root, name)) for name in names}
+    if as_json:
+        click.echo(json.dumps({name: asdict(status) for name, status in found.items()}))
+        return
+    if not found:
+        click.echo("There is no session: make runs/NAME/config.yaml.")
+        return
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for title in ("NAME", "STATE", "EPOCH", "STEP", "SINCE", "BEST"):
+        table.add_column(title, justify="right" if title in {"EPOCH", "STEP"} else "left")
+    for name, status in found.items():
+        ran = status.attempt > 0
+        table.add_row(
+            name,
+            f"[{_COLOURS.get(status.state, 'default')}]{status.state}[/]",
+            f"{status.epoch}/{status.num_epochs}" if ran else "",
+            f"{status.step:,}" if ran else "",
+            _ago(status.since) if status.since else "",
+            _best(status),
+        )
+    Console().print(table)
+
+
+def _facts(status: Status, folder: Path) -> list[tuple[str, str]]:
+    facts = [("folder", str(folder))]
+    if status.attempt:
+        facts += [
+            ("epoch", f"{status.epoch} of {status.num_epochs}, step {status.step:,}"),
+            ("since", f"{_ago(status.since)}, attempt {status.attempt}"),
+            ("by", f"process {status.pid} on {status.host}"),
+            ("commit", status.commit or "the project is in no repository"),
+        ]
+    if status.error:
+        facts.append(("error", status.error.replace("\n", "\n            ")))
+    return facts
+
+
+def _best(status: Status) -> str:
+    value = (status.metrics or {}).get(status.metric)
+    return f"{status.metric} {value:.4g}" if isinstance(value, float) else ""
+
+
+def _ago(since: float) -> str:
+    seconds = max(0.0, time.time() - since)
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"

@@ -1,0 +1,291 @@
+"""Where a session's files are, what its config says, and the job it asks for.
+
+    PROJECT/                     a repository
+      src/                         the components (`src_code_path`)
+      runs/NAME/config.yaml        the session
+      runs/NAME/training/          checkpoints, events, the trained model: the job's output
+      runs/NAME/exported/          the best model, for others
+      runs/NAME/reports/           each example of the validation and test data
+
+Reads the config and looks at the folders; imports no code of the user's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elasticdl.config import ConfigStruct, read_config
+from elasticdl.dialects.abstractions import COMPONENTS, NAME, OPTIONAL_KEYS
+from elasticdl.errors import DataError, DefinitionError, UsageError
+from elasticdl.job import Job, ModelReference, TrainingOptions, Workers
+
+RUNS = "runs"
+_CLASSES = ("data_loader_class", "preprocessor_class", "model_builder_class")
+_MODES = ("min", "max")
+_EPOCHS = "epochs"
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """A session as its files describe it.
+
+    Attributes:
+        name: Of the run.
+        project: The repository's folder.
+        config: What `config.yaml` says, and `--set`.
+        config_file: That file.
+        data: Where the data is.
+    """
+
+    name: str
+    project: Path
+    config: ConfigStruct
+    config_file: Path
+    data: str
+
+    @property
+    def folder(self) -> Path:
+        """What the session writes lies here, beside its config."""
+        return self.project / RUNS / self.name
+
+    @property
+    def source(self) -> Path:
+        """The folder the components are imported from."""
+        return self.project / str(self.config.src_code_path)
+
+    @property
+    def experiment(self) -> str:
+        """What trackers group the project's sessions by."""
+        return str(self.config.get("project_name") or self.project.name)
+
+    @property
+    def output(self) -> Path:
+        """The output of the training job."""
+        return self.folder / "training"
+
+    def job(self, *, num_epochs: int | None = None, workers: Workers | None = None) -> Job:
+        """Return the training that the session asks for.
+
+        Args:
+            num_epochs: Instead of the config's.
+            workers: How many processes train; None trains in this one.
+        """
+        config = self.config
+        values = config.to_dict()
+        # The job says it: a session can be trained further.
+        del values[_EPOCHS]
+        named = {key: config.get(key) for key in COMPONENTS}
+        return Job(
+            command="train",
+            data=self.data,
+            output=str(self.output),
+            model=ModelReference(
+                zoo=str(self.source),
+                model_def=str(config.model_builder_class),
+                dialect=NAME,
+                params=values,
+                overrides={key: str(name) for key, name in named.items() if name},
+                config_file=str(self.config_file),
+            ),
+            validation_data=self.data,
+            training=TrainingOptions(
+                num_epochs=num_epochs or config.epochs,
+                minibatch_size=config.batch_size,
+                seed=config.get("seed") or 0,
+                best_metric=config.export.metric,
+                best_mode=config.export.mode,
+                restore_best_weights=True,
+            ),
+            workers=workers,
+        )
+
+
+def open_session(
+    run_name: str,
+    *,
+    project_root: str = ".",
+    data_dir: str | None = None,
+    settings: Sequence[str] = (),
+) -> Session:
+    """Read a session's config.
+
+    Args:
+        run_name: Name of the folder in `runs/`.
+        project_root: The repository.
+        data_dir: Where the data is; None takes `data_dir` of the config.
+        settings: `key=value` texts that replace values of the config; dots lead into sections.
+
+    Raises:
+        UsageError: There is no such session, or a setting is wrong.
+        DefinitionError: The config lacks a key, or has a value that cannot be used.
+        DataError: The data folder is not there.
+    """
+    project = Path(project_root).expanduser().resolve()
+    file = _config_file(project, run_name)
+    text = file.read_text(encoding="utf-8")
+    config = read_config(text, str(file), optional=OPTIONAL_KEYS)
+    for setting in settings:
+        config = _with_setting(config, setting)
+    _check(config, project)
+    return Session(run_name, project, config, file, _data_of(config, data_dir, project))
+
+
+def folder_of(project_root: str, run_name: str) -> Path:
+    """Return the folder of a session.
+
+    Raises:
+        UsageError: There is no such session.
+    """
+    return _config_file(Path(project_root).expanduser().resolve(), run_name).parent
+
+
+def session_names(project_root: str) -> list[str]:
+    """Return the names of a project's sessions.
+
+    Raises:
+        UsageError: The project has no folder `runs`.
+    """
+    runs = Path(project_root).expanduser().resolve() / RUNS
+    if not runs.is_dir():
+        raise UsageError(
+            f"{runs}: there is no such folder. A session is described by "
+            f"{RUNS}/NAME/config.yaml of a project; name the project with --project_root."
+        )
+    return sorted(folder.name for folder in runs.iterdir() if _configs(folder))
+
+
+def _configs(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
+
+
+def _config_file(project: Path, run_name: str) -> Path:
+    import difflib  # noqa: PLC0415 - only for who errs
+
+    folder = project / RUNS / run_name
+    if Path(run_name).name != run_name or run_name in {"", ".", ".."}:
+        raise UsageError(f"--run_name={run_name}: expected the name of a folder in {RUNS}/.")
+    if not folder.is_dir():
+        known = session_names(str(project))
+        near = difflib.get_close_matches(run_name, known, n=1)
+        meant = f"Did you mean {near[0]!r}?" if near else f"There is {', '.join(known) or 'none'}."
+        raise UsageError(f"{folder}: there is no session of this name. {meant}")
+    found = _configs(folder)
+    if len(found) != 1:
+        there = ", ".join(file.name for file in found) or "none"
+        raise UsageError(
+            f"{folder} must hold exactly one YAML file, the session's config; it has {there}."
+        )
+    return found[0]
+
+
+def _with_setting(config: ConfigStruct, setting: str) -> ConfigStruct:
+    key, equals, text = setting.partition("=")
+    path = key.strip().split(".")
+    if not equals or not all(path):
+        raise UsageError(f"--set {setting}: expected key=value, such as model_builder.dropout=0.5.")
+    values = config.to_dict()
+    section: Any = values
+    at: Any = config
+    for part in path[:-1]:
+        at = getattr(at, part)
+        if not isinstance(at, ConfigStruct):
+            raise UsageError(f"--set {setting}: {part} is the value {at!r}, not a section.")
+        section = section[part]
+    if path[-1] not in section and path[-1] not in OPTIONAL_KEYS:
+        # Says which keys there are, and where.
+        getattr(at, path[-1])
+    if isinstance(section.get(path[-1]), Mapping):
+        raise UsageError(f"--set {setting}: {key} is a section; set one of its keys.")
+    read = read_config(f"value: {text or 'null'}", f"--set {setting}")
+    section[path[-1]] = read.to_dict()["value"]
+    return config.with_values(**values)
+
+
+def _check(config: ConfigStruct, project: Path) -> None:
+    """Find what is missing or cannot be, with its line.
+
+    Raises:
+        DefinitionError: Something is.
+    """
+    for key in _CLASSES:
+        _check_dotted(config, key, getattr(config, key))
+    for key in ("evaluator_class", "augmentor_class"):
+        if config.get(key):
+            _check_dotted(config, key, config.get(key))
+    for key in (_EPOCHS, "batch_size"):
+        _check_count(config, key)
+    _check_export(config)
+    seed = config.get("seed")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise DefinitionError(f"{config.where('seed')}: seed is {seed!r}; expected a whole number.")
+    source = project / str(config.src_code_path)
+    if not source.is_dir() or not source.resolve().is_relative_to(project):
+        raise DefinitionError(
+            f"{config.where('src_code_path')}: src_code_path is {config.src_code_path!r}; expected "
+            f"a folder within {project}."
+        )
+    for key, value in config.flat().items():
+        try:
+            json.dumps(value)
+        except TypeError:
+            raise DefinitionError(
+                f"{config.where(key)}: {key} is a {type(value).__name__}, {value}. Expected a "
+                f'number, a text, true or false, or a list of them: write "{value}" with quotes.'
+            ) from None
+
+
+def _check_dotted(config: ConfigStruct, key: str, value: Any) -> None:
+    parts = value.split(".") if isinstance(value, str) else []
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):  # noqa: PLR2004 - file and class
+        meant = ""
+        if isinstance(value, str) and ":" in value:
+            meant = f" Did you mean {value.rpartition(':')[2].strip()!r}?"
+        raise DefinitionError(
+            f"{config.where(key)}: {key} is {value!r}; expected the name of a class with its file, "
+            f"such as models.ModelBuilder.{meant}"
+        )
+
+
+def _check_count(config: ConfigStruct, key: str) -> None:
+    value = getattr(config, key)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise DefinitionError(
+            f"{config.where(key)}: {key} is {value!r}; expected a whole number, at least 1."
+        )
+
+
+def _check_export(config: ConfigStruct) -> None:
+    export = config.export
+    if not isinstance(export, ConfigStruct):
+        raise DefinitionError(
+            f"{config.where('export')}: export is {export!r}; expected a section with the keys "
+            "metric (val_loss) and mode (min or max)."
+        )
+    if not isinstance(export.metric, str):
+        raise DefinitionError(
+            f"{export.where('metric')}: export.metric is {export.metric!r}; expected the name of "
+            "a metric, such as val_loss."
+        )
+    if export.mode not in _MODES:
+        raise DefinitionError(
+            f"{export.where('mode')}: export.mode is {export.mode!r}; expected min or max."
+        )
+
+
+def _data_of(config: ConfigStruct, data_dir: str | None, project: Path) -> str:
+    given = data_dir if data_dir is not None else config.get("data_dir")
+    if given is None:
+        raise UsageError(
+            f"Nobody says where the data is: give --data_dir, or data_dir in {config.where()}."
+        )
+    # A relative path of the config is the project's; one of the command line, the shell's.
+    folder = Path(str(given)).expanduser()
+    folder = (folder if data_dir is not None else project / folder).resolve()
+    if not folder.is_dir():
+        where = "--data_dir" if data_dir is not None else config.where("data_dir")
+        raise DataError(f"{where}: there is no folder {folder}.")
+    return str(folder)
