@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from elasticdl import api
 from elasticdl.cli.main import cli
 from elasticdl.errors import UsageError
-from elasticdl.job import Job
+from elasticdl.job import Job, Tracking
 
 
 def job_of_command(*arguments):
@@ -158,3 +158,75 @@ def test_records_are_shared_by_workers_from_the_shell_as_from_python(command):
 def test_workers_that_share_records_have_no_least_number(text):
     with pytest.raises(UsageError, match=f"--num_workers={re.escape(text)}: expected how many"):
         api.prediction_job(trained_model="m", data="d", output="p", num_workers=text)
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Return a way to set variables; MLflow's are not set before."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    return monkeypatch.setenv
+
+
+def tracking_of(**options):
+    return api.training_job(model_def="m", data="d", output="o", **options).tracking
+
+
+def test_tracking_from_the_shell_and_from_python_is_the_same_job(environment):
+    flags = {"tracking_uri": "runs", "experiment": "e", "run_name": "r"}
+    typed = job_of_command(
+        "train",
+        "--model_def=m",
+        "--data=d",
+        "--output=o",
+        "--tensorboard",
+        *(f"--{name}={value}" for name, value in flags.items()),
+    )
+
+    assert typed == api.training_job(
+        model_def="m", data="d", output="o", tensorboard="true", **flags
+    )
+    assert typed.tracking.uri.endswith("/runs/mlflow.db")
+
+
+def test_nothing_is_tracked_unless_it_is_asked_for(environment):
+    environment("MLFLOW_TRACKING_URI", "http://theirs")
+    environment("MLFLOW_EXPERIMENT_NAME", "theirs")
+
+    assert tracking_of() is None
+    assert tracking_of(tensorboard=True) == Tracking(tensorboard=True)
+
+
+def test_the_environment_says_where_to_track_what_is_asked_for(environment, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert tracking_of(experiment="e") == Tracking(f"sqlite:///{tmp_path}/mlflow.db", "e")
+    assert tracking_of(tracking_uri="http://mine") == Tracking("http://mine", "elasticdl")
+    environment("MLFLOW_TRACKING_URI", "http://theirs")
+    environment("MLFLOW_EXPERIMENT_NAME", "theirs")
+    assert tracking_of(experiment="e") == Tracking("http://theirs", "e")
+    assert tracking_of(tracking_uri="http://mine") == Tracking("http://mine", "theirs")
+
+
+def test_a_run_name_alone_is_an_error(environment):
+    with pytest.raises(UsageError, match="Name --experiment"):
+        tracking_of(run_name="r")
+
+
+def test_tracking_is_not_part_of_a_jobs_identity(environment):
+    plain = api.training_job(model_def="m", data="d", output="o")
+    tracked = api.training_job(model_def="m", data="d", output="o", experiment="e")
+
+    assert tracked.id == plain.id
+
+
+def test_a_jobs_text_has_no_password_and_older_texts_are_read(environment):
+    job = api.training_job(
+        model_def="m", data="d", output="o", tracking_uri="postgresql://me:secret@host/runs"
+    )
+    older = json.loads(api.training_job(model_def="m", data="d", output="o").to_json())
+    del older["tracking"]
+
+    assert "secret" not in job.to_json()
+    assert Job.from_json(job.to_json()).identity() == job.identity()
+    assert Job.from_json(json.dumps(older)).tracking is None

@@ -32,6 +32,7 @@ from elasticdl.job import (
     ModelReference,
     PredictionFormat,
     Priority,
+    Tracking,
     TrainingOptions,
     Workers,
 )
@@ -192,6 +193,10 @@ def training_job(
     heartbeat_timeout: float | str = Workers.heartbeat_timeout_s,
     join_timeout: float | str = Workers.join_timeout_s,
     priority: str = Workers.priority,
+    tracking_uri: str | None = None,
+    experiment: str | None = None,
+    run_name: str | None = None,
+    tensorboard: bool | str = False,
     **options: Any,
 ) -> Job:
     """Return the job of a `train` call.
@@ -217,6 +222,13 @@ def training_job(
         heartbeat_timeout: Seconds of silence after which a worker is not waited for.
         join_timeout: Seconds the others wait for a living worker that is late.
         priority: `low` or `high`, among the jobs of a cluster.
+        tracking_uri: An MLflow server, a database or a folder to track the training in. If
+            only `experiment` is given, it is `MLFLOW_TRACKING_URI` of the environment, or
+            `mlflow.db` in the current folder; if neither is, the environment is not asked.
+        experiment: Name of the MLflow experiment; without it `MLFLOW_EXPERIMENT_NAME` of the
+            environment, or `elasticdl`.
+        run_name: What the MLflow run is called; without it as the output.
+        tensorboard: Whether curves for TensorBoard are written to `logs/` in the output.
         **options: The fields of `TrainingOptions`, as values or as strings.
 
     Raises:
@@ -253,6 +265,9 @@ def training_job(
             heartbeat_timeout_s=_as_seconds("heartbeat_timeout", heartbeat_timeout),
             join_timeout_s=_as_seconds("join_timeout", join_timeout),
             priority=_priority(priority),
+        ),
+        tracking=_tracking(
+            tracking_uri, experiment, run_name, tensorboard=_as_bool("tensorboard", tensorboard)
         ),
     )
 
@@ -329,6 +344,24 @@ def prediction_job(
         prediction_format=formats[format],
         workers=_sharing_workers(num_workers, ray_address, give_up_after),
     )
+
+
+def _tracking(
+    uri: str | None, experiment: str | None, run_name: str | None, *, tensorboard: bool
+) -> Tracking | None:
+    from elasticdl.tracking.address import DATABASE_FILE, tracking_uri  # noqa: PLC0415
+
+    # The environment says where, not whether: who sets it for other programs is not surprised.
+    if uri is None and experiment is None:
+        if run_name is not None:
+            raise UsageError(
+                f"--run_name={run_name}: a run of which experiment? Name --experiment, or "
+                "--tracking_uri."
+            )
+        return Tracking(tensorboard=True) if tensorboard else None
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or DATABASE_FILE
+    experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or Tracking.experiment
+    return Tracking(tracking_uri(uri), experiment, run_name, tensorboard=tensorboard)
 
 
 _LEAST = {"num_epochs": 1, "minibatch_size": 1, "keep_checkpoint_max": 2}

@@ -17,7 +17,8 @@ to do. The command line prints the message alone; `--debug` adds the traceback.
     └── OutputError           the output folder cannot be written or used          exit code 6
         ├── OutputBusyError   another process is working on it
         ├── OutputTakenError  it belongs to another job
-        └── CorruptCheckpointError
+        ├── CorruptCheckpointError
+        └── TrackingError     the tracking server cannot be reached or refuses
 
 The exit codes are part of the command line's contract (docs/exit-codes.md).
 """
@@ -123,6 +124,10 @@ class OutputTakenError(OutputError):
 
 class CorruptCheckpointError(OutputError):
     """A checkpoint's files are not those its manifest lists."""
+
+
+class TrackingError(OutputError):
+    """Where the training is to be followed cannot be reached, or refuses."""
 
 
 def users_traceback(error: BaseException) -> str:

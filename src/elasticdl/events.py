@@ -304,6 +304,9 @@ class EventLog:
         path: The file; it is made, with its folder, if it is not there.
         sync: Called by `publish` with the path, for an output that is not on this machine.
 
+    Attributes:
+        path: The file.
+
     Raises:
         OutputError: The file cannot be opened.
     """
@@ -311,12 +314,12 @@ class EventLog:
     def __init__(
         self, path: str | os.PathLike[str], sync: Callable[[Path], None] | None = None
     ) -> None:
-        self._path = Path(path)
+        self.path = Path(path)
         self._sync = sync
         self._lock = threading.Lock()
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
             raise self._error(error) from error
         try:
@@ -364,7 +367,7 @@ class EventLog:
         except OSError as error:
             raise self._error(error) from error
         if self._sync is not None:
-            self._sync(self._path)
+            self._sync(self.path)
 
     def close(self) -> None:
         """Publish and end; doing it twice does no harm."""
@@ -378,7 +381,7 @@ class EventLog:
 
     def _error(self, error: OSError) -> OutputError:
         return OutputError(
-            f"{self._path}: the log of events cannot be written: {error.strerror}. Free some room "
+            f"{self.path}: the log of events cannot be written: {error.strerror}. Free some room "
             "or give this user the right to write there, or name another --output."
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -111,6 +112,28 @@ class Workers:
 
 
 @dataclass(frozen=True)
+class Tracking:
+    """Where people follow a training, beside its own log of events.
+
+    Attributes:
+        uri: An MLflow store: a server, a database, or a folder, which gets a SQLite database;
+            None for no MLflow.
+        experiment: Name of the MLflow experiment; it is made if it is not there.
+        run_name: What the run is called; None is the name of the output.
+        tensorboard: Whether curves for TensorBoard are written to `logs/` in the output.
+        tags: Tags of the run, besides those every run has.
+        params: Parameters of the run, besides those of the job, by name.
+    """
+
+    uri: str | None = None
+    experiment: str = "elasticdl"
+    run_name: str | None = None
+    tensorboard: bool = False
+    tags: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Job:
     """One request.
 
@@ -124,6 +147,7 @@ class Job:
         training: How to train.
         prediction_format: What part files of predictions are.
         workers: How many processes train; None trains in this one.
+        tracking: Where people follow it; None for nowhere.
     """
 
     command: Command
@@ -135,6 +159,7 @@ class Job:
     training: TrainingOptions = TrainingOptions()
     prediction_format: PredictionFormat = "recordio"
     workers: Workers | None = None
+    tracking: Tracking | None = None
 
     @property
     def id(self) -> str:
@@ -143,8 +168,15 @@ class Job:
         return f"{self.command}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def to_json(self) -> str:
-        """Return the job as JSON with sorted keys, so that equal jobs are equal texts."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=2)
+        """Return the job as JSON with sorted keys, so that equal jobs are equal texts.
+
+        It is printed, and lies in outputs that people share: a password in the address of a
+        tracking server is not in it.
+        """
+        values = dataclasses.asdict(self)
+        if self.tracking is not None and self.tracking.uri is not None:
+            values["tracking"]["uri"] = without_password(self.tracking.uri)
+        return json.dumps(values, sort_keys=True, indent=2)
 
     @staticmethod
     def from_json(text: str) -> Job:
@@ -155,16 +187,19 @@ class Job:
         values["training"] = TrainingOptions(**values["training"])
         if values["workers"] is not None:
             values["workers"] = Workers(**values["workers"])
+        # Jobs of the time before it have none.
+        if values.get("tracking") is not None:
+            values["tracking"] = Tracking(**values["tracking"])
         return Job(**values)
 
     def identity(self) -> dict[str, Any]:
         """Return what two runs must share to be runs of one job.
 
-        How long to train, how often to look and on how many workers may change between them: a
-        job can be resumed with more epochs, and on more machines.
+        How long to train, how often to look, on how many workers and who is told may change
+        between them: a job can be resumed with more epochs, and on more machines.
         """
         values = dataclasses.asdict(self)
-        del values["output"], values["workers"]
+        del values["output"], values["workers"], values["tracking"]
         for free in (
             "num_epochs",
             "max_steps",
@@ -174,3 +209,22 @@ class Job:
         ):
             del values["training"][free]
         return values
+
+
+def without_password(uri: str) -> str:
+    """Return an address, or a text with addresses in it, as it may be shown.
+
+    Example:
+        >>> without_password("postgresql://me:secret@host/runs")
+        'postgresql://me:***@host/runs'
+        >>> without_password("https://token@host/path?sslpassword=secret&mode=x")
+        'https://***@host/path?sslpassword=***&mode=x'
+        >>> without_password("sqlite:////home/me/mlflow.db")
+        'sqlite:////home/me/mlflow.db'
+        >>> without_password("No answer from http://me:secret@host:5000/api: refused")
+        'No answer from http://***@host:5000/api: refused'
+    """
+    # Of a web address the name may be the secret: a token has no password.
+    shown = re.sub(r"(https?://)[^/?#\s]*@", r"\1***@", uri)
+    shown = re.sub(r"(\b[\w+.-]+://[^/?#:@\s]*:)[^/?#\s]*@", r"\1***@", shown)
+    return re.sub(r"(?i)([?&][^=&\s]*(?:password|token|secret)[^=&\s]*=)[^&\s]*", r"\1***", shown)

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 JOB_FILE = "job.json"
 LOCK_FILE = ".lock"
 GENERATION_FILE = ".generation"
+# What trackers leave beside the log of events: a job that never began does not take it back.
+TRACKING_FILE = "tracking.json"
+LOGS_FOLDER = "logs"
 
 
 @dataclass
@@ -102,7 +105,7 @@ def claim(folder: OutputFolder, job: Job) -> Claim:
 
 
 def _refuse_foreign(folder: OutputFolder) -> None:
-    ours = {LOCK_FILE, GENERATION_FILE, EVENTS_FILE}
+    ours = {LOCK_FILE, GENERATION_FILE, EVENTS_FILE, TRACKING_FILE, LOGS_FOLDER}
     names = [name for name in folder.list() if name not in ours]
     if names and JOB_FILE not in names:
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")  # noqa: PLR2004 - enough to recognise a folder by

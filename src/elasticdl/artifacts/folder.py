@@ -9,7 +9,7 @@ is written; who may write is decided in `claim.py`.
       job.json        whose it is (`claim.py`)         .lock        who works on it now
       checkpoints/    `checkpoint.py`                  .generation  how often it was started
       trained_model.pb, params.safetensors, zoo/ ...   `trained_model.py`
-      events.jsonl    `event_log.py`
+      events.jsonl    `event_log.py`                   tracking.json, logs/    `tracking/`
 
 Callers: `api.py` and the engines; `evaluation/` and `prediction/` read trained models by it.
 """

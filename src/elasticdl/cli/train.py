@@ -143,6 +143,19 @@ _DEFAULTS = TrainingOptions()
     help="Among jobs on one cluster: a low one shrinks to its least while a high one waits for "
     "workers, and grows back.",
 )
+@click.option(
+    "--tracking_uri",
+    metavar="URI",
+    help="Track the training in MLflow: a server, a database, or a folder. With --experiment alone "
+    "it is $MLFLOW_TRACKING_URI, or mlflow.db here.",
+)
+@click.option(
+    "--experiment",
+    metavar="NAME",
+    help="MLflow experiment to track in; without it $MLFLOW_EXPERIMENT_NAME, or elasticdl.",
+)
+@click.option("--run_name", metavar="NAME", help="Call the MLflow run so; without it as --output.")
+@click.option("--tensorboard", is_flag=True, help="Write curves for TensorBoard to OUTPUT/logs.")
 @click.option("--input_fn", metavar="NAME", help="Use this instead of the model's own.")
 @click.option("--loss", metavar="NAME", help="Use this instead of the model's own.")
 @click.option("--optimizer", metavar="NAME", help="Use this instead of the model's own.")

@@ -37,11 +37,14 @@ from elasticdl.engines.engine import Outcome, Reporter
 from elasticdl.engines.material import Material, open_material
 from elasticdl.engines.place import Place
 from elasticdl.errors import OutputError
-from elasticdl.events import EventLog, JobFailed, JobFinished, JobStarted
+from elasticdl.events import JobFailed, JobFinished, JobStarted
+from elasticdl.tracking.create import attempt_of, follow_finished_job, follow_job
+from elasticdl.tracking.follow import FollowedLog
 from elasticdl.training.create import quiet_frameworks
 from elasticdl.training.trainer import Exporter, Trainer
 
 if TYPE_CHECKING:
+    from elasticdl.engines.seams import EventSink
     from elasticdl.job import Job
 
 _MAX_SHARD_BYTES = 256 * 2**20
@@ -70,7 +73,7 @@ class Run:
     folder: OutputFolder
     generation: int
     store: CheckpointStore
-    events: EventLog
+    events: EventSink
     reporter: Reporter
     code: Path
     checkpoint: Checkpoint | None
@@ -138,7 +141,12 @@ def train(job: Job, reporter: Reporter, engine: Callable[[Run], Trained]) -> Out
     folder = OutputFolder(job.output)
     with folder.claim(job) as claim:
         store = CheckpointStore(folder, job.training.keep_checkpoint_max)
-        with store, open_event_log(folder) as events, folder.scratch() as code:
+        with (
+            store,
+            open_event_log(folder) as log,
+            FollowedLog(log, reporter.note) as events,
+            folder.scratch() as code,
+        ):
             try:
                 restored = store.latest()
                 for damaged in restored.damaged if restored else ():
@@ -146,6 +154,7 @@ def train(job: Job, reporter: Reporter, engine: Callable[[Run], Trained]) -> Out
                 checkpoint = restored.checkpoint if restored else None
                 if checkpoint is not None and _is_finished(job, checkpoint) and _has_model(folder):
                     reporter.note(f"{folder.uri} is trained already: {checkpoint.step:,} steps.")
+                    follow_finished_job(events, job, folder, claim.generation, checkpoint.step)
                     return Outcome(
                         folder.uri,
                         checkpoint.step,
@@ -155,6 +164,9 @@ def train(job: Job, reporter: Reporter, engine: Callable[[Run], Trained]) -> Out
                 code_sha256 = _copy_code(job, code, checkpoint, reporter)
                 quiet_frameworks()
                 material, metadata = open_material(job, checkpoint)
+                step = checkpoint.step if checkpoint is not None else 0
+                about = attempt_of(job, claim.generation, material.definition, _versions())
+                follow_job(events, job, folder, about, step)
                 run = Run(
                     material=material,
                     folder=folder,

@@ -1,0 +1,194 @@
+"""The laws of `tracking.tracker.Tracker` as one check, for any implementation.
+
+    check_tracker(lambda: MyPlace(new_folder()))
+
+A place opens trackers on one output, one after the other as the attempts of a job would, and
+reads back what they show. How a tracker names its curves is not known here, only that it shows
+each value that was told once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from elasticdl.tracking.tracker import Attempt, Kind, Point, Status, Tracker
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a person sees in a place.
+
+    Attributes:
+        num_runs: How many runs there are.
+        curves: Of the newest run: name -> its points as (step, value), in order.
+        status: Of the newest run; None if the place knows no such thing.
+    """
+
+    num_runs: int
+    curves: Mapping[str, Sequence[tuple[int, float]]]
+    status: str | None = None
+
+
+class Place(Protocol):
+    """Where a tracker under test tells what happens."""
+
+    def open(self) -> Tracker:
+        """Return a new tracker on the same output, as a new process would make it."""
+        ...
+
+    def read(self) -> Shown:
+        """Return what is shown by now."""
+        ...
+
+
+def check_tracker(new_place: Callable[[], Place]) -> None:
+    """Hold a tracker to its laws.
+
+    Args:
+        new_place: Returns a place where nothing was told yet.
+
+    Raises:
+        AssertionError: A law is broken; says which.
+    """
+    check_attempts_are_one_run(new_place())
+    check_what_is_told_twice_is_there_once(new_place())
+    check_metrics_stay_apart(new_place())
+    check_status_is_that_of_the_last_attempt(new_place())
+    check_values_that_are_no_numbers_are_taken(new_place())
+    check_another_job_is_another_run(new_place())
+
+
+def check_attempts_are_one_run(place: Place) -> None:
+    """A job that was killed, went on, failed and went on is one run, with all that was told."""
+    first = _started(place, 1)
+    first.point(_epoch(0))
+    # Killed: nobody says so.
+    second = _started(place, 2)
+    _tell(second, [_epoch(0), _epoch(1)])
+    second.end(Status.FAILED, "it broke")
+    third = _started(place, 3)
+    _tell(third, [_epoch(0), _epoch(1), _epoch(2)])
+    third.end(Status.FINISHED)
+    shown = place.read()
+    _require(shown.num_runs == 1, f"Three attempts of a job are {shown.num_runs} runs, not one")
+    _require_values(shown, [1.0, 0.5, 0.25])
+
+
+def check_what_is_told_twice_is_there_once(place: Place) -> None:
+    """Points that come again are left out, of every kind and in whichever attempt."""
+    points = [
+        Point(Kind.STEPS, 4, 0, 4.0, training={"loss": 9.0, "records_per_s": 100.0}),
+        Point(Kind.EVALUATION, 5, 0, 5.0, validation={"loss": 7.0}),
+        _epoch(0),
+        _epoch(1),
+    ]
+    first = _started(place, 1)
+    _tell(first, [*points, *points])
+    second = _started(place, 2)
+    # What a training repeats happens at another time.
+    again = [dataclasses.replace(point, time=point.time + 100) for point in points]
+    _tell(second, [*points, *again, _epoch(2)])
+    second.end(Status.FINISHED)
+    shown = place.read()
+    _require_values(shown, [9.0, 100.0, 7.0, 1.0, 0.5, 0.25])
+
+
+def check_metrics_stay_apart(place: Place) -> None:
+    """Names a place cannot take do not become one another's, in no attempt."""
+    names = ["dice@0.5", "dice_0.5", "dice%0.5", "acc (macro)", "../acc", "epoch", "é", "x" * 300]
+    values = [float(10 + number) for number in range(len(names))]
+    first = _started(place, 1)
+    first.point(_named(0, dict(zip(names[:2], values[:2], strict=True))))
+    second = _started(place, 2)
+    second.point(_named(0, dict(zip(names[:2], values[:2], strict=True))))
+    second.point(_named(1, dict(zip(names[::-1], values[::-1], strict=True))))
+    second.end(Status.FINISHED)
+    curves = place.read().curves
+    of_value: dict[float, set[str]] = {}
+    for name, curve in curves.items():
+        for _, value in curve:
+            of_value.setdefault(value, set()).add(name)
+    for name, value in zip(names, values, strict=True):
+        _require(len(of_value.get(value, ())) == 1, f"The curve of {name!r} is lost or split")
+    homes = [of_value[value] for value in values]
+    for one, other in itertools.combinations(range(len(names)), 2):
+        _require(homes[one] != homes[other], f"{names[one]!r} and {names[other]!r} became one")
+
+
+def check_status_is_that_of_the_last_attempt(place: Place) -> None:
+    """Running from `start` on, then what `end` said, each time anew."""
+    for number, status in enumerate([Status.KILLED, Status.FAILED, Status.FINISHED], start=1):
+        tracker = _started(place, number)
+        shown = place.read().status
+        if shown is not None:
+            _require(shown == "RUNNING", f"After `start` the status is {shown}")
+        tracker.end(status, "why")
+        shown = place.read().status
+        if shown is not None:
+            _require(shown == status.value, f"After `end({status})` the status is {shown}")
+
+
+def check_values_that_are_no_numbers_are_taken(place: Place) -> None:
+    """NaN and infinities neither raise nor keep the next epoch from being taken."""
+    tracker = _started(place, 1)
+    tracker.point(_named(0, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 3.0}))
+    tracker.point(_named(1, {"a": 4.0, "b": 5.0, "c": 6.0, "d": 7.0}))
+    tracker.end(Status.FINISHED)
+    values = {value for curve in place.read().curves.values() for _, value in curve}
+    missing = {3.0, 4.0, 5.0, 6.0, 7.0} - values
+    _require(not missing, f"Beside NaN and infinity, {sorted(missing)} were lost")
+
+
+def check_another_job_is_another_run(place: Place) -> None:
+    """A job that takes over an output does not go on with the run it finds there."""
+    tracker = _started(place, 1)
+    tracker.point(_epoch(0))
+    tracker.end(Status.FAILED, "it never began")
+    other = place.open()
+    other.start(Attempt(number=2, job_id="train-other", run_name="other"))
+    other.point(_epoch(3))
+    other.end(Status.FINISHED)
+    shown = place.read()
+    values = {value for curve in shown.curves.values() for _, value in curve}
+    _require(1.0 not in values, "A job's run has the points of another job")
+    _require_values(shown, [0.125])
+
+
+def _started(place: Place, number: int) -> Tracker:
+    tracker = place.open()
+    tracker.start(Attempt(number=number, job_id="train-1", run_name="a run"))
+    return tracker
+
+
+def _tell(tracker: Tracker, points: Sequence[Point]) -> None:
+    for point in points:
+        tracker.point(point)
+
+
+def _epoch(number: int) -> Point:
+    return _named(number, {"loss": 0.5**number})
+
+
+def _named(epoch: int, values: Mapping[str, float]) -> Point:
+    step = 10 * (epoch + 1)
+    return Point(Kind.EPOCH, step, epoch, float(step), training=values)
+
+
+def _require_values(shown: Shown, expected: Sequence[float]) -> None:
+    for name, curve in shown.curves.items():
+        steps = [step for step, _ in curve]
+        _require(len(steps) == len(set(steps)), f"{name} has a step twice: {steps}")
+    values = [value for curve in shown.curves.values() for _, value in curve]
+    for value in expected:
+        number = values.count(value)
+        _require(number == 1, f"The value {value} was told, and is shown {number} times")
+
+
+def _require(holds: bool, broken: str) -> None:
+    if not holds:
+        raise AssertionError(broken)

@@ -1,0 +1,1 @@
+"""Following a training from elsewhere: MLflow, TensorBoard. See `tracker.py`."""

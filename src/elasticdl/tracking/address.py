@@ -1,0 +1,50 @@
+"""Where MLflow keeps its runs, as people write it: a server, a database, or simply a folder.
+
+MLflow's own file store is at the end of its life and refuses to write, so a folder gets a SQLite
+database, and the files of its runs lie beside it. Nothing is opened here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+DATABASE_FILE = "mlflow.db"
+_SQLITE = "sqlite:///"
+# Words MLflow knows that are no paths.
+_WORDS = ("databricks", "databricks-uc", "uc")
+
+
+def tracking_uri(text: str) -> str:
+    """Return the MLflow address somebody means; a path becomes a SQLite database.
+
+    Example:
+        >>> tracking_uri("http://mlflow:5000")
+        'http://mlflow:5000'
+        >>> tracking_uri("/data/runs"), tracking_uri("file:///data/runs")
+        ('sqlite:////data/runs/mlflow.db', 'sqlite:////data/runs/mlflow.db')
+        >>> tracking_uri("/data/runs/all.db")
+        'sqlite:////data/runs/all.db'
+    """
+    text = os.path.expandvars(text.strip())
+    if text.startswith(_SQLITE):
+        path = text.removeprefix(_SQLITE)
+        # As it is meant here, wherever the job is asked about later.
+        return _SQLITE + os.path.abspath(path) if path and "?" not in path else text  # noqa: PTH100
+    if text in _WORDS or ("://" in text and not text.startswith("file://")):
+        return text
+    # Not Path.absolute(): `..` has to go, for equal places to be equal texts.
+    path = os.path.abspath(Path(text.removeprefix("file://")).expanduser())  # noqa: PTH100
+    is_database = Path(path).suffix in {".db", ".sqlite", ".sqlite3"} and not Path(path).is_dir()
+    return _SQLITE + (path if is_database else str(Path(path, DATABASE_FILE)))
+
+
+def database_path(uri: str) -> Path | None:
+    """Return the file of a SQLite database; None for any other address.
+
+    Example:
+        >>> database_path("sqlite:////data/runs/mlflow.db").as_posix()
+        '/data/runs/mlflow.db'
+    """
+    path = uri.removeprefix(_SQLITE).partition("?")[0]
+    return Path(path) if uri.startswith(_SQLITE) and path and path != ":memory:" else None

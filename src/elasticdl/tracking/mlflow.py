@@ -1,0 +1,389 @@
+"""A job as one MLflow run, on any MLflow server or database.
+
+The run's id is kept in the job's output (`tracking.json`), so the next attempt goes on with the
+same run. It is always named: MLflow's active run belongs to the user's code, and autologging is
+left alone. Parameters cannot be changed in MLflow: the first value stays, and what an attempt was
+asked otherwise becomes a tag, `attempt.2.num_epochs`.
+
+Metrics are told at their step, the number of updates. The metric `epoch` counts the epochs that
+ended, and is told with their metrics: by it an epoch is known that was told before.
+
+Callers: `create.py`. This is the only file that imports mlflow, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import getpass
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.errors import MissingExtraError, OutputError, TrackingError
+from elasticdl.job import without_password
+from elasticdl.tracking.address import database_path, tracking_uri
+from elasticdl.tracking.kept import KeptRun, read_kept
+from elasticdl.tracking.names import Names, allowed
+from elasticdl.tracking.tracker import Kind, Point, Status
+
+if TYPE_CHECKING:
+    from elasticdl.artifacts.folder import OutputFolder
+    from elasticdl.job import Tracking
+    from elasticdl.tracking.tracker import Attempt
+
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    # It would print the address on the screen, with the password in it.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    # `follow.py` tries again itself. At the start a wrong address must not cost minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    # It is drawn from Python's own random numbers, which belong to the user's code.
+    "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0",
+}
+_EPOCH = "epoch"
+_STEP_LOSS = "step_loss"
+_RECORDS_PER_S = "records_per_s"
+_RENAMED_TAG = "elasticdl.metric."
+_ERROR_TAG = "error"
+# What MLflow takes at once, and how long a value may be.
+_METRICS_AT_ONCE = 1000
+_PARAMS_AT_ONCE = 100
+_LONGEST_PARAM = 6000
+_LONGEST_TAG = 5000
+_LONG_PARAMS_FILE = "long_params.json"
+# Not a matter of when: MLflow would say the same again.
+_REFUSALS = {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST"}
+
+
+class MlflowTracker:
+    """Follows a job in MLflow; see `tracker.Tracker`.
+
+    Args:
+        tracking: Where, and what the run is called.
+        folder: The job's output, held by a claim.
+        note: Tells a person one thing.
+
+    Raises:
+        MissingExtraError: MLflow is not installed, or what it needs for a database.
+        TrackingError: There is no such kind of address, or the database cannot be opened.
+    """
+
+    def __init__(
+        self, tracking: Tracking, folder: OutputFolder, note: Callable[[str], None]
+    ) -> None:
+        assert tracking.uri is not None  # noqa: S101 - or nobody asked for MLflow
+        self._uri = tracking_uri(tracking.uri)
+        self._tracking, self._folder, self._note = tracking, folder, note
+        self.where = f"MLflow at {without_password(self._uri)}"
+        self._client = self._connect()
+        self._kept: KeptRun | None = None
+        self._run_id = self._experiment_id = ""
+        self._told: dict[str, set[int]] = {}
+        self._told_epochs: set[int] = set()
+        self._names = Names()
+        self._tags_told: set[str] = set()
+
+    def start(self, attempt: Attempt) -> None:
+        """Begin the run of a job, or go on with the one it has.
+
+        Raises:
+            TrackingError: See `tracker.Tracker`.
+        """
+        with self._reaching(at_start=True):
+            self._experiment_id = self._find_experiment()
+            run = self._find_run(attempt.job_id)
+            if run is None:
+                run = self._begin_run(attempt)
+            else:
+                self._client.update_run(run.info.run_id, "RUNNING", self._tracking.run_name)
+                if _ERROR_TAG in run.data.tags:
+                    self._client.delete_tag(run.info.run_id, _ERROR_TAG)
+            self._run_id = run.info.run_id
+            self._kept = KeptRun(
+                job_id=attempt.job_id,
+                uri=without_password(self._uri),
+                experiment=self._tracking.experiment,
+                run_id=self._run_id,
+            )
+            # Before anything is logged: whoever dies after it does not make a second run.
+            self._kept.write(self._folder)
+            self._remember_told(run)
+            tags = {"attempt": str(attempt.number), **attempt.tags}
+            tags |= self._log_params(run, attempt)
+            self._log_tags(tags)
+        self._note(
+            f"Tracked in {self.where}: experiment {self._tracking.experiment!r}, run "
+            f"{self._tracking.run_name or attempt.run_name!r} ({self._run_id})."
+        )
+
+    def point(self, point: Point) -> None:
+        """Take a point; see `tracker.Tracker`.
+
+        Raises:
+            TrackingError: The server does not answer.
+            ValueError: It will not take it.
+        """
+        with self._reaching():
+            match point.kind:
+                case Kind.EPOCH:
+                    # Where the workers died, an epoch may be repeated in other steps.
+                    told = self._told_epochs
+                    if point.epoch not in told:
+                        self._log_metrics(point, self._named(point.training), _EPOCH)
+                        told.add(point.epoch)
+                case Kind.EVALUATION:
+                    validation = {f"val_{name}": v for name, v in point.validation.items()}
+                    self._log_metrics(point, self._named(validation))
+                case Kind.STEPS:
+                    # An attempt looks at other moments than the one before: only forward, or
+                    # two curves would be drawn into each other.
+                    if point.step > max(self._told.get(_STEP_LOSS, ()), default=-1):
+                        values = {_STEP_LOSS: point.training["loss"]}
+                        if _RECORDS_PER_S in point.training:
+                            values[_RECORDS_PER_S] = point.training[_RECORDS_PER_S]
+                        self._log_metrics(point, values)
+
+    def tags(self, values: Mapping[str, str]) -> None:
+        """Set tags of the run; see `tracker.Tracker`.
+
+        Raises:
+            TrackingError: The server does not answer.
+            ValueError: It will not take them.
+        """
+        with self._reaching():
+            self._log_tags(values)
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        """Upload a file or what is in a folder; see `tracker.Tracker`.
+
+        Raises:
+            TrackingError: The server does not answer.
+            ValueError: It will not take it, or there is no such file.
+        """
+        with self._reaching():
+            if path.is_dir():
+                self._client.log_artifacts(self._run_id, str(path), folder or None)
+            elif path.exists():
+                self._client.log_artifact(self._run_id, str(path), folder or None)
+            else:
+                raise ValueError(f"{path}: there is no such file to keep.")
+
+    def end(self, status: Status, error: str = "") -> None:
+        """Say how the attempt ended; see `tracker.Tracker`.
+
+        Raises:
+            TrackingError: The server does not answer.
+        """
+        with self._reaching():
+            if error:
+                self._log_tags({_ERROR_TAG: error})
+            self._client.set_terminated(self._run_id, status.value)
+        if self._kept is not None:
+            self._kept = dataclasses.replace(self._kept, status=status.value)
+            self._kept.write(self._folder)
+
+    # --- the run --------------------------------------------------------------------------
+
+    def _connect(self) -> Any:
+        try:
+            for name, value in _ENVIRONMENT.items():
+                os.environ.setdefault(name, value)
+            import mlflow.tracking  # noqa: PLC0415 - takes seconds
+
+            database = database_path(self._uri)
+            if database is not None:
+                database.parent.mkdir(parents=True, exist_ok=True)
+            with self._reaching(at_start=True):
+                return mlflow.tracking.MlflowClient(self._uri)
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(str(error.name), "tracking", "--tracking_uri") from error
+        except OSError as error:
+            raise self._unreachable(error) from error
+
+    def _find_experiment(self) -> str:
+        from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
+
+        name = self._tracking.experiment
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
+            database = database_path(self._uri)
+            # MLflow would put files into a folder below wherever the command was given.
+            location = None if database is None else (database.parent / "mlruns").as_uri()
+            try:
+                return str(self._client.create_experiment(name, artifact_location=location))
+            except MlflowException:
+                # Another training may have been quicker.
+                experiment = self._client.get_experiment_by_name(name)
+                if experiment is None:
+                    raise
+        if experiment.lifecycle_stage != "active":
+            raise TrackingError(
+                f"{self.where}: the experiment {name!r} was deleted. Restore it there, or name "
+                "another one with --experiment."
+            )
+        return str(experiment.experiment_id)
+
+    def _find_run(self, job_id: str) -> Any:
+        """Return the run that earlier attempts left, if there is one to go on with."""
+        from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
+
+        kept = read_kept(self._folder)
+        if kept is None or kept.job_id != job_id:
+            return None
+        uri, experiment = without_password(self._uri), self._tracking.experiment
+        if (kept.uri, kept.experiment) != (uri, experiment):
+            self._note(
+                f"This job was tracked as run {kept.run_id} in experiment {kept.experiment!r} of "
+                f"{kept.uri}; here it has a new run, with what happened so far."
+            )
+            return None
+        try:
+            run = self._client.get_run(kept.run_id)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            run = None
+        if run is None or run.info.lifecycle_stage != "active":
+            self._note(
+                f"Run {kept.run_id} was deleted in {self.where}; the job has a new one, "
+                "with what happened so far."
+            )
+            return None
+        return run
+
+    def _begin_run(self, attempt: Attempt) -> Any:
+        tags = {"mlflow.source.name": "elasticdl train", "mlflow.source.type": "LOCAL"}
+        with contextlib.suppress(OSError, KeyError):  # an account without a name
+            tags["mlflow.user"] = getpass.getuser()
+        if attempt.commit:
+            tags["mlflow.source.git.commit"] = attempt.commit
+        return self._client.create_run(
+            self._experiment_id,
+            tags=tags,
+            run_name=self._tracking.run_name or attempt.run_name,
+        )
+
+    def _remember_told(self, run: Any) -> None:
+        self._told = {
+            key: {metric.step for metric in self._client.get_metric_history(self._run_id, key)}
+            for key in run.data.metrics
+        }
+        self._told_epochs = set()
+        if _EPOCH in run.data.metrics:
+            history = self._client.get_metric_history(self._run_id, _EPOCH)
+            self._told_epochs = {int(metric.value) - 1 for metric in history}
+        known = {
+            key.removeprefix(_RENAMED_TAG): original
+            for key, original in run.data.tags.items()
+            if key.startswith(_RENAMED_TAG)
+        }
+        self._names = Names(known, kept=(_EPOCH, _STEP_LOSS, _RECORDS_PER_S))
+        self._tags_told = {_RENAMED_TAG + name for name in known}
+
+    # --- what it is told ------------------------------------------------------------------
+
+    def _named(self, values: Mapping[str, float]) -> dict[str, float]:
+        names = self._names.of(values)
+        new = {_RENAMED_TAG + name: was for name, was in self._names.renamed.items()}
+        untold = {tag: was for tag, was in new.items() if tag not in self._tags_told}
+        if untold:
+            # Before the metric: an attempt that dies in between leaves a name, not a riddle.
+            self._log_tags(untold)
+            self._tags_told |= untold.keys()
+        return {names[original]: value for original, value in values.items()}
+
+    def _log_metrics(self, point: Point, values: Mapping[str, float], *epoch: str) -> None:
+        from mlflow.entities import Metric  # noqa: PLC0415 - as above
+
+        new = {
+            key: value for key, value in values.items() if point.step not in self._told.get(key, ())
+        }
+        if epoch:
+            # Last, so that an epoch is known when all of it is there.
+            new[_EPOCH] = point.epoch + 1
+        metrics = [Metric(k, v, int(point.time * 1000), point.step) for k, v in new.items()]
+        for some in _cut(metrics, _METRICS_AT_ONCE):
+            self._client.log_batch(self._run_id, metrics=some)
+            for metric in some:
+                self._told.setdefault(metric.key, set()).add(point.step)
+
+    def _log_tags(self, values: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag  # noqa: PLC0415 - as above
+
+        tags = [RunTag(allowed(k), _shortened(str(v), _LONGEST_TAG)) for k, v in values.items()]
+        for some in _cut(tags, _PARAMS_AT_ONCE):
+            self._client.log_batch(self._run_id, tags=some)
+
+    def _log_params(self, run: Any, attempt: Attempt) -> dict[str, str]:
+        """Log parameters the run does not have; return those it has otherwise, as tags."""
+        from mlflow.entities import Param  # noqa: PLC0415 - as above
+
+        names = Names().of(attempt.params)
+        asked = {names[name]: str(value) for name, value in attempt.params.items()}
+        short = {name: _shortened(value, _LONGEST_PARAM) for name, value in asked.items()}
+        there = run.data.params
+        new = [Param(name, value) for name, value in short.items() if name not in there]
+        for some in _cut(new, _PARAMS_AT_ONCE):
+            self._client.log_batch(self._run_id, params=some)
+        long = {name: value for name, value in asked.items() if short[name] != value}
+        if long:
+            self._log_text(_LONG_PARAMS_FILE, json.dumps(long, indent=2))
+        return {
+            f"attempt.{attempt.number}.{name}": value
+            for name, value in short.items()
+            if there.get(name, value) != value
+        }
+
+    def _log_text(self, name: str, text: str) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, name)
+            path.write_text(text, encoding="utf-8")
+            self._client.log_artifact(self._run_id, str(path))
+
+    # --- trouble --------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _reaching(self, *, at_start: bool = False) -> Iterator[None]:
+        """Say in our words what MLflow and those below it say in many."""
+        try:
+            yield
+        except (OutputError, ModuleNotFoundError):
+            raise
+        except Exception as error:
+            # Databases' drivers raise what they like.
+            is_refusal = isinstance(error, ValueError) or (
+                getattr(error, "error_code", None) in _REFUSALS
+            )
+            if is_refusal and not at_start:
+                raise ValueError(f"{self.where} does not take it: {_first_line(error)}.") from error
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> TrackingError:
+        return TrackingError(
+            f"{self.where} cannot be used: {_first_line(error)}. Check "
+            "--tracking_uri, that the server runs, and that you may write there."
+        )
+
+
+def _cut(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+def _first_line(error: Exception) -> str:
+    # Libraries quote the address they were given.
+    text = without_password(str(error)).strip()
+    # Of a request that failed, many words lead to the one thing that is wrong.
+    cause = re.search(r'Caused by \w+\("(?:[^"]*?\): )?([^"]*)"\)', text)
+    lines = [cause[1]] if cause else text.splitlines()
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

@@ -1,0 +1,73 @@
+"""Metric names as a tracker takes them: readable, never two the same, the same in every attempt.
+
+A user's metric may be called `dice@0.5` or `acc (macro)`; MLflow takes letters, digits and
+`_-.: /`. A name that is taken stays as it is. Another one has a `_` for what is not, and a number
+behind it if that is the name of another metric already. What became of a name is remembered by
+who keeps the run, and given back at its next start.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+
+_LONGEST = 250
+_ROOM_FOR_NUMBER = 8
+
+
+class Names:
+    """Original name <-> name in the tracker.
+
+    Args:
+        known: Name in the tracker -> original, as `renamed` said in earlier attempts.
+        kept: Names that are for nobody else.
+
+    Attributes:
+        renamed: Name in the tracker -> original, where the two differ.
+
+    Example:
+        >>> names = Names()
+        >>> names.of(["dice@0.5", "dice_0.5"])
+        {'dice@0.5': 'dice_0.5_2', 'dice_0.5': 'dice_0.5'}
+        >>> names.renamed
+        {'dice_0.5_2': 'dice@0.5'}
+    """
+
+    def __init__(self, known: Mapping[str, str] | None = None, kept: Iterable[str] = ()) -> None:
+        self.renamed = dict(known or {})
+        self._names = {original: name for name, original in self.renamed.items()}
+        self._taken = {*self.renamed, *kept}
+
+    def of(self, originals: Iterable[str]) -> dict[str, str]:
+        """Return the name of each; what is a name already goes first."""
+        originals = list(originals)
+        for original in sorted(originals, key=lambda name: allowed(name) != name):
+            if original not in self._names:
+                self._give(original)
+        return {original: self._names[original] for original in originals}
+
+    def _give(self, original: str) -> None:
+        wanted = name = allowed(original)
+        number = 1
+        while name in self._taken:
+            number += 1
+            name = f"{wanted[: _LONGEST - _ROOM_FOR_NUMBER]}_{number}"
+        self._taken.add(name)
+        self._names[original] = name
+        if name != original:
+            self.renamed[name] = original
+
+
+def allowed(name: str) -> str:
+    """Return a name MLflow takes: the same if it does.
+
+    Example:
+        >>> [allowed(name) for name in ("loss", "iou%", "a//b", "..", "")]
+        ['loss', 'iou_', 'a__b', '__', '_']
+    """
+    name = re.sub(r"[^\w.:/ -]", "_", name, flags=re.ASCII)[:_LONGEST]
+    # It may become the name of a file, which must not be another one's.
+    if posixpath.normpath(name) != name or name.startswith(("/", "..")) or name == ".":
+        name = re.sub(r"^\.+", lambda dots: "_" * len(dots[0]), name.replace("/", "_")) or "_"
+    return name

@@ -1,0 +1,243 @@
+"""A real training, killed and started again, is one run with every epoch once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import elasticdl
+from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.engines.progress import Silent
+from elasticdl.errors import MissingExtraError, NonFiniteLossError, OutputTakenError, TrackingError
+
+
+class Notes(Silent):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, message):
+        self.notes.append(message)
+
+
+@pytest.fixture
+def database(tmp_path):
+    return tmp_path / "runs" / "mlflow.db"
+
+
+@pytest.fixture
+def tracked(job, database):
+    """The job, tracked everywhere."""
+    return {**job, "tracking_uri": str(database), "experiment": "small", "tensorboard": True}
+
+
+@pytest.fixture
+def train():
+    def train(options, reporter=None):
+        return elasticdl.train(**options, reporter=reporter or Silent())
+
+    return train
+
+
+def begin(options):
+    """Start a training of its own process, slow enough to be met in the middle of an epoch."""
+    flags = [f"--{name}={value}" for name, value in options.items() if value is not True]
+    flags += [f"--{name}" for name, value in options.items() if value is True]
+    return subprocess.Popen(
+        [sys.executable, "-m", "elasticdl.cli.main", "train", *flags],
+        env={**os.environ, "SLEEP_S": "0.05"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_until(process, output, condition):
+    """Wait for something in the log of a training."""
+    log = Path(output, "events.jsonl")
+    until = time.monotonic() + 60
+    while True:
+        lines = log.read_text().splitlines(keepends=True) if log.exists() else []
+        if condition([json.loads(line) for line in lines if line.endswith("\n")]):
+            return
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def num(events, name):
+    return sum(event["event"] == name for event in events)
+
+
+def end(process, number):
+    process.send_signal(number)
+    errors = process.stderr.read()
+    process.stderr.close()
+    return process.wait(60), errors
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_job_that_is_terminated_and_killed_is_one_run_with_each_epoch_once(
+    tracked, train, runs_in, curves_in, database
+):
+    output = Path(tracked["output"])
+
+    process = begin(tracked)
+    wait_until(process, output, lambda events: num(events, "epoch_finished") >= 1)
+    code, errors = end(process, signal.SIGTERM)
+    assert code == 143, errors
+    (run,) = runs_in(database, "small")
+    assert run.info.status == "KILLED"
+
+    before = num([json.loads(line) for line in open_log(output)], "epoch_finished")
+    process = begin(tracked)
+    wait_until(process, output, lambda events: num(events, "epoch_finished") >= before + 2)
+    time.sleep(0.2)  # some steps into the next epoch
+    code, _ = end(process, signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    (run,) = runs_in(database, "small")
+    assert run.info.status == "RUNNING", "Nobody could say that it ended"
+
+    outcome = train(tracked)
+
+    (run,) = runs_in(database, "small")
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["attempt"] == "3"
+    steps = [10, 20, 30, 40, 50, 60]
+    assert run.history["epoch"] == [(step, step / 10) for step in steps]
+    for name in ("loss", "val_loss", "val_accuracy_1"):
+        assert [step for step, _ in run.history[name]] == steps, name
+    assert run.data.metrics["val_loss"] == outcome.metrics["val_loss"]
+    curves = curves_in(output)
+    for part in ("train", "validation"):
+        assert [step for step, _ in curves[f"{part}/epoch_loss"]] == [0, 1, 2, 3, 4, 5]
+    assert [round(value, 5) for _, value in curves["train/epoch_loss"]] == [
+        round(value, 5) for _, value in run.history["loss"]
+    ]
+
+
+def open_log(output):
+    return (output / "events.jsonl").read_text().splitlines()
+
+
+def test_a_training_that_fails_is_a_failed_run_that_says_why(
+    tracked, train, runs_in, database, monkeypatch
+):
+    train({**tracked, "num_epochs": 1})
+    monkeypatch.setenv("SCALE", "nan")
+    with pytest.raises(NonFiniteLossError):
+        train({**tracked, "num_epochs": 2})
+
+    (run,) = runs_in(database, "small")
+    assert run.info.status == "FAILED"
+    assert run.data.tags["error"].startswith("NonFiniteLossError: ")
+    assert run.data.tags["attempt.2.num_epochs"] == "2"
+
+    monkeypatch.setenv("SCALE", "1")
+    train({**tracked, "num_epochs": 2})
+    (run,) = runs_in(database, "small")
+    assert run.info.status == "FINISHED"
+    assert run.history["epoch"] == [(10, 1.0), (20, 2.0)]
+
+
+def test_what_was_asked_for_and_who_did_it_is_in_the_run(tracked, train, runs_in, database):
+    reporter = Notes()
+    train({**tracked, "num_epochs": 1, "params": "units=4", "run_name": "first"}, reporter)
+
+    assert any(f"sqlite:///{database}: experiment 'small'" in note for note in reporter.notes)
+    (run,) = runs_in(database, "small")
+    assert run.info.run_name == "first"
+    params = run.data.params
+    assert (params["model_def"], params["params.units"], params["num_epochs"]) == (
+        "small",
+        "4",
+        "1",
+    )
+    assert params["data"] == tracked["data"]
+    tags = run.data.tags
+    assert (tags["framework"], tags["dialect"]) == ("keras", "elasticdl_module")
+    assert tags["output"] == tracked["output"]
+    assert tags["job_id"].startswith("train-")
+    assert "version.keras" in tags
+
+
+def test_tracking_may_begin_in_the_middle_of_a_job_and_at_its_end(
+    job, tracked, train, runs_in, curves_in, database
+):
+    untracked = {**job, "num_epochs": 2}
+    train(untracked)
+    train({**tracked, "num_epochs": 4})
+    (run,) = runs_in(database, "small")
+    assert [step for step, _ in run.history["val_loss"]] == [10, 20, 30, 40]
+
+    again = train({**tracked, "num_epochs": 4, "experiment": "later"})
+
+    assert again.already_done
+    (run,) = runs_in(database, "later")
+    assert [step for step, _ in run.history["loss"]] == [10, 20, 30, 40]
+    assert run.info.status == "FINISHED"
+    assert len(curves_in(Path(job["output"]))["train/epoch_loss"]) == 4
+
+
+def test_a_job_that_is_known_as_finished_is_not_told_again(tracked, train, runs_in, database):
+    train({**tracked, "num_epochs": 1})
+    train({**tracked, "num_epochs": 1})
+
+    (run,) = runs_in(database, "small")
+    assert run.data.tags["attempt"] == "1"
+
+
+def test_tracking_changes_no_bit(job, tracked, train, tmp_path):
+    train({**job, "num_epochs": 2, "output": str(tmp_path / "untracked")})
+    train({**tracked, "num_epochs": 2})
+
+    one, other = (
+        CheckpointStore(OutputFolder(output)).latest().checkpoint.state
+        for output in (tmp_path / "untracked", tracked["output"])
+    )
+    for path in one:
+        np.testing.assert_array_equal(one[path], other[path], err_msg=path)
+
+
+def test_a_server_that_is_not_there_is_an_error_before_the_training(tracked, train):
+    with pytest.raises(TrackingError, match="127.0.0.1:9"):
+        train({**tracked, "tracking_uri": "http://127.0.0.1:9"})
+
+    assert not any("step_committed" in line for line in open_log(Path(tracked["output"])))
+
+
+def test_an_output_where_nothing_was_trained_takes_another_job(
+    tracked, train, runs_in, database, monkeypatch
+):
+    monkeypatch.setenv("SCALE", "nan")
+    with pytest.raises(NonFiniteLossError):
+        train({**tracked, "params": "units=4"})
+    monkeypatch.setenv("SCALE", "1")
+    outcome = train({**tracked, "num_epochs": 1})
+
+    assert outcome.step == 10
+    runs = runs_in(database, "small")
+    assert {run.info.status for run in runs} == {"FAILED", "FINISHED"}
+    assert [step for run in runs for step, _ in run.history.get("epoch", ())] == [10]
+
+
+def test_a_folder_of_somebody_elses_is_still_refused(tracked, train):
+    Path(tracked["output"]).mkdir()
+    Path(tracked["output"], "thesis.tex").write_text("")
+
+    with pytest.raises(OutputTakenError):
+        train(tracked)
+
+
+def test_a_missing_package_is_told_with_its_install_command(tracked, train, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+
+    with pytest.raises(MissingExtraError, match=r"pip install 'elasticdl\[tracking\]'"):
+        train(tracked)
