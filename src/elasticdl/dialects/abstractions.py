@@ -6,9 +6,10 @@
 The model builder is what is named; the others come as overrides, and the params are the whole
 config of the session. Classes need not be derived from ours: those that have the methods will do.
 
-Everything that reads data is built anew for each epoch, so that an epoch is a function of its
-number: it begins at the first example, and ends with the last one even where the user's batches go
-on into the next round. Class weights are multiplied into the sample weights.
+Everything that reads data is built anew for each epoch, the components as well (they may shuffle
+lists of their own), so that an epoch is a function of its number: it begins at the first example,
+and ends with the last one even where the user's batches go on into the next round. Class weights
+are multiplied into the sample weights that are trained with.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 
 from elasticdl.components import PreprocessorBase
 from elasticdl.config import ConfigStruct, lines_of
-from elasticdl.data.batch import Batch, leaves, map_arrays
+from elasticdl.data.batch import Batch, describe, leaves, map_arrays
 from elasticdl.definition import BatchesInput, Epochs, Mode, ModelDefinition
 from elasticdl.dialects import pipelines
 from elasticdl.dialects.params import described, signature_of
@@ -130,7 +131,13 @@ class Components:
         self.evaluator = self._made("evaluator_class")
         self.model_builder = self._made("model_builder_class")
         self.newest_model: Any = None
-        self._loaders: dict[str, Any] = {}
+        for key in ("do_train_augmentation", "do_validation_augmentation"):
+            if self.config.get(key) and self.augmentor is None:
+                raise DefinitionError(
+                    f"{self.config.where(key)}: {key} is set, and there is no augmentor_class. "
+                    "Name the class, such as augmentor_class: augmentation.MyAugmentor, or set "
+                    f"{key}: false"
+                )
 
     # --- the model ------------------------------------------------------------------------
 
@@ -182,30 +189,28 @@ class Components:
     # --- the data -------------------------------------------------------------------------
 
     def loader(self, data: str) -> Any:
-        """Return the data loader for a folder; there is one for each."""
-        if data not in self._loaders:
-            symbol = self._symbols["data_loader_class"]
-            takes = [
-                p for p in signature_of(symbol).parameters.values() if p.kind is not p.KEYWORD_ONLY
-            ]
-            both = len(takes) > 1 or any(p.kind is p.VAR_POSITIONAL for p in takes)
-            # A loader may ask the config where the data is.
-            config = self.config.with_values(data_dir=data)
-            self._loaders[data] = call(symbol, config, *([Path(data)] if both else []))
-        return self._loaders[data]
+        """Return a new data loader for a folder."""
+        symbol = self._symbols["data_loader_class"]
+        takes = [
+            p for p in signature_of(symbol).parameters.values() if p.kind is not p.KEYWORD_ONLY
+        ]
+        both = len(takes) > 1 or any(p.kind is p.VAR_POSITIONAL for p in takes)
+        # A loader may ask the config where the data is.
+        config = self.config.with_values(data_dir=data)
+        return call(symbol, config, *([Path(data)] if both else []))
 
     def open_epochs(self, data: str, mode: Mode) -> Epochs:
         """Return the user's batches for training, or for the evaluation after each epoch."""
         training = mode is Mode.TRAINING
         method = "create_training_generator" if training else "create_validation_generator"
         name = self._name("data_loader_class", method)
-        weights = self.class_weight()
+        # As in Keras, a validation loss counts each class alike.
+        weights = self.class_weight() if training else None
 
         def build() -> tuple[Any, int, int]:
             generator, num_examples = self._generator(data, method)
             generator = self._augmented(generator, training=training)
-            made = self._call(self.preprocessor, "add_preprocess", generator, num_examples)
-            batches, num_batches = self._pair(made, self._name("preprocessor_class", "batchify"))
+            batches, num_batches = self._preprocessed(generator, num_examples)
             return batches, num_batches, num_examples
 
         batches, num_batches, num_examples = build()
@@ -239,8 +244,7 @@ class Components:
         method = f"create_{name}_generator"
         called = self._name("data_loader_class", method)
         _, num_examples = self._generator(data, method)
-        own = getattr(type(self.preprocessor), "add_preprocess", None)
-        batched = own is not None and own is not PreprocessorBase.add_preprocess
+        batched = _replaces_the_whole(type(self.preprocessor))
 
         def raw() -> Iterator[Any]:
             return pipelines.elements(self._generator(data, method)[0], called)
@@ -248,8 +252,7 @@ class Components:
         def preprocessed() -> Iterator[Any]:
             generator, number = self._generator(data, method)
             if batched:
-                made = self._call(self.preprocessor, "add_preprocess", generator, number)
-                generator, _ = self._pair(made, self._name("preprocessor_class", "add_preprocess"))
+                generator, _ = self._preprocessed(generator, number)
             else:
                 generator = self._call(self.preprocessor, "add_image_preprocess", generator)
                 generator = self._call(self.preprocessor, "add_label_preprocess", generator)
@@ -274,10 +277,24 @@ class Components:
         asked = self.config.get(key)
         if self.augmentor is None or asked is False or (asked is None and not training):
             return generator
+        augmentor = self._made("augmentor_class")
         method = "add_augmentation" if training else "add_validation_augmentation"
-        if not hasattr(self.augmentor, method):
+        if not hasattr(augmentor, method):
             method = "add_augmentation"
-        return self._call(self.augmentor, method, generator)
+        return self._call(augmentor, method, generator)
+
+    def _preprocessed(self, generator: Any, num_examples: int) -> tuple[Any, int]:
+        preprocessor, last = self._made("preprocessor_class"), "batchify"
+        if hasattr(preprocessor, "add_preprocess"):
+            if _replaces_the_whole(type(preprocessor)):
+                last = "add_preprocess"
+            made = self._call(preprocessor, "add_preprocess", generator, num_examples)
+        else:
+            for part in ("add_image_preprocess", "add_label_preprocess", "add_weight_preprocess"):
+                if hasattr(preprocessor, part):
+                    generator = self._call(preprocessor, part, generator)
+            made = self._call(preprocessor, "batchify", generator, num_examples)
+        return self._pair(made, self._name("preprocessor_class", last))
 
     # --- the components --------------------------------------------------------------------
 
@@ -304,7 +321,7 @@ class Components:
             if not callable(getattr(symbol.value, name, None))
             or getattr(getattr(symbol.value, name), "__isabstractmethod__", False)
         ]
-        if key == "preprocessor_class" and "add_preprocess" in vars(symbol.value):
+        if key == "preprocessor_class" and _replaces_the_whole(symbol.value):
             # Who replaces the whole needs no parts.
             missing = []
         missing += sorted(getattr(symbol.value, "__abstractmethods__", frozenset()) - {*missing})
@@ -363,7 +380,17 @@ def weighted(labels: Any, weights: Any, by_class: Mapping[int, float]) -> Any:
         labels: Numbers of classes, `(n,)` or `(n, 1)`, or one-hot `(n, classes)`.
         weights: One an example, `(n,)` or with further axes.
         by_class: Class -> weight; 1 for those that are not there.
+
+    Raises:
+        DefinitionError: Labels are no classes, as those of several outputs or of pixels.
     """
+    if not hasattr(labels, "ndim") or labels.ndim not in (1, 2) or not hasattr(weights, "ndim"):
+        raise DefinitionError(
+            "get_class_weight() returned class weights, and the labels of a batch are "
+            f"{described(labels) if not hasattr(labels, 'ndim') else describe(labels)}; expected "
+            "one class an example, (n,), (n, 1) or one-hot. Let get_class_weight() return None, "
+            "and the generator yield the weights."
+        )
     classes = np.asarray(labels)
     if classes.ndim > 1:
         classes = classes[:, 0] if classes.shape[1] == 1 else classes.argmax(axis=1)
@@ -392,6 +419,12 @@ def _batch(made: Any, name: str, by_class: Mapping[int, float] | None) -> Batch:
     weights = np.ones(size, np.float32)
     if len(made) == _NUM_PARTS and made[2] is not None:
         weights = map_arrays(lambda array: array.astype(np.float32), made[2])
+        for array in leaves(weights):
+            if array.shape[:1] != (size,):
+                raise DefinitionError(
+                    f"{name}: after preprocessing a batch has sample weights of the shape "
+                    f"{list(array.shape)} for {size} examples; expected one entry an example."
+                )
     if by_class is not None:
         weights = weighted(y, weights, by_class)
     return Batch(x, (y, weights), size)
@@ -416,6 +449,11 @@ def _first_of(batch: Batch, number: int) -> Batch:
         return array[:number]
 
     return Batch(map_arrays(cut, batch.features), map_arrays(cut, batch.labels), number)
+
+
+def _replaces_the_whole(preprocessor: type) -> bool:
+    own = getattr(preprocessor, "add_preprocess", None)
+    return own is not None and own is not PreprocessorBase.add_preprocess
 
 
 def _is_kept_by_us(callback: Any) -> bool:
