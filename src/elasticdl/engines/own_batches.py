@@ -122,15 +122,17 @@ class Reading:
                 )
 
     def _begin(self, epoch: int, number: int) -> None:
-        self._epoch, self._next, self._digest = epoch, number, 0
+        # Until it has begun; if it cannot, who asks again must not get batches of the one before.
+        self._epoch = -1
         self._forget()
         seed = derive_seed(self.seed, epoch, 2)
         if not self.epochs.indexed:
             self._batches = Stream(seed).drawn(lambda: self.epochs.begin(epoch, number))
-            return
-        with seeded(seed):
-            batches = self.epochs.begin(epoch, number)
-        self._batches = _each_seeded(batches, seed, number)
+        else:
+            with seeded(seed):
+                batches = self.epochs.begin(epoch, number)
+            self._batches = _each_seeded(batches, seed, number)
+        self._epoch, self._next, self._digest = epoch, number, 0
 
     def _make(self) -> _Made:
         batch = next(self._batches, None)
@@ -230,7 +232,7 @@ class OwnBatches:
         if piece.digest and self.reading.digest_before(epoch, first) != piece.digest:
             raise DefinitionError(
                 f"{self.epochs.name} does not yield the same batches again: the first "
-                f" {first} of epoch {epoch + 1} differ from those that were trained on. Draw "
+                f"{first} of epoch {epoch + 1} differ from those that were trained on. Draw "
                 "random numbers from tf.random, numpy.random or random (they are seeded for you), "
                 "not from the clock or the system, and let the order of files not depend on the "
                 "folder."
