@@ -41,10 +41,16 @@ def check(model: keras.Model, origin: Origin) -> None:
             )
 
 
-def loss(model: keras.Model, outputs: Any, labels: Arrays) -> Any:
+def loss(
+    model: keras.Model, features: Arrays, outputs: Any, labels: Arrays, *, training: bool = True
+) -> Any:
     """Return the batch's loss, what layers have added included."""
     targets, weights = labels
-    return model.compute_loss(y=targets, y_pred=outputs, sample_weight=weights)
+    for tracker in _trackers(model):
+        tracker.reset_state()
+    return model.compute_loss(
+        x=features, y=targets, y_pred=outputs, sample_weight=weights, training=training
+    )
 
 
 class CompiledMetrics:
@@ -52,17 +58,20 @@ class CompiledMetrics:
 
     Args:
         model: The model.
-        outputs: What it says of an example batch.
+        features: Of an example batch.
+        outputs: What the model says of it.
         labels: Of that batch.
     """
 
-    def __init__(self, model: keras.Model, outputs: Any, labels: Arrays) -> None:
+    def __init__(self, model: keras.Model, features: Arrays, outputs: Any, labels: Arrays) -> None:
         self._model = model
         # Their variables are made at the first call, which must not be within a compiled one.
         self._update(outputs, labels)
-        loss(model, outputs, labels)
-        # Kept by the trainer, over examples: the mean loss, and one for each of several outputs.
-        by_keras = [model.metrics[0], *getattr(model, "_compile_loss").metrics]  # noqa: B009 - no public name
+        loss(model, features, outputs, labels)
+        # Means over examples here, over batches in Keras: the loss, and one for each of several
+        # outputs.
+        self._trackers = _trackers(model)
+        by_keras = [*model.metrics[:1], *self._trackers]
         self._metrics = [m for m in model.metrics if not any(m is other for other in by_keras)]
 
     def _update(self, outputs: Any, labels: Arrays) -> None:
@@ -76,6 +85,9 @@ class CompiledMetrics:
         states: dict[str, tuple[tf.Tensor, ...]] = {}
         if batch_loss is not None:
             states["loss"] = (tf.cast(batch_loss, tf.float32) * num_examples, num_examples)
+            for tracker in self._trackers:
+                of_output = tf.cast(tracker.result(), tf.float32)
+                states[tracker.name] = (of_output * num_examples, num_examples)
         variables = self._variables()
         if variables:
             for metric in self._metrics:
@@ -87,9 +99,10 @@ class CompiledMetrics:
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
         """Return the value of each metric from summed states."""
         results: dict[str, float | list[float]] = {}
-        if "loss" in states:
-            total, count = states["loss"]
-            results["loss"] = float(total) / float(count) if count else float("nan")
+        for name in ("loss", *(tracker.name for tracker in self._trackers)):
+            if name in states:
+                total, count = states[name]
+                results[name] = float(total) / float(count) if count else float("nan")
         if _METRICS in states:
             for variable, array in zip(self._variables(), states[_METRICS], strict=True):
                 variable.assign(array)
@@ -103,3 +116,10 @@ class CompiledMetrics:
 
     def _variables(self) -> list[Any]:
         return [variable for metric in self._metrics for variable in metric.variables]
+
+
+def _trackers(model: keras.Model) -> list[Any]:
+    """Return what holds the batch's loss of each output; nothing where there is one output."""
+    # There is no public name.
+    compiled_loss = getattr(model, "_compile_loss", None)
+    return [] if compiled_loss is None else list(compiled_loss.metrics)

@@ -266,7 +266,7 @@ class KerasTrainer:
         outputs = self._forward_without_trace(features, at)
         loss = None
         if self._has_loss and labels is not None:
-            loss = self._loss(outputs, labels)
+            loss = self._loss(features, outputs, labels, training=False)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         return self.evaluation_metrics.states(loss, outputs, labels, num_examples)
 
@@ -288,14 +288,15 @@ class KerasTrainer:
         self._set_seeds(at)
         with tf.GradientTape() as tape:
             outputs = self.model(self._adapt(features), training=True)
-            loss = self._loss(outputs, labels)
+            loss = self._loss(features, outputs, labels, training=True)
             scaled = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, [v.value for v in self._trainable])
         return outputs, loss, [_one_row_an_index(gradient) for gradient in gradients]
 
-    def _loss(self, outputs: Any, labels: Any) -> tf.Tensor:
+    def _loss(self, features: Any, outputs: Any, labels: Any, *, training: bool) -> tf.Tensor:
         if self._definition.compiled:
-            return tf.cast(compiled.loss(self.model, outputs, labels), tf.float32)
+            found = compiled.loss(self.model, features, outputs, labels, training=training)
+            return tf.cast(found, tf.float32)
         loss = self._loss_alone(outputs, labels)
         for extra in self.model.losses:
             loss += tf.cast(extra, tf.float32)
@@ -417,7 +418,14 @@ class KerasTrainer:
         if definition.compiled and example.labels is not None:
             features, labels = map_arrays(tf.convert_to_tensor, (example.features, example.labels))
             outputs = self._forward_without_trace(features, tf.zeros([2], tf.int64))
-            return CompiledMetrics(self.model, outputs, labels)
+            try:
+                return CompiledMetrics(self.model, features, outputs, labels)
+            except Exception as error:
+                raise UserCodeError(
+                    f"{definition.origin}: the loss or the metrics that the model was compiled "
+                    f"with raised on {describe(example.features)}, labels "
+                    f"{describe(example.labels[0])}:\n{users_traceback(error)}"
+                ) from error
         return KerasMetrics(
             definition.create_metrics(mode),
             labels_as_numpy=definition.labels_as_numpy,
@@ -458,17 +466,18 @@ class KerasTrainer:
         """Compare a batch with its duplicate: the mean stays, a sum doubles."""
         with self._uncompiled():
             outputs = self.predict(batch.features)
-        twice = map_arrays(lambda a: np.concatenate([a, a]), (outputs, batch.labels))
+        once_each = (batch.features, outputs, batch.labels)
+        twice = map_arrays(lambda a: np.concatenate([a, a]), once_each)
 
-        def loss_of(pair: Any) -> float:
-            out, labels = map_arrays(tf.convert_to_tensor, pair)
+        def loss_of(arrays: Any) -> float:
+            features, out, labels = map_arrays(tf.convert_to_tensor, arrays)
             if not self._has_loss:
                 return 0.0
             if self._definition.compiled:
-                return float(compiled.loss(self.model, out, labels))
+                return float(compiled.loss(self.model, features, out, labels))
             return float(self._loss_alone(out, labels))
 
-        once, doubled = loss_of((outputs, batch.labels)), loss_of(twice)
+        once, doubled = loss_of(once_each), loss_of(twice)
         if not np.isclose(once, doubled, rtol=1e-3, atol=1e-6):
             raise DefinitionError(
                 f"{self._definition.origin}: the loss of a batch is {once:.6g}, and "
