@@ -5,6 +5,7 @@ import pytest
 
 from elasticdl.data.batch import Batch
 from elasticdl.definition import (
+    BatchesInput,
     MetricFunctions,
     Mode,
     ModelDefinition,
@@ -97,6 +98,46 @@ def definition_of(create_model):
             else [],
         ),
         labels_as_numpy=True,
+    )
+
+
+def compiled_model():
+    import keras
+
+    inputs = keras.Input((8, 8))
+    x = keras.layers.Flatten()(inputs)
+    x = keras.layers.Dense(8, activation="relu", kernel_regularizer="l2")(x)
+    x = keras.layers.Dropout(0.3)(keras.layers.BatchNormalization()(x))
+    outputs = {
+        "digit": keras.layers.Dense(10, name="digit")(x),
+        "odd": keras.layers.Dense(1, name="odd")(x),
+    }
+    model = keras.Model(inputs, outputs)
+    model.compile(
+        optimizer=keras.optimizers.Adam(0.01),
+        loss={"digit": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "odd": "mse"},
+        loss_weights={"digit": 1.0, "odd": 0.5},
+        metrics={"digit": "accuracy"},
+        weighted_metrics={"odd": "mae"},
+    )
+    return model
+
+
+def compiled_definition():
+    made = []
+
+    def create_model():
+        made.append(compiled_model())
+        return made[-1]
+
+    return ModelDefinition(
+        origin=ORIGIN,
+        framework="keras",
+        create_model=create_model,
+        input=BatchesInput(lambda data, mode: None),
+        loss=None,
+        create_optimizer=lambda: made[-1].optimizer,
+        compiled=True,
     )
 
 
@@ -195,6 +236,25 @@ def test_the_keras_trainer_keeps_the_laws(create_model):
         return KerasTrainer(
             definition_of(create_model), batches[0], minibatch_size=32, seed=3, slot=slot
         )
+
+    check_trainer(create, batches)
+
+
+def test_the_keras_trainer_keeps_the_laws_with_a_compiled_model():
+    from elasticdl.training.keras import KerasTrainer
+
+    rng = np.random.default_rng(0)
+
+    def weighted(size):
+        made = batch(rng, size)
+        labels = {"digit": made.labels, "odd": (made.labels % 2).astype("float32")}
+        weights = rng.uniform(0.1, 2, size).astype("float32")
+        return Batch(made.features["image"], (labels, weights), size)
+
+    batches = [weighted(32) for _ in range(4)] + [weighted(7)]
+
+    def create(slot):
+        return KerasTrainer(compiled_definition(), batches[0], minibatch_size=32, seed=3, slot=slot)
 
     check_trainer(create, batches)
 

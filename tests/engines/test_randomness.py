@@ -1,0 +1,180 @@
+"""What user code draws is a function of a seed, whoever else draws in the process."""
+
+import itertools
+import random
+import threading
+
+import numpy as np
+import pytest
+
+from elasticdl.engines.randomness import Stream, reseed, seeded
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tf():
+    """Load TensorFlow, whose generator is seeded only where it is loaded."""
+    import tensorflow as tf
+
+    return tf
+
+
+def draw():
+    """Return one number of each generator that user code draws from."""
+    import tensorflow as tf
+
+    return (
+        random.random(),
+        float(np.random.rand()),  # noqa: NPY002 - users do
+        float(tf.random.uniform([])),
+    )
+
+
+def drawn(seed, count):
+    """Return what a seed draws that nobody has drawn from, and leave it so."""
+    forget_kernels()
+    reseed(seed)
+    numbers = [draw() for _ in range(count)]
+    forget_kernels()
+    return numbers
+
+
+def forget_kernels():
+    """Let ops of TensorFlow start anew: one that had a seed before goes on where it was."""
+    import tensorflow as tf
+
+    tf.random.set_seed(0)
+
+
+def disturb(seed):
+    reseed(seed)
+    draw()
+
+
+def numbers():
+    while True:
+        yield draw()
+
+
+class Other(threading.Thread):
+    """Seeds and draws in a thread of its own, and lets everybody know when it does."""
+
+    def __init__(self, block):
+        super().__init__(daemon=True)
+        self._block = block
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+        self.start()
+
+    def run(self):
+        with self._block:
+            self.has_begun.set()
+            draw()
+            self.may_end.wait(10)
+
+    def end(self):
+        self.may_end.set()
+        self.join(10)
+
+
+def test_equal_seeds_draw_equal_numbers_and_other_seeds_others():
+    one, same, other = drawn(7, 1)[0], drawn(7, 1)[0], drawn(8, 1)[0]
+
+    assert one == same
+    assert all(a != b for a, b in zip(one, other, strict=True))
+
+
+def streamed(seed):
+    return Stream(seed)()
+
+
+@pytest.mark.parametrize("block", [seeded, streamed])
+@pytest.mark.parametrize("others", [seeded, streamed])
+def test_nobody_draws_between_two_draws_of_a_block(block, others):
+    expected = drawn(7, 2)
+
+    with block(7):
+        first = draw()
+        other = Other(others(9))
+        assert not other.has_begun.wait(0.05)
+        second = draw()
+    assert other.has_begun.wait(10)
+    other.end()
+
+    assert [first, second] == expected
+
+
+def test_a_stream_goes_on_as_if_nobody_had_drawn_since():
+    expected = drawn(7, 3)
+    stream = Stream(7)
+
+    got = []
+    for seed in (9, 10, 11):
+        with stream():
+            got.append(draw())
+        disturb(seed)
+
+    assert got == expected
+
+
+def test_a_stream_goes_on_after_a_block_that_raised():
+    expected, stream = drawn(7, 2), Stream(7)
+
+    with pytest.raises(ValueError, match="broken"), stream():
+        first = draw()
+        raise ValueError("broken")
+    disturb(9)
+    with stream():
+        second = draw()
+
+    assert [first, second] == expected
+
+
+def test_two_streams_that_take_turns_do_not_touch_each_other():
+    expected = [drawn(7, 3), drawn(9, 3)]
+    one, other = Stream(7).drawn(numbers), Stream(9).drawn(numbers)
+
+    turns = [(next(one), next(other)) for _ in range(3)]
+
+    assert [list(column) for column in zip(*turns, strict=True)] == expected
+
+
+def test_what_is_drawn_while_an_iterator_is_made_belongs_to_its_stream():
+    expected = drawn(7, 3)
+
+    def begin():
+        first = draw()
+        return itertools.chain([first], itertools.islice(numbers(), 2))
+
+    made = list(Stream(7).drawn(begin))
+
+    assert made == expected
+
+
+def test_a_shuffle_of_tensorflows_goes_on_between_draws_of_others(tf):
+    def shuffled():
+        return iter(tf.data.Dataset.range(50).shuffle(50).as_numpy_iterator())
+
+    forget_kernels()
+    undisturbed = list(Stream(7).drawn(shuffled))
+    disturbed = []
+    for item in Stream(7).drawn(shuffled):
+        disturbed.append(item)
+        disturb(9)
+
+    assert disturbed == undisturbed
+    assert undisturbed != sorted(undisturbed)
+
+
+def test_who_draws_may_call_somebody_who_seeds():
+    expected = drawn(9, 1)
+
+    with seeded(7), seeded(9):
+        assert draw() == expected[0]
+
+
+def test_the_generators_are_free_again_after_an_iterator_was_left_in_the_middle():
+    items = Stream(7).drawn(numbers)
+    next(items)
+
+    other = Other(seeded(9))
+    assert other.has_begun.wait(10)
+    other.end()
