@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from elasticdl.data.batch import Batch, arrays_bytes
 from elasticdl.definition import BatchesInput, Epochs, Mode, ModelDefinition
 from elasticdl.engines.feed import FedBatch, chained_digest
-from elasticdl.engines.randomness import Stream, seeded
+from elasticdl.engines.randomness import Stream, forget_kernels, seeded
 from elasticdl.engines.seams import Validation
 from elasticdl.errors import DataError, DefinitionError
 from elasticdl.sharding.permutation import derive_seed
@@ -40,6 +40,8 @@ _BATCHES_PER_VALIDATION_SHARD = 32
 # What a feed had made ahead when another one takes its place: so far back is no new beginning.
 _MAX_BYTES_BEHIND = 64 * 2**20
 _ESTIMATE_AFTER_S = 2.0
+# Seeds of the epochs that were begun in this process.
+_begun: set[int] = set()
 
 
 class _Made(NamedTuple):
@@ -126,6 +128,9 @@ class Reading:
         self._epoch = -1
         self._forget()
         seed = derive_seed(self.seed, epoch, 2)
+        if seed in _begun:
+            forget_kernels()
+        _begun.add(seed)
         if not self.epochs.indexed:
             self._batches = Stream(seed).drawn(lambda: self.epochs.begin(epoch, number))
         else:
@@ -262,7 +267,8 @@ class OwnBatches:
         if epochs.num_batches < 1:
             raise DataError(f"{epochs.name}: there is no batch to evaluate on.")
         cut = ShardPlan(epochs.num_batches, 1, _BATCHES_PER_VALIDATION_SHARD, shuffle=False)
-        reading = Reading(epochs, plan.seed)
+        # Else it would draw what the first epoch of the training draws.
+        reading = Reading(epochs, derive_seed(plan.seed, 0, 3))
 
         def batches(shard: int) -> Iterator[Batch]:
             start, stop = cut.record_range(0, shard)

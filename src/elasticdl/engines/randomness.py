@@ -33,6 +33,14 @@ def reseed(seed: int) -> None:
         tensorflow.reseed(seed)
 
 
+def forget_kernels() -> None:
+    """Let TensorFlow draw from a seed a second time what it drew the first time."""
+    if "tensorflow" in sys.modules:
+        from elasticdl.data import tensorflow  # noqa: PLC0415 - only where it is loaded anyway
+
+        tensorflow.forget_kernels()
+
+
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Let nobody else draw, from a seed on."""
