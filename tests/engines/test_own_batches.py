@@ -253,6 +253,30 @@ def test_an_epoch_that_could_not_be_begun_is_not_taken_for_the_one_before():
     )
 
 
+def drawing_from_tensorflow(indexed):
+    """Return epochs of which each batch is a number that TensorFlow draws when it is made."""
+    import tensorflow as tf
+
+    def begin(epoch, first):
+        return (
+            Batch(tf.random.uniform([1, 1]).numpy(), np.int64([number]), 1)
+            for number in range(first, 6)
+        )
+
+    return Epochs(6, 6, begin, indexed=indexed, elsewhere=False, name=NAME)
+
+
+def test_what_tensorflow_draws_is_the_same_when_an_epoch_is_read_again(indexed):
+    epochs = drawing_from_tensorflow(indexed)
+    reading = Reading(epochs, 3)
+
+    first, between, again = (values(reading.batches(epoch, 0, 6)) for epoch in (0, 1, 0))
+
+    assert first == again != between
+    assert values(Reading(epochs, 3).batches(0, 0, 6)) == first
+    assert values(Reading(epochs, 3).batches(0, 2, 6)) == first[2:]
+
+
 # --- as training data ----------------------------------------------------------------------
 
 
@@ -405,6 +429,16 @@ def test_validation_is_the_same_each_time_whatever_is_drawn_meanwhile(indexed, m
     assert first == again
     assert len({*first}) == 70
     assert pipeline.made.count(0) > 1
+
+
+def test_validation_draws_other_numbers_than_training(indexed):
+    pipeline = Pipeline(6, indexed=indexed)
+    data = own(pipeline, validation=pipeline)
+    plan = plan_of(data)
+
+    trained = values(data.shard_batches(plan, 0, Piece(0)))
+
+    assert not {*trained} & {*everything(data.validation("folder", plan))}
 
 
 def test_validation_shards_can_be_read_in_any_order(indexed):
