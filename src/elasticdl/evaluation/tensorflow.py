@@ -1,0 +1,95 @@
+"""A per-example function of TensorFlow, traced once for a block of examples.
+
+Functions end in `.numpy()`, which a tensor without a value does not have. While one is traced,
+such a tensor answers with itself: the value then is the traced result. Whatever else a function
+asks of a value (`float(...)`, `if`, numpy functions) raises, and it is called one by one. That
+a traced function gives the same numbers is not claimed here; `functions.py` proves it.
+
+The only file of this folder that imports TensorFlow, and only when the user's code has.
+
+Callers: `functions.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from elasticdl.data.batch import leaves, map_arrays
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# One attribute of a class of TensorFlow's is changed meanwhile.
+_tracing = threading.Lock()
+
+
+class NotOneNumberError(TypeError):
+    """What was traced is no single number that depends on the example."""
+
+
+def traced(
+    function: Callable[[Any, Any], Any], labels: Any, outputs: Any
+) -> Callable[[Any, Any], tuple[np.ndarray[Any, Any], str]]:
+    """Return the function for blocks of any number of rows like these.
+
+    Args:
+        function: Takes one example.
+        labels: A block: an array or a nesting of arrays.
+        outputs: Likewise.
+
+    Returns:
+        Takes a block and returns its column as float64, and the dtype it was computed in.
+
+    Raises:
+        Exception: Whatever the function, or TensorFlow, says of being traced.
+    """
+    dtypes: list[str] = []
+
+    def one(example: tuple[Any, Any]) -> tf.Tensor:
+        with _with_numpy(leaves(example)):
+            value = function(*example)
+        if not tf.is_tensor(value) or value.shape.num_elements() != 1:
+            raise NotOneNumberError(type(value).__name__)
+        dtypes.append(value.dtype.name)
+        return tf.cast(tf.reshape(value, []), tf.float64)
+
+    def block(labels: Any, outputs: Any) -> tf.Tensor:
+        return tf.vectorized_map(one, (labels, outputs), fallback_to_while_loop=False)
+
+    specs = map_arrays(lambda a: tf.TensorSpec([None, *a.shape[1:]], a.dtype), (labels, outputs))
+    compiled = tf.function(block, input_signature=specs, autograph=False).get_concrete_function()
+
+    def column(labels: Any, outputs: Any) -> tuple[np.ndarray[Any, Any], str]:
+        tensors = map_arrays(tf.convert_to_tensor, (labels, outputs))
+        return compiled(*tensors).numpy(), dtypes[-1]
+
+    return column
+
+
+def as_tensors(tree: Any) -> Any:
+    """Return an example's arrays as tensors."""
+    return map_arrays(tf.convert_to_tensor, tree)
+
+
+@contextlib.contextmanager
+def _with_numpy(symbols: list[Any]) -> Iterator[None]:
+    """Let tensors without a value answer `.numpy()` with themselves."""
+    kinds = {type(symbol) for symbol in symbols}
+    with _tracing:
+        changed = [kind for kind in kinds if not hasattr(kind, "numpy")]
+        for kind in changed:
+            kind.numpy = _itself
+        try:
+            yield
+        finally:
+            for kind in changed:
+                del kind.numpy
+
+
+def _itself(symbol: Any) -> Any:
+    return symbol

@@ -1,0 +1,200 @@
+"""Whether a function may be traced: read from its code, before it is called on symbols.
+
+A traced function is called once, on tensors without values. That gives the same column only if
+the function is a function of its two arguments and asks them nothing that a tensor answers in
+another way than an array. What could do otherwise is refused here, whether it does or not:
+catching errors (a symbol raises where a value does not), keeping state, drawing at random,
+looking at types. The rest of the proof, that numbers are equal, is made with numbers.
+
+The code that is read is the user's: the function, what it refers to, and so on. Installed
+libraries are taken at their word.
+
+Callers: `functions.py`.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import sysconfig
+import types
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any
+
+# Asking what an argument is, or what time it is; writing somewhere; state of frameworks.
+_TELLING_NAMES = frozenset(
+    "isinstance issubclass type hasattr getattr setattr delattr callable globals locals vars dir "  # noqa: SIM905 - words, to be read as such
+    "eval exec compile open print input id hash repr str format next iter __class__ __dict__ "
+    "executing_eagerly inside_function is_tensor is_symbolic_tensor is_keras_tensor py_function "
+    "numpy_function py_func assign assign_add assign_sub update_state Variable add_weight random "
+    "rand randn randint uniform normal shuffle choice sample secrets uuid uuid4 time time_ns "
+    "perf_counter monotonic now today environ lru_cache cache __import__ import_module".split()
+)
+_STORES = frozenset(
+    {"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_SUBSCR", "DELETE_SUBSCR"}
+)
+_CHANGES = frozenset(
+    "append extend insert pop popitem clear update setdefault appendleft popleft remove discard "  # noqa: SIM905
+    "add sort reverse".split()
+)
+# Shapes and dtypes are other classes for tensors: an empty shape of TensorFlow is true.
+_FACTS_THAT_DIFFER = frozenset({"shape", "dtype"})
+_PATHS = [sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")]
+_INSTALLED = (*_PATHS, str(Path(__file__).parents[1]), "<frozen")
+# Packages whose classes call no method of a derived one by themselves.
+_OURS = frozenset({"abc", "abstractions", "builtins", "elasticdl", "typing"})
+
+
+def why_not_traceable(function: Any) -> str:
+    """Return why a function must be called one by one; empty if nothing speaks against a trace.
+
+    Example:
+        >>> why_not_traceable(lambda y_true, y_pred: abs(y_true - y_pred))
+        ''
+        >>> why_not_traceable(lambda y_true, y_pred: isinstance(y_true, int))
+        "it asks 'isinstance'"
+    """
+    return _Reading().why_not(function)
+
+
+class _Reading:
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        # Keeps what was seen alive: the number of a dead object would be given to another.
+        self._kept: list[Any] = []
+
+    def why_not(self, value: Any, names: AbstractSet[str] = frozenset()) -> str:
+        """Return what speaks against a value that a traced function may use.
+
+        Args:
+            value: Anything.
+            names: What the function that uses it may ask it for.
+        """
+        if id(value) in self._seen:
+            return ""
+        self._seen.add(id(value))
+        self._kept.append(value)
+        if isinstance(value, functools.partial):
+            return self._first([value.func, *value.args, *value.keywords.values()], names)
+        if isinstance(value, types.MethodType):
+            return self._first([value.__func__, value.__self__], _names_in(value.__func__))
+        if isinstance(value, types.FunctionType):
+            return self._of_function(value)
+        if hasattr(value, "python_function"):
+            return self.why_not(value.python_function)
+        if isinstance(value, types.ModuleType):
+            return self._of_module(value, names)
+        if isinstance(value, type):
+            return self._of_class(value, names)
+        return self._of_object(value, names)
+
+    def _of_module(self, module: types.ModuleType, names: AbstractSet[str]) -> str:
+        file = getattr(module, "__file__", None)
+        if file is None or file.startswith(_INSTALLED):
+            return ""
+        return self._first([vars(module)[name] for name in names & set(vars(module))], names)
+
+    def _of_object(self, value: Any, names: AbstractSet[str]) -> str:
+        kind = type(value)
+        if hasattr(value, "update_state") or hasattr(value, "__next__"):
+            return f"a {kind.__name__} keeps a state"
+        if "random" in kind.__module__.split("."):
+            return f"a {kind.__name__} draws at random"
+        held = getattr(value, "__dict__", {})
+        used = [held[name] for name in names & set(held)]
+        return self._of_class(kind, names) or self._first(used, names)
+
+    def _first(self, values: Iterable[Any], names: AbstractSet[str]) -> str:
+        return next((why for why in (self.why_not(v, names) for v in values) if why), "")
+
+    def _of_class(self, cls: type, names: AbstractSet[str]) -> str:
+        """Read the methods that may be called; those of a library's classes are its own."""
+        # A library calls methods of a class derived from its own that nobody named.
+        any_name = any(owner.__module__.partition(".")[0] not in _OURS for owner in cls.__mro__[1:])
+        for owner in cls.__mro__:
+            for name, member in vars(owner).items():
+                inner = getattr(member, "__func__", getattr(member, "fget", member))
+                # What made an object is over.
+                if not isinstance(inner, types.FunctionType) or name == "__init__":
+                    continue
+                if any_name or name in names or name.startswith("__"):
+                    # `self` is what it is called on.
+                    why = self.why_not(inner) or self._of_class_again(cls, inner, names)
+                    if why:
+                        return why
+        return ""
+
+    def _of_class_again(
+        self, cls: type, method: types.FunctionType, names: AbstractSet[str]
+    ) -> str:
+        """Read the methods that a method names and nobody did before."""
+        if method.__code__.co_filename.startswith(_INSTALLED):
+            return ""
+        more = _names_in(method) - names
+        return self._of_class(cls, names | more) if more & set(dir(cls)) else ""
+
+    def _of_function(self, function: types.FunctionType) -> str:
+        if function.__code__.co_filename.startswith(_INSTALLED):
+            return ""
+        if hasattr(function, "__wrapped__"):
+            why = self.why_not(function.__wrapped__)
+            if why:
+                return why
+        used = list(_used_by(function))
+        holds_containers = any(isinstance(value, (list, dict, set)) for value in used)
+        why = _of_code(function.__code__, holds_containers=holds_containers)
+        return why or self._first(used, _names_in(function))
+
+
+def _names_in(function: Any) -> AbstractSet[str]:
+    return {name for code in _codes(function.__code__) for name in code.co_names}
+
+
+def _used_by(function: types.FunctionType) -> Iterator[Any]:
+    """Yield what a function refers to: its globals, closure and defaults."""
+    for code in _codes(function.__code__):
+        for name in code.co_names:
+            if name in function.__globals__:
+                yield function.__globals__[name]
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not yet assigned
+            continue
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _of_code(top: types.CodeType, *, holds_containers: bool) -> str:
+    for code in _codes(top):
+        if code.co_exceptiontable:
+            return "it handles errors"
+        if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
+            return "it is a generator"
+        branches = False
+        for instruction in dis.get_instructions(code):
+            outer = instruction.opname == "STORE_DEREF" and instruction.argval in code.co_freevars
+            if instruction.opname in _STORES or outer:
+                return f"it assigns to {instruction.argval or 'an item'!r}"
+            branches |= "JUMP_IF" in instruction.opname or "JUMP_FORWARD_IF" in instruction.opname
+        names = set(code.co_names)
+        told = sorted(names & _TELLING_NAMES)
+        if told:
+            return f"it asks {told[0]!r}"
+        changed = sorted(names & _CHANGES)
+        if changed and holds_containers:
+            return f"it calls {changed[0]!r} and refers to a list or dict"
+        differing = sorted(names & _FACTS_THAT_DIFFER)
+        if branches and differing:
+            return f"it decides, and asks for {differing[0]!r}"
+    return ""
