@@ -1,0 +1,299 @@
+"""What a report says when it is summed up: worst examples, confusions, classes, distributions.
+
+Each function reads the columns it needs and no other, so that the worst hundred of a million
+examples cost some hundredths of a second. What is worst is decided here; how it is shown is not.
+
+Callers: `report_views.py`, `report_page.py`, users.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs
+import pyarrow.parquet as pq
+
+from elasticdl.artifacts.folder import local_path_of
+from elasticdl.data.stored_file import filesystem
+from elasticdl.errors import CorruptDataError, NoDataError
+from elasticdl.evaluation.report import METADATA, METRIC
+
+# Of the normal distribution: 95 % lie within so many standard deviations.
+_Z95 = 1.959963984540054
+_QUANTILES = (0.25, 0.5, 0.75)
+# Words in the names of what is better when it is more.
+_BETTER_WHEN_MORE = (
+    "acc", "dice", "iou", "jaccard", "f1", "precision", "recall", "auc", "score", "similarity",
+    "ssim", "psnr", "confidence", "correct", "likelihood",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """How a model does on one class.
+
+    Attributes:
+        name: The class's number.
+        support: Examples that have this label.
+        predicted: Examples that were said to have it.
+        correct: Examples of which both are true.
+    """
+
+    name: int
+    support: int
+    predicted: int
+    correct: int
+
+    @property
+    def precision(self) -> float:
+        """Which share of what was said to be of the class is; NaN if nothing was."""
+        return self.correct / self.predicted if self.predicted else math.nan
+
+    @property
+    def recall(self) -> float:
+        """Which share of the class was found; NaN if there is none."""
+        return self.correct / self.support if self.support else math.nan
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of precision and recall; NaN if there is nothing to it."""
+        total = self.support + self.predicted
+        return 2 * self.correct / total if total else math.nan
+
+    @property
+    def recall_interval(self) -> tuple[float, float]:
+        """Where the recall lies with 95 % confidence (Wilson)."""
+        return wilson(self.correct, self.support)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One metric over all examples that have a value; quantiles are interpolated.
+
+    Attributes:
+        count: Examples that have one.
+        mean: NaN if there are none, as all that follow.
+        std: Of a sample (divided by count - 1).
+        min: Least value.
+        quartiles: 25 %, 50 %, 75 %.
+        max: Largest value.
+    """
+
+    count: int
+    mean: float
+    std: float
+    min: float
+    quartiles: tuple[float, float, float]
+    max: float
+
+
+class Report:
+    """A report that was written.
+
+    Args:
+        path: Path or URI of the Parquet file.
+
+    Raises:
+        NoDataError: There is no such file.
+        CorruptDataError: It is no report.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        try:
+            self._file = _open(self.path)
+        except FileNotFoundError as error:
+            raise NoDataError(f"{self.path}: there is no such report.") from error
+        except pa.ArrowInvalid as error:
+            raise CorruptDataError(self.path, 0, "a Parquet file", str(error)) from error
+        metadata = (self._file.schema_arrow.metadata or {}) | (self._file.metadata.metadata or {})
+        if METADATA not in metadata:
+            raise CorruptDataError(self.path, 0, "a report of ElasticDL", "another Parquet file")
+        self.facts: Mapping[str, Any] = json.loads(metadata[METADATA])
+        self.num_rows: int = self._file.metadata.num_rows
+        self._names: list[str] = self._file.schema_arrow.names
+        self.metrics = [n.removeprefix(METRIC) for n in self._names if n.startswith(METRIC)]
+
+    def columns(self, *names: str) -> Any:
+        """Return a pyarrow table of some columns."""
+        # By place: a dot in a name means a nested column to pyarrow.
+        table = self._file.reader.read_all(
+            column_indices=[self._names.index(name) for name in names]
+        )
+        return table.select(list(names))
+
+    def batches(self, *names: str, num_rows: int = 1 << 16) -> Any:
+        """Yield tables of some columns and at most so many rows."""
+        for group in range(self._file.num_row_groups):
+            table = self._file.reader.read_row_group(
+                group, column_indices=[self._names.index(name) for name in names]
+            ).select(list(names))
+            for start in range(0, table.num_rows, num_rows):
+                yield table.slice(start, num_rows)
+
+    def metric(self, name: str) -> np.ndarray[Any, Any]:
+        """Return a metric's values, float64, NaN where there is none.
+
+        Raises:
+            KeyError: There is no such metric.
+        """
+        if name not in self.metrics:
+            raise KeyError(f"{self.path} has no metric {name!r}; have: {', '.join(self.metrics)}")
+        values: np.ndarray[Any, Any] = self.columns(METRIC + name).column(0).to_numpy()
+        return values
+
+    def summary(self, metric: str) -> Summary:
+        """Return the distribution of a metric, as pandas' `describe` has it."""
+        values = self.metric(metric)
+        values = values[~np.isnan(values)]
+        if not len(values):
+            nothing = math.nan
+            return Summary(0, nothing, nothing, nothing, (nothing,) * 3, nothing)
+        # Infinite values have no spread, and that is what comes out.
+        with np.errstate(invalid="ignore", over="ignore"):
+            low, median, high = (float(q) for q in np.quantile(values, _QUANTILES))
+            std = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+            mean, least, most = float(values.mean()), float(values.min()), float(values.max())
+        return Summary(len(values), mean, std, least, (low, median, high), most)
+
+    def worst(self, metric: str, k: int = 100, *, largest: bool | None = None) -> list[int]:
+        """Return the rows of the worst examples, worst first.
+
+        Args:
+            metric: Name of the function.
+            k: How many; examples without a value are never among them.
+            largest: Whether large values are bad; None decides as `is_worse_when_larger` does.
+        """
+        values = self.metric(metric)
+        if largest is None:
+            largest = self.is_worse_when_larger(metric)
+        found = np.flatnonzero(~np.isnan(values))
+        order = -values if largest else values
+        if 0 < k < len(found):
+            last = np.partition(order[found], k - 1)[k - 1]
+            found = found[order[found] <= last]
+        # Among equals the first come first, so that a page is the same each time.
+        return [int(row) for row in found[np.lexsort((found, order[found]))][:k]]
+
+    def is_worse_when_larger(self, metric: str) -> bool:
+        """Return whether large values of a metric are bad.
+
+        Where the report knows which examples the model got wrong, they tell: bad is what the
+        wrong ones have. Elsewhere the name tells: a score, a share of agreement is good when it
+        is large, anything else is an error or a loss.
+        """
+        values, right = self.metric(metric), self._correct
+        known = ~np.isnan(values) & (right >= 0)
+        wrong_ones, right_ones = values[known & (right == 0)], values[known & (right == 1)]
+        if len(wrong_ones) and len(right_ones):
+            wrong, good = float(np.median(wrong_ones)), float(np.median(right_ones))
+            if wrong != good:
+                return wrong > good
+        name = metric.lower()
+        return not any(word in name for word in _BETTER_WHEN_MORE)
+
+    def rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """Return some rows, each as a dict of column -> value, in the order they are asked for.
+
+        Reads only the groups of rows they are in.
+        """
+        wanted: dict[int, list[int]] = {}
+        starts = np.cumsum(
+            [0, *(self._file.metadata.row_group(i).num_rows for i in range(self._num_groups))]
+        )
+        for number in numbers:
+            wanted.setdefault(int(np.searchsorted(starts, number, "right")) - 1, []).append(number)
+        found: dict[int, dict[str, Any]] = {}
+        for group, members in wanted.items():
+            table = self._file.read_row_group(group)
+            picked = table.take(pa.array([number - int(starts[group]) for number in members]))
+            found |= dict(zip(members, picked.to_pylist(), strict=True))
+        return [found[number] for number in numbers]
+
+    def confusion(self) -> dict[tuple[int, int], int]:
+        """Return (label, prediction) -> how many examples; pairs without one are left out."""
+        if self.facts["num_classes"] == 0:
+            return {}
+        known = self.columns("label", "prediction").drop_null()
+        counted = known.group_by(["label", "prediction"]).aggregate([([], "count_all")])
+        return {(r["label"], r["prediction"]): r["count_all"] for r in counted.to_pylist()}
+
+    def classes(self) -> list[ClassRow]:
+        """Return how the model does on each class that there is, in the order of their numbers.
+
+        An example the model gave no valid output for counts as not found.
+        """
+        if self.facts["num_classes"] == 0:
+            return []
+        labels = self.columns("label").column(0)
+        support = _counts(labels.value_counts())
+        predicted: dict[int, int] = {}
+        correct: dict[int, int] = {}
+        for (label, prediction), count in self.confusion().items():
+            predicted[prediction] = predicted.get(prediction, 0) + count
+            if label == prediction:
+                correct[label] = count
+        return [
+            ClassRow(c, support.get(c, 0), predicted.get(c, 0), correct.get(c, 0))
+            for c in sorted({*support, *predicted})
+        ]
+
+    @property
+    def accuracy(self) -> tuple[int, int]:
+        """How many examples are right, and of how many that is known."""
+        right = self._correct
+        return int((right == 1).sum()), int((right >= 0).sum())
+
+    @cached_property
+    def _correct(self) -> np.ndarray[Any, Any]:
+        """1 where the model is right, 0 where it is wrong, -1 where nobody knows."""
+        column = self.columns("correct").column(0)
+        values: np.ndarray[Any, Any] = pc.fill_null(pc.cast(column, pa.int8()), -1).to_numpy()
+        return values
+
+    @property
+    def _num_groups(self) -> int:
+        number: int = self._file.num_row_groups
+        return number
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Return where a share lies with 95 % confidence (Wilson, 1927, with z = 1.96).
+
+    Unlike the textbook interval it stays within 0 and 1 and is honest where all or none succeed.
+
+    Example:
+        >>> [round(bound, 3) for bound in wilson(9, 10)]
+        [0.596, 0.982]
+    """
+    if trials == 0:
+        return (math.nan, math.nan)
+    share, z2 = successes / trials, _Z95**2
+    center = (share + z2 / (2 * trials)) / (1 + z2 / trials)
+    spread = math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
+    half = _Z95 * spread / (1 + z2 / trials)
+    return (max(0.0, center - half), min(1.0, center + half))
+
+
+def _counts(counted: Any) -> dict[int, int]:
+    pairs = zip(
+        counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True
+    )
+    return {value: count for value, count in pairs if value is not None}
+
+
+def _open(path: str) -> Any:
+    local = local_path_of(path)
+    if local is not None:
+        return pq.ParquetFile(str(local))
+    system, inside = filesystem(path)
+    return pq.ParquetFile(system.open(inside, "rb"))

@@ -1,0 +1,172 @@
+"""A report as CSV files, for people and spreadsheets.
+
+    eval_report.csv            ,<function> ...,label,prediction,confidence,source
+    eval_report_summary.csv    ,<function> ...   count mean std min 25% 50% 75% max
+
+The first column is the id and has no name, then comes one column for each function under the
+name it was given: what the sessions' documents promise, byte for byte what pandas would write.
+The files are read from the Parquet file and appear whole.
+
+Texts of a million rows cost more time than all the rest of a report, so beyond
+`DEFAULT_MAX_ROWS` the first file is not written unless it is asked for; the result says so.
+
+Callers: sessions and `elasticdl evaluate --report`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.local_storage import output_errors
+from elasticdl.evaluation.report import METRIC
+from elasticdl.evaluation.report_tables import Report
+
+if TYPE_CHECKING:
+    import os
+
+DEFAULT_MAX_ROWS = 200_000
+_BESIDE = ("label", "prediction", "confidence", "source")
+_NEEDS_QUOTES = '[,"\r\n]'
+# Between these, and where it is no whole number, Arrow writes a float as Python does.
+_PLAIN_FROM = 1e-3
+_PLAIN_TO = {"float32": 1e5, "float64": 1e9}
+
+
+@dataclass(frozen=True)
+class Views:
+    """Which files were written.
+
+    Attributes:
+        rows: The file of one row an example; None if there are too many.
+        summary: The file of the functions' distributions.
+        notes: What a person should know.
+    """
+
+    rows: str | None
+    summary: str
+    notes: tuple[str, ...]
+
+
+def write_views(
+    report: Report | str | os.PathLike[str],
+    folder: OutputFolder | str | os.PathLike[str],
+    *,
+    name: str = "eval_report",
+    max_rows: int = DEFAULT_MAX_ROWS,
+) -> Views:
+    """Write `<name>.csv` and `<name>_summary.csv`.
+
+    Args:
+        report: A report, or where it lies.
+        folder: Where the files go.
+        name: What they are called.
+        max_rows: With more rows than these, the first file is not written.
+
+    Raises:
+        OutputError: They cannot be written.
+        NoDataError: There is no such report.
+        CorruptDataError: It is none.
+    """
+    report = report if isinstance(report, Report) else Report(report)
+    folder = folder if isinstance(folder, OutputFolder) else OutputFolder(folder)
+    folder.write_bytes(f"{name}_summary.csv", _summary(report))
+    where = None
+    notes: tuple[str, ...] = ()
+    if report.num_rows > max_rows:
+        many = f"{report.num_rows:,} rows are more than {max_rows:,}"
+        notes = (f"{name}.csv was not written: {many}. All of them are in {report.path}.",)
+        # One of an earlier report would be taken for this one's.
+        folder.delete(f"{name}.csv")
+    else:
+        where = folder.where(f"{name}.csv")
+        with folder.scratch() as scratch, output_errors(where):
+            path = scratch / "rows.csv"
+            _write_rows(report, path)
+            folder.publish(path, f"{name}.csv")
+    return Views(where, folder.where(f"{name}_summary.csv"), notes)
+
+
+def _write_rows(report: Report, path: Any) -> None:
+    beside = [name if name not in report.metrics else f"{name} (report)" for name in _BESIDE]
+    names = ["data_id", *(f"{METRIC}{name}" for name in report.metrics), *_BESIDE]
+    types = report.facts["value_types"]
+    with path.open("wb") as file:
+        file.write(_line(["", *report.metrics, *beside]))
+        for table in report.batches(*names):
+            columns = [
+                _texts(table[name].combine_chunks(), types.get(name.removeprefix(METRIC), ""))
+                for name in names
+            ]
+            rows = pc.binary_join_element_wise(*columns, ",")
+            lines = pc.binary_join_element_wise(rows, "", "\n")
+            # The texts of an Arrow array lie one behind the other.
+            start, stop = lines.offset, lines.offset + len(lines)
+            offsets = np.frombuffer(lines.buffers()[1], np.int32)
+            file.write(memoryview(lines.buffers()[2])[offsets[start] : offsets[stop]])
+
+
+def _texts(column: Any, value_type: str) -> Any:
+    """Return a column as the texts pandas writes."""
+    if pa.types.is_floating(column.type):
+        return _of_floats(column, np.dtype(value_type or "float64"))
+    if not pa.types.is_string(column.type):
+        return pc.fill_null(pc.cast(column, pa.string()), "")
+    texts = pc.fill_null(column, "")
+    special = pc.match_substring_regex(texts, _NEEDS_QUOTES)
+    if not pc.any(special).as_py():
+        return texts
+    quoted = pc.binary_join_element_wise("", pc.replace_substring(texts, '"', '""'), "", '"')
+    return pc.if_else(special, quoted, texts)
+
+
+def _of_floats(column: Any, dtype: np.dtype[Any]) -> Any:
+    # A function that gave float32 is shown as such: 0.1, and not 0.10000000149011612.
+    values = column.to_numpy(zero_copy_only=False).astype(dtype)
+    size = np.abs(values)
+    with np.errstate(invalid="ignore"):
+        is_plain = (
+            (size >= _PLAIN_FROM) & (size < _PLAIN_TO[dtype.name]) & (values != np.floor(values))
+        )
+    texts = pc.cast(pa.array(values), pa.string())
+    others = np.flatnonzero(~is_plain)
+    if len(others):
+        # Many of them are few values: 0.0 and 1.0. By their bits, or 0.0 and -0.0 were one.
+        bits = values.view(f"i{dtype.itemsize}")[others]
+        unique, places = np.unique(bits, return_inverse=True)
+        shown = pa.array(
+            ["" if np.isnan(value) else str(value) for value in unique.view(dtype)], pa.string()
+        )
+        texts = pc.replace_with_mask(texts, pa.array(~is_plain), shown.take(pa.array(places)))
+    return texts
+
+
+def _summary(report: Report) -> bytes:
+    found = [report.summary(name) for name in report.metrics]
+    rows = {
+        "count": [float(s.count) for s in found],
+        "mean": [s.mean for s in found],
+        "std": [s.std for s in found],
+        "min": [s.min for s in found],
+        "25%": [s.quartiles[0] for s in found],
+        "50%": [s.quartiles[1] for s in found],
+        "75%": [s.quartiles[2] for s in found],
+        "max": [s.max for s in found],
+    }
+    lines = [_line(["", *report.metrics])]
+    for name, values in rows.items():
+        lines.append(_line([name, *("" if np.isnan(v) else repr(v) for v in values)]))
+    return b"".join(lines)
+
+
+def _line(values: list[str]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue().encode()
