@@ -1,0 +1,88 @@
+"""Small pictures as PNG, so that a page can show them without a file beside it.
+
+What arrays of numbers mean as a picture is decided here, and what is no picture: a picture has a
+height, a width and one, three or four channels. Written by hand because a base install has no
+library for pictures, and an uncompressed-filter PNG is four chunks.
+
+Callers: `report_page.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+
+# Grey, RGB, RGBA: the colour types of the format.
+_COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
+_MAX_BYTE = 255
+_PLANE, _CHANNELS = 2, 3
+
+
+def as_picture(array: Any) -> np.ndarray[Any, Any] | None:
+    """Return uint8 (height, width, channels) of what may be a picture; None if it is none.
+
+    Whole numbers are levels from 0 to 255. Floats are shares of white if they lie in 0 .. 1,
+    levels if they lie in 0 .. 255, and are else stretched from their least to their largest: a
+    normalised input shows what the model saw.
+
+    Args:
+        array: (H, W) or (H, W, C). A flat vector is no picture: nobody knows its width.
+    """
+    picture = np.asarray(array)
+    if picture.ndim == _PLANE:
+        picture = picture[:, :, np.newaxis]
+    if picture.ndim != _CHANNELS or picture.shape[2] not in _COLOUR_TYPES or not picture.size:
+        return None
+    if picture.dtype.kind not in "fiub":
+        return None
+    if picture.dtype == np.uint8:
+        return picture
+    levels = np.nan_to_num(picture.astype(np.float64), posinf=0.0, neginf=0.0)
+    least, most = float(levels.min()), float(levels.max())
+    if least < 0 or most > _MAX_BYTE:
+        levels = (levels - least) * (_MAX_BYTE / max(most - least, 1e-12))
+    elif picture.dtype.kind in "fb" and most <= 1:
+        levels *= _MAX_BYTE
+    return np.round(levels).astype(np.uint8)
+
+
+def smaller(picture: np.ndarray[Any, Any], max_side: int) -> np.ndarray[Any, Any]:
+    """Return a picture of at most so many pixels a side, each the mean of those it replaces."""
+    step = -(-max(picture.shape[:2]) // max_side)
+    if step == 1:
+        return picture
+    height, width = (max(1, size // step) for size in picture.shape[:2])
+    # What is narrower than a step is kept whole.
+    rows, columns = min(step, picture.shape[0]), min(step, picture.shape[1])
+    cut = picture[: height * rows, : width * columns].astype(np.float64)
+    mean = cut.reshape(height, rows, width, columns, -1).mean(axis=(1, 3))
+    rounded: np.ndarray[Any, Any] = np.round(mean).astype(np.uint8)
+    return rounded
+
+
+def encode(picture: np.ndarray[Any, Any]) -> bytes:
+    """Return a picture as PNG (ISO/IEC 15948).
+
+    Args:
+        picture: uint8 (height, width, channels).
+    """
+    height, width, channels = picture.shape
+    header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
+    # Each line begins with its filter: 0 is none.
+    lines = np.zeros((height, 1 + width * channels), np.uint8)
+    lines[:, 1:] = picture.reshape(height, width * channels)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def data_uri(picture: np.ndarray[Any, Any]) -> str:
+    """Return a picture as a text that a page takes for an address."""
+    return f"data:image/png;base64,{base64.b64encode(encode(picture)).decode()}"
