@@ -277,6 +277,7 @@ def evaluation_job(
     trained_model: str,
     data: str,
     output: str | None = None,
+    report: str | bool | None = None,
     minibatch_size: int | str = 256,
     num_workers: int | str | None = None,
     ray_address: str | None = None,
@@ -288,19 +289,28 @@ def evaluation_job(
         trained_model: See `evaluate`, as `data` and `output`.
         data: See `evaluate`.
         output: See `evaluate`.
+        report: Folder for a report on each record; True or an empty text is `report` in the
+            trained model, None makes no report.
         minibatch_size: Examples in one call of the model.
         num_workers: How many processes share the records; None goes through them in this one.
         ray_address: A Ray cluster; None starts Ray here.
         give_up_after: Seconds without any worker getting further after which the job fails.
 
     Raises:
-        UsageError: A value is wrong.
+        UsageError: A value is wrong, or a report is asked for on workers.
     """
+    if report is not None and report is not False and num_workers is not None:
+        raise UsageError(
+            "--report is made in one process, and --num_workers shares the records among several. "
+            "Leave one of them out."
+        )
+    folder = f"{trained_model.rstrip('/')}/report" if report in {True, ""} else report
     return Job(
         command="evaluate",
         data=_location(data),
         output=None if output is None else _location(output),
         trained_model=_location(trained_model),
+        report=_location(str(folder)) if folder else None,
         training=_training_options({"minibatch_size": minibatch_size}),
         workers=_sharing_workers(num_workers, ray_address, give_up_after),
     )

@@ -148,6 +148,7 @@ class Job:
         prediction_format: What part files of predictions are.
         workers: How many processes train; None trains in this one.
         tracking: Where people follow it; None for nowhere.
+        report: Folder for a report on each record that is evaluated; None makes none.
     """
 
     command: Command
@@ -160,6 +161,7 @@ class Job:
     prediction_format: PredictionFormat = "recordio"
     workers: Workers | None = None
     tracking: Tracking | None = None
+    report: str | None = None
 
     @property
     def id(self) -> str:

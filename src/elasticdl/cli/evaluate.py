@@ -19,6 +19,14 @@ from elasticdl.cli.workers_options import workers_options
     metavar="FILE",
     help="JSON file for the metrics; default evaluation.json in the trained model.",
 )
+@click.option(
+    "--report",
+    is_flag=False,
+    flag_value="",
+    metavar="[DIR]",
+    help="Also write what the model says of each record: report.parquet, CSV files and a page, "
+    "into DIR; default report/ in the trained model.",
+)
 @click.option("--minibatch_size", default=256, show_default=True)
 @workers_options
 @click.option("--dry_run", is_flag=True, help="Print the job and do nothing.")
@@ -29,6 +37,7 @@ def evaluate(*, dry_run: bool, quiet: bool, **options: Any) -> None:
     \b
     Examples:
       elasticdl evaluate --trained_model=my_model --data="data/test/*.recordio"
+      elasticdl evaluate --trained_model=my_model --data="data/test/*.recordio" --report
       elasticdl evaluate --trained_model=my_model --data="data/test/*.recordio" --num_workers=3
     """
     job = api.evaluation_job(**options)
@@ -38,3 +47,5 @@ def evaluate(*, dry_run: bool, quiet: bool, **options: Any) -> None:
     outcome = api.run(job, reporter_for(quiet))
     print_metrics(outcome.metrics)
     click.echo(f"Saved in {outcome.output}")
+    if job.report is not None:
+        click.echo(f"Report in {job.report}/report.html")

@@ -156,6 +156,8 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
         ElasticDLError: See `elasticdl.errors`.
     """
     opened = open_trained(job, Mode.EVALUATION)
+    if job.report is not None:
+        return _evaluate_with_report(opened, job.report, reporter)
     with opened.feed() as feed:
         trainer = opened.restored_trainer(_first(feed, opened))
         reporter.started("Evaluating", opened.source.num_records, "records")
@@ -165,6 +167,27 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
                 reporter.advanced(done, {})
         finally:
             reporter.ended()
+    return save_evaluation(opened, trainer.evaluation_metrics.results(states))
+
+
+def _evaluate_with_report(opened: Opened, folder: str, reporter: Reporter) -> Outcome:
+    # Only now is it needed; pyarrow takes its time to import.
+    from elasticdl.evaluation.record_report import RecordReport  # noqa: PLC0415
+
+    with opened.feed() as feed:
+        trainer = opened.restored_trainer(_first(feed, opened))
+        report = RecordReport(folder, trainer, opened.definition, opened.source)
+        reporter.started("Evaluating", opened.source.num_records, "records")
+        states: MetricStates = {}
+        try:
+            with report.writer:
+                for done, states in report.running_states(drain(feed)):  # noqa: B007 - the last one
+                    reporter.advanced(done, {})
+        finally:
+            reporter.ended()
+        _, notes = report.finish(f"{opened.job.trained_model} on {opened.job.data}")
+    for note in notes:
+        reporter.note(note)
     return save_evaluation(opened, trainer.evaluation_metrics.results(states))
 
 

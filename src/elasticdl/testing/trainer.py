@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.training.trainer import Contribution, State, Trainer
+from elasticdl.data.batch import leaves
+from elasticdl.training.trainer import Contribution, Examiner, State, Trainer
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
@@ -67,6 +68,25 @@ def check_looking_leaves_no_trace(create: Callable[[int], Trainer], batch: Batch
     _same_bits(before, trainer.state(), "evaluate() left a trace")
     trainer.predict(batch.features)
     _same_bits(before, trainer.state(), "predict() left a trace")
+    if isinstance(trainer, Examiner):
+        check_examples_are_those_of_the_batch(trainer, batch)
+        _same_bits(before, trainer.state(), "examine() left a trace")
+
+
+def check_examples_are_those_of_the_batch(trainer: Any, batch: Batch) -> None:
+    """`examine` says what `evaluate` and `predict` say, and may say each example's loss."""
+    examined, metrics = trainer.examine(batch), trainer.evaluation_metrics
+    states = (metrics.results(examined.states), metrics.results(trainer.evaluate(batch)))
+    for name, value in states[1].items():
+        np.testing.assert_allclose(states[0][name], value, rtol=1e-5, err_msg=name)
+    outputs = zip(leaves(examined.outputs), leaves(trainer.predict(batch.features)), strict=True)
+    for mine, other in outputs:
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
+    if "loss" in examined.values:
+        mean = np.mean(examined.values["loss"])
+        np.testing.assert_allclose(mean, states[1]["loss"], rtol=1e-5, err_msg="the batch's loss")
+    for name, column in examined.values.items():
+        assert column.shape == (batch.num_examples,), name  # noqa: S101
 
 
 def check_contributions_add_up(create: Callable[[int], Trainer], batch: Batch) -> None:

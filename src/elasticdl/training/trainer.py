@@ -196,6 +196,32 @@ class Trainer(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Examined:
+    """What one forward pass says of a batch.
+
+    Attributes:
+        states: As `Trainer.evaluate` returns them.
+        outputs: As `Trainer.predict` returns them.
+        values: Name -> float64, one value an example: `loss`, and the metrics that are functions
+            of one value an example. An example's loss is that of a batch of it alone.
+            There is no `loss` where labels come with weights, as a compiled Keras model's do.
+    """
+
+    states: MetricStates
+    outputs: Arrays
+    values: Mapping[str, np.ndarray[Any, Any]]
+
+
+@runtime_checkable
+class Examiner(Protocol):
+    """A trainer that also says what each example of a batch comes to."""
+
+    def examine(self, batch: Batch) -> Examined:
+        """Evaluate a batch, and keep what an evaluation sums up; leaves no trace."""
+        ...
+
+
 @runtime_checkable
 class Exporter(Protocol):
     """A trainer whose model can be served elsewhere."""

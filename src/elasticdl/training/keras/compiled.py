@@ -96,6 +96,11 @@ class CompiledMetrics:
             states[_METRICS] = tuple(tf.identity(variable.value) for variable in variables)
         return states
 
+    def values(self, outputs: Any, labels: Arrays) -> dict[str, tf.Tensor]:
+        """Return nothing: the metrics of a compiled model have states; see `KerasMetrics`."""
+        del outputs, labels
+        return {}
+
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
         """Return the value of each metric from summed states."""
         results: dict[str, float | list[float]] = {}

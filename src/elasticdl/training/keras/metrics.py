@@ -64,6 +64,26 @@ class KerasMetrics:
             states[named.name] = tuple(tf.identity(v.value) for v in metric.variables)
         return states
 
+    def values(self, outputs: Any, labels: Arrays) -> dict[str, tf.Tensor]:
+        """Return what metrics that are functions say of each example, traced into a step.
+
+        Args:
+            outputs: The model's outputs.
+            labels: As tensors.
+
+        Returns:
+            Name -> float32, one value an example. A function that gives a batch's value, and a
+            metric with a state, has none.
+        """
+        values: dict[str, tf.Tensor] = {}
+        for named in self._functions.named:
+            if isinstance(named.metric, keras.metrics.Metric):
+                continue
+            value = tf.cast(named.metric(labels, _select(outputs, named)), tf.float32)
+            if value.shape.rank:
+                values[named.name] = tf.reduce_mean(value, axis=list(range(1, value.shape.rank)))
+        return values
+
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
         """Return the value of each metric from summed states."""
         results: dict[str, float | list[float]] = {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -27,12 +28,12 @@ from elasticdl.errors import (
     UserCodeError,
     users_traceback,
 )
-from elasticdl.training.keras import compiled, export, inputs
+from elasticdl.training.keras import compiled, examples, export, inputs
 from elasticdl.training.keras.compiled import CompiledMetrics
 from elasticdl.training.keras.hooks import KerasHooks
 from elasticdl.training.keras.labels import NotANumpyFunctionError, as_numpy, unwrap
 from elasticdl.training.keras.metrics import KerasMetrics
-from elasticdl.training.trainer import Contribution, MetricStates, State, StepResult
+from elasticdl.training.trainer import Contribution, Examined, MetricStates, State, StepResult
 
 _log = logging.getLogger("elasticdl")
 _SEED_VARIABLE = "seed_generator_state"
@@ -144,6 +145,17 @@ class KerasTrainer:
         """See `trainer.Trainer`."""
         outputs = self._call("predict", self._predict, (features, None), self.step)
         return map_arrays(lambda tensor: tensor.numpy(), outputs)
+
+    def examine(self, batch: Batch) -> Examined:
+        """See `trainer.Examiner`."""
+        states, outputs, values = self._call(
+            "examine", self._examine, (batch.features, batch.labels), self.step
+        )
+        return Examined(
+            _to_numpy(states),
+            map_arrays(np.asarray, outputs),
+            {name: np.asarray(column, np.float64) for name, column in values.items()},
+        )
 
     def state(self) -> State:
         """See `trainer.Trainer`; the seeds of dropout are no state, the step decides them."""
@@ -263,7 +275,20 @@ class KerasTrainer:
             variable.assign_add(tf.cast(change, variable.dtype))
 
     def _evaluate(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
+        return self._states(self._forward_without_trace(features, at), features, labels)
+
+    def _examine(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
         outputs = self._forward_without_trace(features, at)
+        states = self._states(outputs, features, labels)
+        values = {} if labels is None else self.evaluation_metrics.values(outputs, labels)
+        if "loss" in states and not self._definition.compiled:
+            # Of a batch of one, so penalties on weights are in it, as they are in the mean.
+            one = partial(self._loss, training=False)
+            alone = examples.one_by_one(one, features, outputs, labels, eager=self._eager)
+            values = {"loss": alone, **values}
+        return states, outputs, values
+
+    def _states(self, outputs: Any, features: Any, labels: Any) -> Any:
         loss = None
         if self._has_loss and labels is not None:
             loss = self._loss(features, outputs, labels, training=False)

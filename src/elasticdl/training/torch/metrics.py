@@ -62,6 +62,20 @@ class TorchMetrics:
             means[named.name] = _mean(named.metric(labels, _select(outputs, named)))
         return means
 
+    def values(self, outputs: Any, labels: Any) -> dict[str, torch.Tensor]:
+        """Return what named metrics say of each example; those of a batch's value have none.
+
+        Args:
+            outputs: The model's outputs, detached.
+            labels: As tensors.
+        """
+        values: dict[str, torch.Tensor] = {}
+        for named in self._functions.named:
+            value = torch.as_tensor(named.metric(labels, _select(outputs, named))).detach()
+            if value.ndim:
+                values[named.name] = value.to(torch.float64).reshape(len(value), -1).mean(1)
+        return values
+
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
         """Return the value of each metric from summed states."""
         return {

@@ -42,7 +42,7 @@ from elasticdl.training.torch.inputs import Adapter, find_adapter
 from elasticdl.training.torch.metrics import TorchMetrics, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
 from elasticdl.training.torch.tensors import batch_tensors, to_array, to_tensor
-from elasticdl.training.trainer import Contribution, MetricStates, State, StepResult
+from elasticdl.training.trainer import Contribution, Examined, MetricStates, State, StepResult
 
 # An update is the same on every worker, whatever its slot: if it draws, it draws as this one.
 _EVERY_SLOT = -1
@@ -173,6 +173,23 @@ class TorchTrainer:
         """See `trainer.Trainer`."""
         with self._telling("predict", Batch(features, None, 0)), self._looking():
             return map_arrays(_to_rows, self._forward(self._tensors(features)))
+
+    def examine(self, batch: Batch) -> Examined:
+        """See `trainer.Examiner`."""
+        with self._telling("evaluate", batch), self._looking():
+            features, labels = self._tensors(batch.features), self._tensors(batch.labels)
+            outputs = self._forward(features)
+            means = self.evaluation_metrics.means(outputs, labels)
+            values = self.evaluation_metrics.values(outputs, labels)
+            if self._definition.loss is not None and labels is not None:
+                means = {"loss": self._loss(outputs, labels), **means}
+                alone = [self._loss(*_row((outputs, labels), i)) for i in range(batch.num_examples)]
+                values = {"loss": torch.stack(alone), **values}
+        return Examined(
+            summed([means], batch.num_examples),
+            map_arrays(_to_rows, outputs),
+            {name: to_array(column.double()) for name, column in values.items()},
+        )
 
     def state(self) -> State:
         """See `trainer.Trainer`; the optimizer's part grows as parameters get their gradients."""
@@ -354,6 +371,11 @@ def _dense(parameter: nn.Parameter) -> torch.Tensor:
 
 def _detached(output: Any) -> Any:
     return output.detach() if isinstance(output, torch.Tensor) else output
+
+
+def _row(tree: Any, row: int) -> Any:
+    """Return a batch of one example."""
+    return map_arrays(lambda tensor: tensor[row : row + 1], tree)
 
 
 def _to_rows(output: torch.Tensor) -> np.ndarray[Any, Any]:

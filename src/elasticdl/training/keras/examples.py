@@ -1,0 +1,40 @@
+"""What a function of a batch says of each example of it, computed inside a step.
+
+Callers: `trainer.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from elasticdl.data.batch import leaves, map_arrays
+
+
+def one_by_one(function: Callable[..., tf.Tensor], *batch: Any, eager: bool) -> tf.Tensor:
+    """Return what the function says of batches of one example each.
+
+    Args:
+        function: Takes a batch, returns a float32 scalar.
+        *batch: What it takes: tensors, or nestings of them; the first axis is the example.
+        eager: Whether steps run uncompiled: then the function cannot be traced.
+
+    Returns:
+        float32, one value an example.
+    """
+
+    def of_one(example: Any) -> tf.Tensor:
+        return function(*map_arrays(lambda tensor: tensor[tf.newaxis], example))
+
+    if eager:
+        num_examples = int(tf.shape(leaves(batch)[0])[0])
+        rows = [map_arrays(lambda t: t[i], batch) for i in range(num_examples)]  # noqa: B023
+        return tf.stack([of_one(row) for row in rows])
+    try:
+        return tf.vectorized_map(of_one, batch, fallback_to_while_loop=False)
+    except ValueError:
+        # An operation that TensorFlow has no form of for many examples at once.
+        spec = tf.TensorSpec([], tf.float32)
+        return tf.map_fn(of_one, batch, fn_output_signature=spec)
