@@ -14,6 +14,7 @@ ALL = [
     "ledger",
     "failures",
     "prediction",
+    "report",
     "workers",
 ]
 
