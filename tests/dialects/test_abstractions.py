@@ -199,21 +199,20 @@ def test_a_type_error_within_a_constructor_is_the_users_and_no_second_try_is_mad
 
 
 @pytest.mark.parametrize(
-    ("head", "config"),
+    ("head", "gets_it"),
     [
-        ("class E(EvaluatorBase):", "batch_size"),
-        ("class E:", None),
-        ("class E:\n    def __init__(self, config): self.config = config", "batch_size"),
-        ("class E:\n    def __init__(self): self.config = None", None),
+        ("class E(EvaluatorBase):", True),
+        ("class E:", False),
+        ("class E:\n    def __init__(self, config): self.config = config", True),
+        ("class E:\n    def __init__(self): self.config = None", False),
     ],
 )
-def test_an_evaluator_gets_the_config_where_it_takes_one(components, head, config):
+def test_an_evaluator_gets_the_config_where_it_takes_one(components, head, gets_it):
     code = f"{head}\n    def get_eval_funcs(self): return {{}}"
-    evaluator = components(code, "evaluator_class: parts.E").evaluator
 
-    assert getattr(getattr(evaluator, "config", None), config or "", None) == (
-        4 if config else None
-    )
+    made = components(code, "evaluator_class: parts.E")
+
+    assert (getattr(made.evaluator, "config", None) == made.config) == gets_it
 
 
 def test_a_session_need_not_have_augmentor_or_evaluator(components):
@@ -687,6 +686,20 @@ def test_an_error_of_a_method_is_told_with_the_users_line(components):
 
     assert str(caught.value).startswith("Broken.create_training_generator() raised:")
     assert 'return open("nowhere.csv"), 3' in str(caught.value)
+
+
+def test_a_key_that_a_method_asks_for_in_vain_is_said_as_it_is(components):
+    made = components(
+        """
+        class Asking(Builder):
+            def get_compiled_model(self):
+                return self.config.batchsize
+        """,
+        "model_builder_class: parts.Asking",
+    )
+
+    with pytest.raises(DefinitionError, match=r"^config.yaml: the config has no key 'batchsize'"):
+        made.create_model()
 
 
 def test_an_error_within_an_epoch_is_told_with_the_users_line(components):

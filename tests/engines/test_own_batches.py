@@ -246,10 +246,10 @@ def test_an_epoch_that_could_not_be_begun_is_not_taken_for_the_one_before():
 
     object.__setattr__(pipeline.epochs, "begin", fails_once)
     with pytest.raises(OSError, match="away"):
-        next(reading.batches(1, 0, 1))
+        next(reading.batches(1, 2, 3))
 
-    assert values(reading.batches(1, 0, 6)) == values(
-        Reading(Pipeline(indexed=True).epochs, 3).batches(1, 0, 6)
+    assert values(reading.batches(1, 2, 6)) == values(
+        Reading(Pipeline(indexed=True).epochs, 3).batches(1, 2, 6)
     )
 
 
@@ -294,6 +294,18 @@ def test_a_piece_goes_on_after_what_was_committed(indexed, committed):
         (n, n == 5) for n in range(committed, 6)
     ]
     assert [fed.digest for fed in rest] == [fed.digest for fed in whole[committed:]]
+
+
+def test_a_piece_ends_before_the_part_that_another_worker_took(indexed):
+    data = own(Pipeline(indexed=indexed))
+    plan = plan_of(data)
+
+    front = list(data.shard_batches(plan, 0, Piece(0, 1, 3)))
+    rear = list(data.shard_batches(plan, 0, Piece(0, 3)))
+
+    assert [fed.number for fed in front] == [1, 2]
+    assert [fed.number for fed in rear] == [3, 4, 5]
+    assert [fed.finished for fed in [*front, *rear]] == [False] * 4 + [True]
 
 
 def test_a_pipeline_that_does_not_repeat_itself_is_named():
