@@ -4,6 +4,8 @@ from abstractions import DataLoaderBase, PreprocessorBase, ModelBuilderBase, Eva
 from abstractions.utils import ConfigStruct
 """
 
+from typing import TYPE_CHECKING, Any
+
 from elasticdl.components import (
     AugmentorBase,
     BaseClass,
@@ -13,11 +15,31 @@ from elasticdl.components import (
     PreprocessorBase,
 )
 
+if TYPE_CHECKING:
+    from elasticdl.sessions.orchestrator import Orchestrator
+    from elasticdl.sessions.trainer import TFKerasTrainer, Trainer
+
 __all__ = [
     "AugmentorBase",
     "BaseClass",
     "DataLoaderBase",
     "EvaluatorBase",
     "ModelBuilderBase",
+    "Orchestrator",
     "PreprocessorBase",
+    "TFKerasTrainer",
+    "Trainer",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what runs sessions when it is asked for: components need nothing of it."""
+    if name == "Orchestrator":
+        from elasticdl.sessions.orchestrator import Orchestrator  # noqa: PLC0415
+
+        return Orchestrator
+    if name in {"TFKerasTrainer", "Trainer"}:
+        from elasticdl.sessions.trainer import Trainer  # noqa: PLC0415
+
+        return Trainer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

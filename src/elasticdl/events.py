@@ -71,6 +71,8 @@ class JobStarted(_Event):
         framework: What runs it; empty if unknown.
         host: Name of the machine.
         pid: Number of the process.
+        resume: How an attempt goes on in the middle of an epoch: `exact` where a batch is found by
+            its number, `replayed` where those before are read again and compared.
     """
 
     event: ClassVar[str] = "job_started"
@@ -86,6 +88,7 @@ class JobStarted(_Event):
     framework: str = ""
     host: str = ""
     pid: int = 0
+    resume: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

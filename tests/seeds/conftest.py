@@ -10,12 +10,14 @@ changes is noticed, not silently trained in some other way.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 MODEL_BUILDING = "elasticdl-model-building.md"
 HIGH_LEVEL_API = "elasticdl-high-level-api.md"
+ABSTRACTIONS = "abstractions-training-job.md"
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,24 @@ OUTPUTS_IS_CALLED_SO = Correction(
     wrong="logits=output,",
     right="logits=outputs,",
 )
+KEY_IS_NOT_IN_ITS_VALUE = Correction(
+    "The value of evaluator_class begins with its own key.",
+    wrong="'evaluator_class: evaluation.Evaluator'",
+    right="'evaluation.Evaluator'",
+)
+# What the modules of a session use and do not import.
+_NOT_IMPORTED = {
+    "dataset": "import pathlib\nimport pandas as pd\nimport tensorflow as tf\n",
+    "preprocessing": "import numpy as np\nimport tensorflow as tf\n"
+    "from abstractions.utils import ConfigStruct\n",
+    "evaluation": "import tensorflow.keras as tfk\n",
+}
+_COMPONENTS = {
+    "models": ["class ModelBuilder("],
+    "dataset": ["class DataLoaderTF(", "class DataLoader("],
+    "preprocessing": ["class PreprocessorTF(", "class Preprocessor("],
+    "evaluation": ["class Evaluator("],
+}
 IMPORTS = "import numpy as np\nimport PIL.Image\nimport tensorflow as tf\n"
 """The documents show functions without what they import."""
 
@@ -111,6 +132,57 @@ class Documents:
         imported = contract.splitlines()[0]
         return f"{IMPORTS}{imported}\nfrom elasticdl import ElasticDLSpec\n\n{spec}"
 
+    def component_files(self) -> dict[str, str]:
+        """Return the modules of a session's components, by name; both ways to load data."""
+        return {
+            module: "\n\n".join(
+                [_NOT_IMPORTED.get(module, ""), *(self.block(ABSTRACTIONS, c) for c in classes)]
+            )
+            for module, classes in _COMPONENTS.items()
+        }
+
+    def config(self, flavour: str) -> str:
+        """Return the config of a session.
+
+        The document has it as a list in Markdown, with backticks and remarks: they go.
+
+        Args:
+            flavour: `TF` for tf.data, empty for Python generators.
+        """
+        text = (self.folder / ABSTRACTIONS).read_text(encoding="utf-8")
+        listed = text[text.index("- `input_height`") : text.index("Put your config at")]
+        code = corrected(listed, [KEY_IS_NOT_IN_ITS_VALUE])
+        lines = (line.replace("- `", "", 1).replace("`:", ":", 1) for line in code.splitlines())
+        return (
+            "\n".join(lines)
+            .replace("LoaderTF", f"Loader{flavour}")
+            .replace("preprocessing.PreprocessorTF", f"preprocessing.Preprocessor{flavour}")
+        )
+
+    def write_digits(self, folder: Path, sizes: dict[str, int]) -> Path:
+        """Write digits as pictures, with the document's own function."""
+        from sklearn.datasets import load_digits
+
+        writing = self.block(ABSTRACTIONS, "def write_images")
+        function = writing[writing.index("def write_images") : writing.index("data_dir = ")]
+        names: dict[str, Any] = {
+            "pd": importlib.import_module("pandas"),
+            "skimage": importlib.import_module("skimage"),
+        }
+        importlib.import_module("skimage.io")
+        exec(function, names)
+        found = load_digits()
+        large = np.kron(found.images, np.ones((4, 4)))[:, 2:-2, 2:-2] * 15.9375
+        start = 0
+        for name, size in sizes.items():
+            (folder / name).mkdir(parents=True)
+            stop = start + size
+            names["write_images"](
+                large[start:stop].astype("uint8"), found.target[start:stop], folder / name
+            )
+            start = stop
+        return folder
+
 
 def corrected(code: str, corrections: Sequence[Correction]) -> str:
     """Return code with each correction applied."""
@@ -126,3 +198,11 @@ def documents(repository: Path) -> Documents:
     if not (folder / MODEL_BUILDING).is_file():
         pytest.skip(f"the documents are not in {folder}; ELASTICDL_SEEDS says where they are")
     return Documents(folder)
+
+
+@pytest.fixture(scope="session")
+def digit_pictures(documents: Documents, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of digits as the documents have them: not a whole number of batches."""
+    pytest.importorskip("sklearn.datasets")
+    folder = tmp_path_factory.mktemp("datasets") / "mnist"
+    return documents.write_digits(folder, {"train": 1000, "validation": 397, "test": 400})

@@ -95,13 +95,14 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     debug = "--debug" in args
     args = [argument for argument in args if argument != "--debug"]
     signal.signal(signal.SIGTERM, _terminate)
-    # Models are made and compiled several times, and Keras would say the same each time.
-    warnings.filterwarnings("once", category=UserWarning)
+    shown, warnings.showwarning = warnings.showwarning, _Warnings().show
     try:
         code = _run(args, debug=debug)
     except KeyboardInterrupt:
         # A second Ctrl-C, while the first was being answered.
         code = _INTERRUPTED
+    finally:
+        warnings.showwarning = shown
     sys.exit(code)
 
 
@@ -141,6 +142,31 @@ def _run(args: list[str], *, debug: bool) -> int:
         )
         return 1
     return result if isinstance(result, int) else 0
+
+
+class _Warnings:
+    """Shows each warning once: models are made and compiled several times in a command."""
+
+    def __init__(self) -> None:
+        self._shown: set[str] = set()
+
+    def show(  # noqa: PLR0917 - as `warnings.showwarning`
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: Any = None,
+        line: str | None = None,
+    ) -> None:
+        """Print a warning, and where it came from."""
+        del category, line
+        text = " ".join(str(message).split())
+        if text in self._shown:
+            return
+        self._shown.add(text)
+        click.secho("warning: ", fg="yellow", bold=True, nl=False, err=True, file=file)
+        click.echo(f"{text}\n  {filename}:{lineno}", err=True, file=file)
 
 
 class _TerminatedError(BaseException):

@@ -28,6 +28,10 @@ _STATES = {
     "new": "never ran",
     "interrupted": "interrupted: the process that ran it is gone; the same command goes on",
 }
+_RESUME = {
+    "exact": "exact: in the middle of an epoch, at once",
+    "replayed": "replayed: in the middle of an epoch, after reading its first batches again",
+}
 _COLOURS = {
     "running": "cyan",
     "interrupted": "yellow",
@@ -105,6 +109,24 @@ _PROJECT = click.option(
 @click.option(
     "--ray_address", metavar="ADDRESS", help="Use this Ray cluster; without it Ray starts here."
 )
+@click.option(
+    "--checkpoint_steps",
+    default=0,
+    help="Checkpoint each so many steps; 0 for by time, at most 1 % of it.",
+)
+@click.option(
+    "--tracking_uri",
+    metavar="URI",
+    help="MLflow server, database or folder to track the session in. "
+    "[default: MLFLOW_TRACKING_URI, or runs/mlflow.db]",
+)
+@click.option(
+    "--track/--no-track",
+    "tracked",
+    default=True,
+    show_default=True,
+    help="Let people follow the session in MLflow and TensorBoard.",
+)
 @click.option("--quiet", is_flag=True, help="Print the result only.")
 def run(
     *,
@@ -116,6 +138,9 @@ def run(
     num_workers: str | None,
     num_spare_workers: int,
     ray_address: str | None,
+    checkpoint_steps: int,
+    tracking_uri: str | None,
+    tracked: bool,
     quiet: bool,
 ) -> None:
     """Train a session, export its best model and evaluate it; the same command goes on.
@@ -136,7 +161,15 @@ def run(
         run_name, project_root=project_root, data_dir=data_dir, settings=settings
     )
     workers = api.workers(num_workers, num_spare_workers, ray_address)
-    status = run_session(found, num_epochs=epochs, workers=workers, reporter=reporter_for(quiet))
+    status = run_session(
+        found,
+        num_epochs=epochs,
+        workers=workers,
+        checkpoint_steps=checkpoint_steps,
+        tracked=tracked,
+        tracking_uri=tracking_uri,
+        reporter=reporter_for(quiet),
+    )
     click.echo(f"Session {found.name}: {status.state}, step {status.step:,}: {found.folder}")
     print_metrics(status.metrics or {})
 
@@ -198,6 +231,7 @@ def _facts(status: Status, folder: Path) -> list[tuple[str, str]]:
         facts += [
             ("epoch", f"{status.epoch} of {status.num_epochs}, step {status.step:,}"),
             ("since", f"{_ago(status.since)}, attempt {status.attempt}"),
+            ("resume", _RESUME.get(status.resume, "from the newest checkpoint")),
             ("by", f"process {status.pid} on {status.host}"),
             ("commit", status.commit or "the project is in no repository"),
         ]

@@ -157,34 +157,16 @@ class Components:
 
     def create_model(self) -> Any:
         """Return a new compiled model."""
-        self.newest_model = self._call(self.model_builder, "get_compiled_model")
+        self.newest_model = _call(self.model_builder, "get_compiled_model")
         return self.newest_model
 
     def create_callbacks(self) -> Sequence[Any]:
         """Return the user's callbacks but for those whose work is done here anyway."""
-        if not hasattr(self.model_builder, "get_callbacks"):
-            return []
-        callbacks = self._call(self.model_builder, "get_callbacks") or []
-        return [each for each in callbacks if not _is_kept_by_us(each)]
+        return own_callbacks(self.model_builder)
 
     def class_weight(self) -> Mapping[int, float] | None:
-        """Return the weight of each class; None for equal ones.
-
-        Raises:
-            DefinitionError: It is no mapping from numbers of classes to weights.
-        """
-        if not hasattr(self.model_builder, "get_class_weight"):
-            return None
-        found = self._call(self.model_builder, "get_class_weight")
-        if found is None:
-            return None
-        try:
-            return {int(label): float(weight) for label, weight in found.items()}
-        except (AttributeError, TypeError, ValueError):
-            raise DefinitionError(
-                f"{self._symbols['model_builder_class']}: get_class_weight() returned {found!r}; "
-                "expected a weight for each class, such as {0: 1.0, 1: 2.5}, or None."
-            ) from None
+        """Return the weight of each class; None for equal ones."""
+        return class_weight_of(self.model_builder)
 
     # --- the data -------------------------------------------------------------------------
 
@@ -220,9 +202,9 @@ class Components:
             again, _, _ = build()
             if kind == "indexed" and epoch and hasattr(again, "on_epoch_end"):
                 # There such objects shuffle.
-                self._call(again, "on_epoch_end")
+                _call(again, "on_epoch_end")
             parts = pipelines.elements(again, name, first)
-            made = (_batch(part, name, weights) for part in parts)
+            made = (batch_of(part, name, weights) for part in parts)
             if kind == "indexed":
                 return made
             return _ending(made, num_batches, num_examples)
@@ -254,23 +236,29 @@ class Components:
             if batched:
                 generator, _ = self._preprocessed(generator, number)
             else:
-                generator = self._call(self.preprocessor, "add_image_preprocess", generator)
-                generator = self._call(self.preprocessor, "add_label_preprocess", generator)
+                generator = _call(self.preprocessor, "add_image_preprocess", generator)
+                generator = _call(self.preprocessor, "add_label_preprocess", generator)
             return pipelines.elements(generator, called)
 
         return Split(called, num_examples, raw, preprocessed, batched)
+
+    def eval_functions(self) -> Any:
+        """Return the user's functions of one example, as the evaluator has them; None if none."""
+        if self.evaluator is None:
+            return None
+        return _call(self.evaluator, "get_eval_funcs")
 
     def validation_ids(self, data: str) -> Sequence[Any] | None:
         """Return the ids of the validation split in its order; None if the loader has none."""
         loader = self.loader(data)
         if not hasattr(loader, "get_validation_index"):
             return None
-        found = self._call(loader, "get_validation_index")
+        found = _call(loader, "get_validation_index")
         return None if found is None else list(found)
 
     def _generator(self, data: str, method: str) -> tuple[Any, int]:
         name = self._name("data_loader_class", method)
-        return self._pair(self._call(self.loader(data), method), name)
+        return self._pair(_call(self.loader(data), method), name)
 
     def _augmented(self, generator: Any, *, training: bool) -> Any:
         key = "do_train_augmentation" if training else "do_validation_augmentation"
@@ -281,19 +269,19 @@ class Components:
         method = "add_augmentation" if training else "add_validation_augmentation"
         if not hasattr(augmentor, method):
             method = "add_augmentation"
-        return self._call(augmentor, method, generator)
+        return _call(augmentor, method, generator)
 
     def _preprocessed(self, generator: Any, num_examples: int) -> tuple[Any, int]:
         preprocessor, last = self._made("preprocessor_class"), "batchify"
         if hasattr(preprocessor, "add_preprocess"):
             if _replaces_the_whole(type(preprocessor)):
                 last = "add_preprocess"
-            made = self._call(preprocessor, "add_preprocess", generator, num_examples)
+            made = _call(preprocessor, "add_preprocess", generator, num_examples)
         else:
             for part in ("add_image_preprocess", "add_label_preprocess", "add_weight_preprocess"):
                 if hasattr(preprocessor, part):
-                    generator = self._call(preprocessor, part, generator)
-            made = self._call(preprocessor, "batchify", generator, num_examples)
+                    generator = _call(preprocessor, part, generator)
+            made = _call(preprocessor, "batchify", generator, num_examples)
         return self._pair(made, self._name("preprocessor_class", last))
 
     # --- the components --------------------------------------------------------------------
@@ -332,16 +320,6 @@ class Components:
                 f"  Add {'it' if len(missing) == 1 else 'them'}, or name another class."
             )
 
-    def _call(self, component: Any, method: str, *args: Any) -> Any:
-        try:
-            return getattr(component, method)(*args)
-        except DefinitionError:
-            raise
-        except Exception as error:
-            raise UserCodeError(
-                f"{type(component).__name__}.{method}() raised:\n{users_traceback(error)}"
-            ) from error
-
     def _pair(self, made: Any, name: str) -> tuple[Any, int]:
         try:
             generator, number = made
@@ -356,6 +334,34 @@ class Components:
     def _name(self, key: str, method: str) -> str:
         symbol = self._symbols[key]
         return f"{symbol}: {symbol.short_name}.{method}()"
+
+
+def own_callbacks(model_builder: Any) -> Sequence[Any]:
+    """Return a model builder's callbacks but for those whose work is done here anyway."""
+    if not hasattr(model_builder, "get_callbacks"):
+        return []
+    callbacks = _call(model_builder, "get_callbacks") or []
+    return [each for each in callbacks if not _is_kept_by_us(each)]
+
+
+def class_weight_of(model_builder: Any) -> Mapping[int, float] | None:
+    """Return a model builder's weight of each class; None for equal ones.
+
+    Raises:
+        DefinitionError: It is no mapping from numbers of classes to weights.
+    """
+    if not hasattr(model_builder, "get_class_weight"):
+        return None
+    found = _call(model_builder, "get_class_weight")
+    if found is None:
+        return None
+    try:
+        return {int(label): float(weight) for label, weight in found.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise DefinitionError(
+            f"{type(model_builder).__name__}.get_class_weight() returned {found!r}; expected a "
+            "weight for each class, such as {0: 1.0, 1: 2.5}, or None."
+        ) from None
 
 
 def config_of(reference: Reference) -> ConfigStruct:
@@ -400,7 +406,17 @@ def weighted(labels: Any, weights: Any, by_class: Mapping[int, float]) -> Any:
     return weights * factors.reshape(-1, *[1] * (weights.ndim - 1))
 
 
-def _batch(made: Any, name: str, by_class: Mapping[int, float] | None) -> Batch:
+def batch_of(made: Any, name: str, by_class: Mapping[int, float] | None) -> Batch:
+    """Return what a user's generator yields as a batch.
+
+    Args:
+        made: `(x, y, sample weight)`, or without the last.
+        name: What the user calls the generator, for errors.
+        by_class: Class -> weight; None for equal ones.
+
+    Raises:
+        DefinitionError: It is no batch.
+    """
     if not isinstance(made, (tuple, list)) or len(made) not in (2, _NUM_PARTS):
         raise DefinitionError(
             f"{name} yields {described(made)} after preprocessing; expected tuples (x, y, sample "
@@ -454,6 +470,17 @@ def _first_of(batch: Batch, number: int) -> Batch:
 def _replaces_the_whole(preprocessor: type) -> bool:
     own = getattr(preprocessor, "add_preprocess", None)
     return own is not None and own is not PreprocessorBase.add_preprocess
+
+
+def _call(component: Any, method: str, *args: Any) -> Any:
+    try:
+        return getattr(component, method)(*args)
+    except DefinitionError:
+        raise
+    except Exception as error:
+        raise UserCodeError(
+            f"{type(component).__name__}.{method}() raised:\n{users_traceback(error)}"
+        ) from error
 
 
 def _is_kept_by_us(callback: Any) -> bool:

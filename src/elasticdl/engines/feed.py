@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from elasticdl.data.batch import Batch, leaves
 from elasticdl.sharding.ledger import Ledger, Piece, Row
@@ -44,6 +44,10 @@ class FedBatch:
     digest: int = 0
 
 
+Resume: TypeAlias = Literal["exact", "replayed"]
+"""`exact`: a batch is found by its number; `replayed`: those before are read again and compared."""
+
+
 class TrainingData(Protocol):
     """What is trained on, cut into shards."""
 
@@ -55,6 +59,11 @@ class TrainingData(Protocol):
     @property
     def files(self) -> Sequence[tuple[str, int]]:
         """(name, records or batches) of each part; a training that goes on must find the same."""
+        ...
+
+    @property
+    def resume(self) -> Resume:
+        """How a training finds its place in the middle of an epoch."""
         ...
 
     def cut(self, job: Job) -> ShardPlan:

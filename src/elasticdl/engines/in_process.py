@@ -15,6 +15,7 @@ from elasticdl.engines.seams import Commit
 from elasticdl.sharding.ledger import Ledger, Row
 
 if TYPE_CHECKING:
+    from elasticdl.definition import ModelDefinition
     from elasticdl.engines.accumulator import Accumulator
     from elasticdl.engines.engine import Outcome, Reporter
     from elasticdl.engines.place import Place
@@ -25,13 +26,18 @@ _SLOT = 0
 _SLOTS = (_SLOT,)
 
 
-def train(job: Job, reporter: Reporter) -> Outcome:
+def train(job: Job, reporter: Reporter, definition: ModelDefinition | None = None) -> Outcome:
     """Train a model here, going on where an earlier run of the job ended.
+
+    Args:
+        job: What is asked for.
+        reporter: Who tells people.
+        definition: What to train, if it is at hand; None makes it from the job's words.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
     """
-    return training_run.train(job, reporter, _train)
+    return training_run.train(job, reporter, _train, definition)
 
 
 @dataclass

@@ -135,6 +135,7 @@ def open_material(
     plan: ShardPlan | None = None,
     worker_id: int = 0,
     world_size: int = 1,
+    definition: ModelDefinition | None = None,
 ) -> tuple[Material, dict[str, Any]]:
     """Define the model and open its data.
 
@@ -145,6 +146,7 @@ def open_material(
         plan: The cut of the data, where it was decided elsewhere.
         worker_id: What a spec is told as its worker's number.
         world_size: ... and as the number of workers.
+        definition: What to train, if it is at hand; None makes it from the job's words.
 
     Returns:
         The material, and what every checkpoint says of plan and data.
@@ -154,9 +156,10 @@ def open_material(
             checkpoint was trained on.
     """
     assert job.model is not None  # noqa: S101 - a training job
-    context = context_of(job, Mode.TRAINING, worker_id=worker_id, world_size=world_size)
-    opened = zoo.open_zoo(job.model.zoo if code is None else str(code))
-    definition = zoo.define(job.model, context, opened)
+    if definition is None:
+        context = context_of(job, Mode.TRAINING, worker_id=worker_id, world_size=world_size)
+        opened = zoo.open_zoo(job.model.zoo if code is None else str(code))
+        definition = zoo.define(job.model, context, opened)
     data: TrainingData
     if isinstance(definition.input, BatchesInput):
         data = OwnBatches(definition, job)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from elasticdl.data.batch import Batch, arrays_bytes
 from elasticdl.definition import BatchesInput, Epochs, Mode, ModelDefinition
-from elasticdl.engines.feed import FedBatch, chained_digest
+from elasticdl.engines.feed import FedBatch, Resume, chained_digest
 from elasticdl.engines.randomness import Stream, forget_kernels, seeded
 from elasticdl.engines.seams import Validation
 from elasticdl.errors import DataError, DefinitionError
@@ -199,6 +199,11 @@ class OwnBatches:
     def files(self) -> Sequence[tuple[str, int]]:
         """Return the one place the data is at, and how many batches an epoch has."""
         return [(self._data, self.epochs.num_batches)]
+
+    @property
+    def resume(self) -> Resume:
+        """How the pipeline is entered."""
+        return "exact" if self.epochs.indexed else "replayed"
 
     def cut(self, job: Job) -> ShardPlan:
         """Return one shard for one process; for workers, short ones that they share an epoch by."""

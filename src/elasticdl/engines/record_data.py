@@ -22,7 +22,7 @@ from elasticdl.data.record_source import RecordSource, locate
 from elasticdl.data.schema import Schema
 from elasticdl.data.sources import open_source
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
-from elasticdl.engines.feed import FedBatch, chained_digest
+from elasticdl.engines.feed import FedBatch, Resume, chained_digest
 from elasticdl.engines.randomness import Stream, seeded
 from elasticdl.engines.seams import Validation
 from elasticdl.errors import (
@@ -78,6 +78,11 @@ class RecordData:
     def files(self) -> Sequence[tuple[str, int]]:
         """URI of each file, and the number of its records."""
         return [(file.uri, file.num_records) for file in self.source.files]
+
+    @property
+    def resume(self) -> Resume:
+        """How a shard is entered."""
+        return "exact" if isinstance(self.definition.input, RecordInput) else "replayed"
 
     def cut(self, job: Job) -> ShardPlan:
         """Return shards of so many records as a process can well hold."""

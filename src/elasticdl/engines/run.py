@@ -32,7 +32,7 @@ from elasticdl.artifacts.trained_model import (
     load_trained_model,
     save_trained_model,
 )
-from elasticdl.definition import RecordInput
+from elasticdl.definition import ModelDefinition, RecordInput
 from elasticdl.engines.engine import Outcome, Reporter
 from elasticdl.engines.material import Material, open_material
 from elasticdl.engines.place import Place
@@ -113,6 +113,7 @@ class Run:
                 framework=material.definition.framework,
                 host=socket.gethostname(),
                 pid=os.getpid(),
+                resume=material.data.resume,
             )
         )
 
@@ -130,8 +131,19 @@ class Trained:
     metrics: dict[str, Any]
 
 
-def train(job: Job, reporter: Reporter, engine: Callable[[Run], Trained]) -> Outcome:
+def train(
+    job: Job,
+    reporter: Reporter,
+    engine: Callable[[Run], Trained],
+    definition: ModelDefinition | None = None,
+) -> Outcome:
     """Train a model with an engine, going on where an earlier run of the job ended.
+
+    Args:
+        job: What is asked for.
+        reporter: Who tells people.
+        engine: Trains.
+        definition: What to train, if it is at hand; None makes it from the job's words.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
@@ -163,7 +175,7 @@ def train(job: Job, reporter: Reporter, engine: Callable[[Run], Trained]) -> Out
                     )
                 code_sha256 = _copy_code(job, code, checkpoint, reporter)
                 quiet_frameworks()
-                material, metadata = open_material(job, checkpoint)
+                material, metadata = open_material(job, checkpoint, definition=definition)
                 step = checkpoint.step if checkpoint is not None else 0
                 about = attempt_of(job, claim.generation, material.definition, _versions())
                 follow_job(events, job, folder, about, step)

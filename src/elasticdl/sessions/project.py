@@ -21,7 +21,7 @@ from typing import Any
 from elasticdl.config import ConfigStruct, read_config
 from elasticdl.dialects.abstractions import COMPONENTS, NAME, OPTIONAL_KEYS
 from elasticdl.errors import DataError, DefinitionError, UsageError
-from elasticdl.job import Job, ModelReference, TrainingOptions, Workers
+from elasticdl.job import Job, ModelReference, Tracking, TrainingOptions, Workers
 
 RUNS = "runs"
 _CLASSES = ("data_loader_class", "preprocessor_class", "model_builder_class")
@@ -67,12 +67,21 @@ class Session:
         """The output of the training job."""
         return self.folder / "training"
 
-    def job(self, *, num_epochs: int | None = None, workers: Workers | None = None) -> Job:
+    def job(
+        self,
+        *,
+        num_epochs: int | None = None,
+        workers: Workers | None = None,
+        checkpoint_steps: int = 0,
+        tracking: Tracking | None = None,
+    ) -> Job:
         """Return the training that the session asks for.
 
         Args:
             num_epochs: Instead of the config's.
             workers: How many processes train; None trains in this one.
+            checkpoint_steps: As in `TrainingOptions`.
+            tracking: Where people follow it; None for nowhere.
         """
         config = self.config
         values = config.to_dict()
@@ -99,8 +108,10 @@ class Session:
                 best_metric=config.export.metric,
                 best_mode=config.export.mode,
                 restore_best_weights=True,
+                checkpoint_steps=checkpoint_steps,
             ),
             workers=workers,
+            tracking=tracking,
         )
 
 

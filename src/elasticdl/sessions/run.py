@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl import api
 from elasticdl.artifacts.event_log import EVENTS_FILE
+from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines import progress
 from elasticdl.events import EpochFinished, Evaluated, JobStarted, StepCommitted, read_events
 from elasticdl.sessions.state import State, Status, held, read_status, write_status
+from elasticdl.sessions.tracking import followed, tracking_of
 from elasticdl.training.create import quiet_frameworks
 from elasticdl.zoo import git
 
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Reporter
-    from elasticdl.job import Workers
+    from elasticdl.job import Job, Workers
     from elasticdl.sessions.project import Session
 
 
@@ -51,6 +53,9 @@ def run(
     *,
     num_epochs: int | None = None,
     workers: Workers | None = None,
+    checkpoint_steps: int = 0,
+    tracked: bool = True,
+    tracking_uri: str | None = None,
     reporter: Reporter | None = None,
 ) -> Status:
     """Train, export and evaluate a session, going on where an earlier run of it ended.
@@ -59,6 +64,10 @@ def run(
         session: Which.
         num_epochs: Instead of the config's; a finished session is trained on.
         workers: How many processes train; None trains in this one.
+        checkpoint_steps: Checkpoint each so many steps; 0 is by time, at most 1 % of it.
+        tracked: Whether people can follow it in MLflow and TensorBoard.
+        tracking_uri: An MLflow server, database or folder; None takes `MLFLOW_TRACKING_URI` of
+            the environment, or `runs/mlflow.db` of the project.
         reporter: Who tells people; None decides by the terminal.
 
     Raises:
@@ -66,25 +75,58 @@ def run(
         ElasticDLError: See `elasticdl.errors`; the reason is in the session's status as well.
     """
     reporter = progress.for_stream() if reporter is None else reporter
-    job = session.job(num_epochs=num_epochs, workers=workers)
+    commit = git.commit_of(session.project) or ""
+    job = session.job(
+        num_epochs=num_epochs,
+        workers=workers,
+        checkpoint_steps=checkpoint_steps,
+        tracking=tracking_of(session, tracking_uri, commit) if tracked else None,
+    )
     with held(session.folder, session.name) as status:
         running = _Running(session.folder, status)
         with _told(running):
             running.now(
                 State.RUNNING,
-                commit=git.commit_of(session.project) or "",
+                commit=commit,
                 num_epochs=job.training.num_epochs,
                 metric=job.training.best_metric,
             )
             api.run(job, reporter)
-            quiet_frameworks()
-            # What computes is imported when there is something to compute.
-            from elasticdl.sessions import export, trained  # noqa: PLC0415
-
-            model = trained.open_trained(session)
-            manifest = export.export(model)
-            running.now(State.EXPORTED, metrics=manifest["metrics"], step=manifest["step"])
+            _finish(session, job, running, reporter)
         return running.status
+
+
+def _finish(session: Session, job: Job, running: _Running, reporter: Reporter) -> None:
+    """Export and evaluate what was trained, where that is not done yet."""
+    quiet_frameworks()
+    # What computes is imported when there is something to compute.
+    from elasticdl.sessions import export, report, trained  # noqa: PLC0415
+
+    sha256 = load_trained_model(str(session.output)).description.params_sha256
+    exported, reported = export.exported(session), report.reported(session)
+    if not (_is_of(exported, sha256) and _is_of(reported, sha256)):
+        with followed(session, job, running.status.attempt, reporter) as followers:
+            model = trained.open_trained(session)
+            exported = export.export(model)
+            running.now(State.EXPORTED, metrics=exported["metrics"], step=exported["step"])
+            reported = report.report(model, reporter)
+            followers.reported(session, exported["step"], _means(reported))
+    assert exported is not None  # noqa: S101 - there, or just made
+    assert reported is not None  # noqa: S101 - as above
+    metrics = {**exported["metrics"], **_means(reported)}
+    running.now(State.EVALUATED, metrics=metrics, step=exported["step"])
+
+
+def _is_of(manifest: dict[str, Any] | None, sha256: str) -> bool:
+    return manifest is not None and bool(manifest["params_sha256"] == sha256)
+
+
+def _means(reported: dict[str, Any]) -> dict[str, float]:
+    return {
+        f"{split}_{name}": mean
+        for split, about in reported["splits"].items()
+        for name, mean in about["means"].items()
+    }
 
 
 @contextlib.contextmanager
@@ -112,17 +154,18 @@ def status_of(session_folder: Path) -> Status:
     if not log.is_file():
         return status
     step = epoch = num_epochs = 0
+    resume = ""
     metrics: dict[str, Any] = {}
     for event in read_events(log):
         if isinstance(event, JobStarted):
-            num_epochs = event.num_epochs
+            num_epochs, resume = event.num_epochs, event.resume
         if isinstance(event, StepCommitted):
             step = event.step
         if isinstance(event, EpochFinished):
             epoch, metrics = event.epoch + 1, {**metrics, **event.metrics}
         if isinstance(event, Evaluated):
             metrics |= {f"val_{name}": value for name, value in event.metrics.items()}
-    told: dict[str, Any] = {"epoch": epoch, "num_epochs": num_epochs}
+    told: dict[str, Any] = {"epoch": epoch, "num_epochs": num_epochs, "resume": resume}
     if status.state not in {State.EXPORTED, State.EVALUATED}:
         told |= {"step": step, "metrics": metrics}
     return replace(status, **told)

@@ -117,6 +117,8 @@ def held(folder: Path, name: str) -> Iterator[Status]:
     """
     lock = hold(OutputFolder(folder), _LOCK_FILE, f"the session {name}")
     try:
+        # What a run that was killed had half written.
+        OutputFolder(folder).remove_stale()
         before = _read(folder)
         status = before.now(
             State.RUNNING,

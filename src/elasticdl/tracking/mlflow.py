@@ -141,6 +141,8 @@ class MlflowTracker:
                 case Kind.EVALUATION:
                     validation = {f"val_{name}": v for name, v in point.validation.items()}
                     self._log_metrics(point, self._named(validation))
+                case Kind.REPORT:
+                    self._log_metrics(point, self._named(point.validation))
                 case Kind.STEPS:
                     # An attempt looks at other moments than the one before: only forward, or
                     # two curves would be drawn into each other.

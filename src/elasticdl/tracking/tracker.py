@@ -35,6 +35,7 @@ class Kind(enum.Enum):
     EPOCH = "epoch"
     EVALUATION = "evaluation"
     STEPS = "steps"
+    REPORT = "report"
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,15 @@ class Point:
     """What was measured at one moment.
 
     Attributes:
-        kind: Whether an epoch ended, the validation data were gone through, or some seconds
-            passed.
+        kind: Whether an epoch ended, the validation data were gone through, some seconds
+            passed, or a report was made on each example of some data.
         step: Updates made by then.
         epoch: Epoch of it, from 0.
         time: When, in seconds since 1970-01-01 UTC.
         training: Name -> value on the training data; NaN and infinities are values.
         validation: Name -> value on the validation data, with no `val_` before it. At an epoch's
-            end these are the last ones known, which an evaluation has told before.
+            end these are the last ones known, which an evaluation has told before. A report's
+            have the name of their data before them.
     """
 
     kind: Kind

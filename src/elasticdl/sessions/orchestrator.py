@@ -1,0 +1,70 @@
+"""A session from Python, under the name the documents of sessions have for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.sessions.project import open_session
+from elasticdl.sessions.run import run
+
+if TYPE_CHECKING:
+    from elasticdl.engines.engine import Reporter
+    from elasticdl.sessions.state import Status
+
+
+class Orchestrator:
+    """Runs a session of a project; the same as `elasticdl session run`.
+
+    Args:
+        run_name: Name of the folder in `runs/`.
+        data_dir: Where the data is; None takes `data_dir` of the config.
+        project_root: The repository.
+        eval_reports_dir: Where else the tables of the test data go, under the names of the project
+            and the run; None keeps them beside the config only.
+        mlflow_tracking_uri: An MLflow server, database or folder; None takes
+            `MLFLOW_TRACKING_URI` of the environment, or the project's own `mlflow.db`.
+
+    Raises:
+        UsageError: There is no such session.
+        DefinitionError: Its config lacks a key, or has a value that cannot be used.
+        DataError: The data folder is not there.
+    """
+
+    def __init__(
+        self,
+        run_name: str,
+        data_dir: str | os.PathLike[str] | None = None,
+        project_root: str | os.PathLike[str] = ".",
+        eval_reports_dir: str | os.PathLike[str] | None = None,
+        mlflow_tracking_uri: str | None = None,
+    ) -> None:
+        self.session = open_session(
+            run_name,
+            project_root=os.fspath(project_root),
+            data_dir=None if data_dir is None else os.fspath(data_dir),
+        )
+        self._reports = None if eval_reports_dir is None else Path(eval_reports_dir)
+        self._tracking_uri = mlflow_tracking_uri
+
+    def run(self, reporter: Reporter | None = None, **options: Any) -> Status:
+        """Train, export and evaluate, going on where an earlier run ended.
+
+        Args:
+            reporter: Who tells people; None decides by the terminal.
+            **options: See `sessions.run.run`.
+
+        Raises:
+            ElasticDLError: See `elasticdl.errors`.
+        """
+        status = run(self.session, reporter=reporter, tracking_uri=self._tracking_uri, **options)
+        if self._reports is not None:
+            folder = self._reports / self.session.experiment / self.session.name
+            folder.mkdir(parents=True, exist_ok=True)
+            for table in ("eval_report.csv", "eval_report_summary.csv"):
+                source = self.session.folder / "reports" / table
+                if source.is_file():
+                    shutil.copyfile(source, folder / table)
+        return status

@@ -1,0 +1,137 @@
+"""Where people follow a session: MLflow, and TensorBoard beside it.
+
+The training tells its trackers by itself (`Job.tracking`). What a session does afterwards belongs
+to the same run: it is opened again, and ends as the session does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.errors import ElasticDLError, TrackingError
+from elasticdl.job import Tracking
+from elasticdl.tracking.address import DATABASE_FILE, tracking_uri
+from elasticdl.tracking.create import attempt_of, open_trackers
+from elasticdl.tracking.tracker import Kind, Point, Status
+
+if TYPE_CHECKING:
+    from elasticdl.engines.engine import Reporter
+    from elasticdl.job import Job
+    from elasticdl.sessions.project import Session
+    from elasticdl.tracking.tracker import Tracker
+
+_IGNORED = (DATABASE_FILE, "mlruns/", ".gitignore")
+
+
+def tracking_of(session: Session, uri: str | None, commit: str) -> Tracking:
+    """Return where a session is tracked.
+
+    Args:
+        session: Which.
+        uri: An MLflow server, database or folder; None takes `MLFLOW_TRACKING_URI` of the
+            environment, or a database of the project.
+        commit: Of the project.
+    """
+    asked = uri or os.environ.get("MLFLOW_TRACKING_URI")
+    # Who did not ask for MLflow need not have it.
+    has_mlflow = asked is not None or importlib.util.find_spec("mlflow") is not None
+    if asked is None and has_mlflow:
+        runs = session.folder.parent
+        ignore = runs / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("\n".join(f"/{name}" for name in _IGNORED) + "\n", encoding="utf-8")
+        asked = str(runs / DATABASE_FILE)
+    tags = {"session_type": "training", "project name": session.project.name}
+    return Tracking(
+        uri=tracking_uri(asked) if has_mlflow and asked is not None else None,
+        experiment=session.experiment,
+        run_name=session.name,
+        tensorboard=importlib.util.find_spec("tensorboard") is not None,
+        tags={**tags, "run name": session.name, **({"code version": commit} if commit else {})},
+    )
+
+
+class Followers:
+    """Who follows what a session does after its training.
+
+    Args:
+        trackers: Started.
+        note: Tells a person one thing.
+    """
+
+    def __init__(self, trackers: list[Tracker], reporter: Reporter) -> None:
+        self._trackers, self._reporter = trackers, reporter
+
+    def reported(self, session: Session, step: int, means: dict[str, float]) -> None:
+        """Tell the means of the reports' columns, and keep the reports themselves.
+
+        Args:
+            session: Whose.
+            step: Updates the evaluated model had.
+            means: Split and function -> mean.
+        """
+        point = Point(Kind.REPORT, step, 0, time.time(), validation=means)
+        reports = session.folder / "reports"
+        for tracker in self._trackers:
+            with self._noted():
+                tracker.point(point)
+                tracker.artifact(reports, "reports")
+
+    def end(self, status: Status, error: str = "") -> None:
+        """Tell how the session ended."""
+        for tracker in self._trackers:
+            with self._noted():
+                tracker.end(status, error)
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except (TrackingError, ValueError) as error:
+            self._reporter.note(f"Not tracked: {error}")
+
+
+@contextlib.contextmanager
+def followed(session: Session, job: Job, attempt: int, reporter: Reporter) -> Iterator[Followers]:
+    """Go on with the run of a session's training, and end it as the block ends.
+
+    A tracker that cannot be reached is noted: the training is over, and nothing of it is lost.
+    """
+    followers = Followers(_started(session, job, attempt, reporter), reporter)
+    try:
+        yield followers
+    except Exception as error:
+        followers.end(Status.FAILED, str(error))
+        raise
+    except BaseException:
+        followers.end(Status.KILLED)
+        raise
+    followers.end(Status.FINISHED)
+
+
+def _started(session: Session, job: Job, attempt: int, reporter: Reporter) -> list[Tracker]:
+    if job.tracking is None:
+        return []
+    # Curves are the training's alone.
+    tracking = replace(job.tracking, tensorboard=False)
+    about = attempt_of(replace(job, tracking=tracking), attempt)
+    try:
+        trackers: list[Any] = open_trackers(tracking, OutputFolder(str(session.output)), _silent)
+        for tracker in trackers:
+            tracker.start(about)
+    except ElasticDLError as error:
+        reporter.note(f"Not tracked: {error}")
+        return []
+    return trackers
+
+
+def _silent(note: str) -> None:
+    """The training has said where it is tracked."""
+    del note

@@ -1,0 +1,194 @@
+"""Training with components that are at hand: for notebooks, where there is no project.
+
+    trainer = TFKerasTrainer(config, run_dir)
+    trainer.train(model_builder, None, train_gen, n_iter_train, val_gen, n_iter_val)
+    trainer.export()
+
+The same training as of `elasticdl session run`, with its checkpoints in `run_dir`. What it cannot
+do is to build generators anew: a `tf.data.Dataset` or a `PyDataset` starts over for each epoch, a
+Python generator just goes on. After an interruption the training goes on from its last checkpoint
+with whatever the generator it is given yields then.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.artifacts.trained_model import load_trained_model
+from elasticdl.definition import BatchesInput, Epochs, Mode, ModelDefinition, Origin
+from elasticdl.dialects import pipelines
+from elasticdl.dialects.abstractions import NAME, batch_of, class_weight_of, own_callbacks
+from elasticdl.engines import in_process, progress
+from elasticdl.errors import UsageError
+from elasticdl.job import Job, ModelReference, TrainingOptions
+
+if TYPE_CHECKING:
+    import os
+
+    from elasticdl.config import ConfigStruct
+    from elasticdl.data.batch import Batch
+    from elasticdl.engines.engine import Outcome, Reporter
+
+
+class Trainer:
+    """Trains a compiled model on generators of batches.
+
+    Args:
+        config: Has `epochs`, and `export.metric` and `export.mode` for what is the best model.
+        run_dir: Where checkpoints, logs and the exported model go.
+    """
+
+    def __init__(self, config: ConfigStruct, run_dir: str | os.PathLike[str]) -> None:
+        self.config = config
+        self.run_dir = Path(run_dir)
+        self._example: Batch | None = None
+
+    @property
+    def output(self) -> Path:
+        """The output of the training."""
+        return self.run_dir / "training"
+
+    def train(  # noqa: PLR0917 - as the documents have it
+        self,
+        model_builder: Any,
+        active_run: Any = None,
+        train_data_gen: Any = None,
+        n_iter_train: int = 0,
+        val_data_gen: Any = None,
+        n_iter_val: int = 0,
+        reporter: Reporter | None = None,
+    ) -> Outcome:
+        """Train, going on where an earlier call with this folder ended.
+
+        Args:
+            model_builder: Has `get_compiled_model()`.
+            active_run: Not used: `--tracking_uri` of a session tracks it.
+            train_data_gen: Yields batches `(x, y, sample weight)`.
+            n_iter_train: How many of them make an epoch.
+            val_data_gen: Likewise, to evaluate on after each epoch; None for nothing.
+            n_iter_val: How many batches that is.
+            reporter: Who tells people; None decides by the terminal.
+
+        Raises:
+            UsageError: There is nothing to train on.
+            ElasticDLError: See `elasticdl.errors`.
+        """
+        del active_run
+        if train_data_gen is None or n_iter_train < 1:
+            raise UsageError(
+                f"train_data_gen is {train_data_gen!r} and n_iter_train {n_iter_train}; expected a "
+                "generator of batches, and how many of them make an epoch."
+            )
+        weights = class_weight_of(model_builder)
+        training = _LiveBatches(train_data_gen, n_iter_train, "train_data_gen", weights)
+        validation = _LiveBatches(val_data_gen, n_iter_val, "val_data_gen", weights)
+        models: list[Any] = []
+
+        def create_model() -> Any:
+            models.append(model_builder.get_compiled_model())
+            return models[-1]
+
+        definition = ModelDefinition(
+            origin=_origin_of(model_builder),
+            framework="keras",
+            create_model=create_model,
+            input=BatchesInput(
+                lambda _, mode: (training if mode is Mode.TRAINING else validation).epochs()
+            ),
+            loss=None,
+            create_optimizer=lambda: models[-1].optimizer,
+            compiled=True,
+            create_callbacks=lambda: own_callbacks(model_builder),
+        )
+        with tempfile.TemporaryDirectory() as nowhere:
+            job = self._job(definition, nowhere, validates=val_data_gen is not None)
+            shown = progress.for_stream() if reporter is None else reporter
+            return in_process.train(job, shown, definition)
+
+    def export(self) -> Path:
+        """Return the SavedModel of the best checkpoint.
+
+        Raises:
+            OutputError: Nothing was trained yet, or it could not be exported.
+        """
+        return load_trained_model(str(self.output)).exported("saved_model")
+
+    def _job(self, definition: ModelDefinition, nowhere: str, *, validates: bool) -> Job:
+        config = self.config
+        # The code is what the notebook has: where it is a file, its folder is kept.
+        source = definition.origin.file
+        zoo = str(Path(source).parent) if Path(source).is_file() else nowhere
+        return Job(
+            command="train",
+            data="generators",
+            output=str(self.output.resolve()),
+            model=ModelReference(zoo=zoo, model_def=definition.origin.symbol, dialect=NAME),
+            validation_data="generators" if validates else None,
+            training=TrainingOptions(
+                num_epochs=config.epochs,
+                minibatch_size=config.get("batch_size") or TrainingOptions.minibatch_size,
+                seed=config.get("seed") or 0,
+                best_metric=config.export.metric,
+                best_mode=config.export.mode,
+                restore_best_weights=True,
+            ),
+        )
+
+
+TFKerasTrainer = Trainer
+
+
+class _LiveBatches:
+    """Batches of a generator that cannot be built anew."""
+
+    def __init__(self, generator: Any, num_batches: int, name: str, weights: Any) -> None:
+        self._generator, self._num_batches, self._name = generator, num_batches, name
+        self._weights = weights
+        self._going: Iterator[Batch] | None = None
+        self._first: Batch | None = None
+
+    def epochs(self) -> Epochs:
+        """Return its epochs, one after the other."""
+        if self._first is None:
+            self._going = self._anew()
+            self._first = next(self._going, None)
+        if self._first is None:
+            raise UsageError(f"{self._name} yields nothing; expected batches (x, y, weight).")
+        return Epochs(
+            num_examples=self._first.num_examples * self._num_batches,
+            num_batches=self._num_batches,
+            begin=self._begin,
+            # It is not compared with what was there before: nothing says that it is the same.
+            indexed=True,
+            elsewhere=False,
+            name=self._name,
+        )
+
+    def _anew(self) -> Iterator[Batch]:
+        parts = pipelines.elements(self._generator, self._name)
+        return (batch_of(part, self._name, self._weights) for part in parts)
+
+    def _begin(self, epoch: int, first: int) -> Iterator[Batch]:
+        if pipelines.kind_of(self._generator, self._name) != "iterable":
+            return itertools.islice(self._anew(), first, self._num_batches)
+        assert self._going is not None  # noqa: S101 - made with the first batch
+        # The first was looked at before; whoever only looks takes no other.
+        looked_at = [self._first] if epoch == 0 and self._first is not None else []
+        going = itertools.chain(looked_at, self._going)
+        return itertools.islice(going, first, self._num_batches)
+
+
+def _origin_of(model_builder: Any) -> Origin:
+    kind = type(model_builder)
+    try:
+        file = inspect.getfile(kind)
+        line = inspect.getsourcelines(kind)[1]
+    except (OSError, TypeError):
+        # Typed into a notebook.
+        file, line = f"<{kind.__module__}>", 1
+    return Origin(NAME, file, line, kind.__name__, zoo="")

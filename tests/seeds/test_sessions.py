@@ -1,0 +1,146 @@
+"""The documents' session, trained, exported, evaluated and reported by the command they ask for."""
+
+import csv
+import json
+import multiprocessing
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.cli.main import main
+from elasticdl.events import EpochFinished, read_events
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def project(documents, tmp_path):
+    """Return a function that writes the documents' project, with a session of one flavour."""
+
+    def write(flavour, epochs=2):
+        root = tmp_path / str(len(list(tmp_path.iterdir())))
+        (root / "src").mkdir(parents=True)
+        for module, code in documents.component_files().items():
+            (root / "src" / f"{module}.py").write_text(code)
+        run = root / "runs" / "baseline"
+        run.mkdir(parents=True)
+        config = documents.config(flavour)
+        assert "epochs: 10" in config
+        (run / "config.yaml").write_text(config.replace("epochs: 10", f"epochs: {epochs}"))
+        return root
+
+    return write
+
+
+def session(project, data, *options, command="run"):
+    arguments = ["--run_name=baseline", f"--project_root={project}", f"--data_dir={data}"]
+    return subprocess.run(
+        [sys.executable, "-m", "elasticdl.cli.main", "session", command, *arguments, *options],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+def epochs(run):
+    events = read_events(run / "training" / "events.jsonl")
+    return [event.epoch for event in events if isinstance(event, EpochFinished)]
+
+
+@pytest.mark.parametrize("flavour", ["TF", ""])
+def test_a_session_is_trained_exported_and_reported(project, digit_pictures, flavour):
+    root = project(flavour)
+
+    done = session(root, digit_pictures)
+
+    assert done.returncode == 0, done.stderr
+    run = root / "runs" / "baseline"
+    state = json.loads((run / "session.json").read_text())
+    assert state["state"] == "evaluated"
+    history = [
+        e for e in read_events(run / "training" / "events.jsonl") if isinstance(e, EpochFinished)
+    ]
+    assert [event.epoch for event in history] == [0, 1]
+    exported = json.loads((run / "exported" / "export.json").read_text())
+    assert set(exported["largest_difference"]) == {"savedmodel", "model.keras"}
+    assert exported["metrics"]["val_sparse_categorical_accuracy"] > 0.9
+    for split, table, size in (
+        ("validation", "validation_report", 397),
+        ("test", "eval_report", 400),
+    ):
+        with (run / "reports" / f"{table}.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert sorted(row[""] for row in rows) == sorted(f"image_{i}.jpg" for i in range(size))
+        assert (run / "reports" / f"{split}.html").stat().st_size > 1000
+        if split == "validation":
+            mean = np.mean([float(row["sparse categorical ce"]) for row in rows])
+            assert mean == pytest.approx(exported["metrics"]["val_loss"], rel=1e-4)
+
+
+def start(project, data, *options):
+    """Start `session run` in a process that finds what it computes with imported."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["elasticdl.sessions.export", "elasticdl.sessions.report", "elasticdl.sessions.trained"]
+    )
+    arguments = ["session", "run", "--run_name=baseline", f"--project_root={project}", "--quiet"]
+    process = context.Process(target=main, args=([*arguments, f"--data_dir={data}", *options],))
+    process.start()
+    return process
+
+
+def state(run):
+    store = CheckpointStore(OutputFolder(run / "training"))
+    return store.latest().checkpoint.state
+
+
+def kill_again_and_again(project, data, flavour, num_kills, num_epochs):
+    """Kill a session in its training, its export and its reports; compare with one left alone."""
+    options = ["--checkpoint_steps=20"]
+    alone, killed = project(flavour, num_epochs), project(flavour, num_epochs)
+    process = start(alone, data, *options)
+    started_s = time.monotonic()
+    process.join()
+    assert process.exitcode == 0
+    whole_s = time.monotonic() - started_s
+    rng = random.Random(num_kills)
+    num_killed = 0
+    for number in range(num_kills):
+        process = start(killed, data, *options)
+        # Each in a part of its own: a run that goes on has less to do.
+        process.join(rng.uniform(0.3, 1) * whole_s * (number + 1) / num_kills)
+        process.kill()
+        process.join()
+        num_killed += process.exitcode == -signal.SIGKILL
+    process = start(killed, data, *options)
+    process.join()
+    assert process.exitcode == 0
+    assert num_killed >= num_kills // 2, "It was over before it could be killed."
+
+    one, other = alone / "runs" / "baseline", killed / "runs" / "baseline"
+    expected, found = state(one), state(other)
+    assert [path for path in expected if expected[path].tobytes() != found[path].tobytes()] == []
+    assert epochs(other) == epochs(one) == list(range(num_epochs))
+    for file in ("reports/eval_report.csv", "reports/validation_report.csv"):
+        assert (other / file).read_bytes() == (one / file).read_bytes()
+    assert {p.name for p in one.iterdir()} == {p.name for p in other.iterdir()}
+
+
+@pytest.mark.parametrize("flavour", ["TF"])
+def test_three_kills_at_any_moment_leave_no_trace(project, digit_pictures, flavour):
+    kill_again_and_again(project, digit_pictures, flavour, num_kills=3, num_epochs=2)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("flavour", ["TF", ""])
+def test_twenty_kills_at_any_moment_leave_no_trace(project, digit_pictures, flavour):
+    kill_again_and_again(project, digit_pictures, flavour, num_kills=20, num_epochs=6)
