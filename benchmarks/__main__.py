@@ -15,6 +15,7 @@ ALL = [
     "failures",
     "prediction",
     "report",
+    "sessions",
     "workers",
 ]
 

@@ -1,12 +1,11 @@
 """The documents' session, trained, exported, evaluated and reported by the command they ask for."""
 
 import csv
+import importlib
 import json
 import multiprocessing
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -39,15 +38,16 @@ def project(documents, tmp_path):
     return write
 
 
-def session(project, data, *options, command="run"):
-    arguments = ["--run_name=baseline", f"--project_root={project}", f"--data_dir={data}"]
-    return subprocess.run(
-        [sys.executable, "-m", "elasticdl.cli.main", "session", command, *arguments, *options],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
+def start(project, data, *options):
+    """Start `session run` in a process that finds what it computes with imported."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["elasticdl.sessions.export", "elasticdl.sessions.report", "elasticdl.sessions.trained"]
     )
+    arguments = ["session", "run", "--run_name=baseline", f"--project_root={project}", "--quiet"]
+    process = context.Process(target=main, args=([*arguments, f"--data_dir={data}", *options],))
+    process.start()
+    return process
 
 
 def epochs(run):
@@ -59,9 +59,10 @@ def epochs(run):
 def test_a_session_is_trained_exported_and_reported(project, digit_pictures, flavour):
     root = project(flavour)
 
-    done = session(root, digit_pictures)
+    process = start(root, digit_pictures)
+    process.join()
 
-    assert done.returncode == 0, done.stderr
+    assert process.exitcode == 0
     run = root / "runs" / "baseline"
     state = json.loads((run / "session.json").read_text())
     assert state["state"] == "evaluated"
@@ -85,16 +86,15 @@ def test_a_session_is_trained_exported_and_reported(project, digit_pictures, fla
             assert mean == pytest.approx(exported["metrics"]["val_loss"], rel=1e-4)
 
 
-def start(project, data, *options):
-    """Start `session run` in a process that finds what it computes with imported."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["elasticdl.sessions.export", "elasticdl.sessions.report", "elasticdl.sessions.trained"]
+def tracked_epochs(project):
+    """Return which epochs MLflow has of the project's only run."""
+    client = importlib.import_module("mlflow.tracking").MlflowClient(
+        f"sqlite:///{project / 'runs' / 'mlflow.db'}"
     )
-    arguments = ["session", "run", "--run_name=baseline", f"--project_root={project}", "--quiet"]
-    process = context.Process(target=main, args=([*arguments, f"--data_dir={data}", *options],))
-    process.start()
-    return process
+    experiments = [e.experiment_id for e in client.search_experiments()]
+    (found,) = client.search_runs(experiments)
+    assert found.info.status == "FINISHED"
+    return [m.value for m in client.get_metric_history(found.info.run_id, "epoch")]
 
 
 def state(run):
@@ -129,6 +129,7 @@ def kill_again_and_again(project, data, flavour, num_kills, num_epochs):
     expected, found = state(one), state(other)
     assert [path for path in expected if expected[path].tobytes() != found[path].tobytes()] == []
     assert epochs(other) == epochs(one) == list(range(num_epochs))
+    assert tracked_epochs(killed) == [epoch + 1 for epoch in range(num_epochs)]
     for file in ("reports/eval_report.csv", "reports/validation_report.csv"):
         assert (other / file).read_bytes() == (one / file).read_bytes()
     assert {p.name for p in one.iterdir()} == {p.name for p in other.iterdir()}

@@ -2,6 +2,9 @@
 
 import itertools
 import json
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from urllib.parse import urlparse
@@ -236,3 +239,22 @@ def test_no_password_is_shown(start):
         start(Tracking("http://me:secret@127.0.0.1:9", "x"))
 
     assert "secret" not in str(raised.value)
+
+
+def test_a_database_whose_maker_was_killed_is_made_by_the_next(tmp_path, output, notes):
+    database = tmp_path / "runs" / "mlflow.db"
+    making = (
+        "from elasticdl.tracking.mlflow import _make_database\n"
+        f"from pathlib import Path\n_make_database(Path({str(database)!r}))"
+    )
+    with subprocess.Popen([sys.executable, "-c", making]) as maker:
+        while maker.poll() is None and not list(tmp_path.glob("runs/.mlflow-*/mlflow.db")):
+            time.sleep(0.005)
+        maker.kill()
+    assert maker.returncode == -signal.SIGKILL
+    assert not database.exists()
+
+    tracker = MlflowTracker(Tracking(str(database)), output, notes.append)
+    tracker.start(Attempt(1, "train-1", "a run"))
+
+    assert database.exists()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from elasticdl.sessions.project import Session
     from elasticdl.tracking.tracker import Tracker
 
-_IGNORED = (DATABASE_FILE, "mlruns/", ".gitignore")
+_IGNORED = (DATABASE_FILE, ".mlflow-*", "mlruns/", ".gitignore")
 
 
 def tracking_of(session: Session, uri: str | None, commit: str) -> Tracking:

@@ -200,9 +200,9 @@ class MlflowTracker:
             import mlflow.tracking  # noqa: PLC0415 - takes seconds
 
             database = database_path(self._uri)
-            if database is not None:
-                database.parent.mkdir(parents=True, exist_ok=True)
             with self._reaching(at_start=True):
+                if database is not None and not database.exists():
+                    _make_database(database)
                 return mlflow.tracking.MlflowClient(self._uri)
         except ModuleNotFoundError as error:
             raise MissingExtraError(str(error.name), "tracking", "--tracking_uri") from error
@@ -372,6 +372,28 @@ class MlflowTracker:
             f"{self.where} cannot be used: {_first_line(error)}. Check "
             "--tracking_uri, that the server runs, and that you may write there."
         )
+
+
+def _make_database(database: Path) -> None:
+    """Make an empty database of MLflow's, which appears when it is whole.
+
+    MLflow makes its tables one by one, and cannot use a file in which some are missing: a process
+    killed meanwhile would leave one that no later attempt can track in.
+    """
+    import mlflow.tracking  # noqa: PLC0415 - as above
+
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".mlflow-", dir=database.parent) as folder:
+        new = Path(folder, database.name)
+        mlflow.tracking.MlflowClient(f"sqlite:///{new}").search_experiments(max_results=1)
+        try:
+            os.link(new, database)
+        except FileExistsError:
+            # Another process was quicker.
+            return
+        except OSError:
+            # A disk without links.
+            new.rename(database)
 
 
 def _cut(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
