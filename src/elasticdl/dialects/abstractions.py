@@ -173,13 +173,14 @@ class Components:
     def loader(self, data: str) -> Any:
         """Return a new data loader for a folder."""
         symbol = self._symbols["data_loader_class"]
-        takes = [
-            p for p in signature_of(symbol).parameters.values() if p.kind is not p.KEYWORD_ONLY
-        ]
-        both = len(takes) > 1 or any(p.kind is p.VAR_POSITIONAL for p in takes)
+        parameters = signature_of(symbol).parameters.values()
+        takes = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
         # A loader may ask the config where the data is.
         config = self.config.with_values(data_dir=data)
-        return call(symbol, config, *([Path(data)] if both else []))
+        if len(takes) > 1 or any(p.kind is p.VAR_POSITIONAL for p in takes):
+            return call(symbol, config, Path(data))
+        by_name = any(p.name == "data_dir" for p in parameters)
+        return call(symbol, config, **({"data_dir": Path(data)} if by_name else {}))
 
     def open_epochs(self, data: str, mode: Mode) -> Epochs:
         """Return the user's batches for training, or for the evaluation after each epoch."""

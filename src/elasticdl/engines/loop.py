@@ -113,7 +113,6 @@ class Loop:
         self._last_event_s = now
         self._last_checkpoint_s = now
         self._last_checkpoint_step = self.trainer.step
-        self._best_step = -1
         # What has happened since the last checkpoint would be lost.
         self._unsaved = False
         self._blocked_s = 0.0
@@ -142,6 +141,11 @@ class Loop:
                 "metrics": self.metrics,
             },
         )
+
+    @property
+    def is_best(self) -> bool:
+        """The model is the best so far, as it is now."""
+        return self.place.best_step == self.trainer.step
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of an earlier attempt, whose workers are gone.
@@ -436,7 +440,7 @@ class Loop:
             return
         sign = 1 if self.options.best_mode == "max" else -1
         if best is None or sign * value > sign * best:
-            self.place = replace(self.place, best=value)
+            self.place = replace(self.place, best=value, best_step=self.trainer.step)
             self._checkpoint(best=True)
 
     def _end_epoch(self) -> None:
@@ -454,6 +458,7 @@ class Loop:
         self.place = Place(
             ledger=self.place.ledger.next_epoch(),
             best=self.place.best,
+            best_step=self.place.best_step,
             stopped=self.place.stopped,
             evaluated_step=self.place.evaluated_step,
         )
@@ -499,8 +504,6 @@ class Loop:
         self._blocked_s = self._last_checkpoint_s - started
         self._last_checkpoint_step = self.trainer.step
         self._unsaved = False
-        if best:
-            self._best_step = self.trainer.step
         self._tell_saved()
 
     def _wait_for_checkpoints(self) -> None:
@@ -515,7 +518,7 @@ class Loop:
                     step=saved.step,
                     blocked_s=saved.blocked_s + self._copied_s.pop(saved.step, 0.0),
                     num_bytes=saved.num_bytes,
-                    best=saved.step == self._best_step,
+                    best=saved.step == self.place.best_step,
                 )
             )
         if saved_ones:

@@ -36,6 +36,7 @@ class Place:
         epoch_begun: The callbacks were told that this epoch began.
         epoch_states: Metric states of this epoch's steps so far.
         best: Best value so far of `TrainingOptions.best_metric`; None before the first.
+        best_step: The step it was measured at; -1 before the first.
         stopped: A callback has ended the training.
         evaluation: The evaluation that is going on; None while training.
         evaluated_step: The last step that was evaluated; -1 before the first.
@@ -45,6 +46,7 @@ class Place:
     epoch_begun: bool = False
     epoch_states: MetricStates = field(default_factory=dict)
     best: float | None = None
+    best_step: int = -1
     stopped: bool = False
     evaluation: Evaluation | None = None
     evaluated_step: int = -1
@@ -69,6 +71,7 @@ class Place:
             "epoch_begun": self.epoch_begun,
             "epoch_states": _to_lists(self.epoch_states),
             "best": self.best,
+            "best_step": self.best_step,
             "stopped": self.stopped,
             "evaluation": None
             if self.evaluation is None
@@ -88,6 +91,7 @@ class Place:
             epoch_begun=values["epoch_begun"],
             epoch_states=_to_arrays(values["epoch_states"]),
             best=values["best"],
+            best_step=values["best_step"],
             stopped=values["stopped"],
             evaluation=None
             if evaluation is None

@@ -216,7 +216,7 @@ class Worker:
         """Return the state after the last step."""
         assert self._loop is not None  # noqa: S101 - `run` has returned
         assert self._history is not None  # noqa: S101 - `run` has returned
-        return Snapshot(self._history.point, self._loop.checkpoint(), best=False)
+        return Snapshot(self._history.point, self._loop.checkpoint(), best=self._loop.is_best)
 
     def lost(self, slot: int) -> None:
         """Hear that a slot's worker is dead."""

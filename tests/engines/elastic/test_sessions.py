@@ -1,0 +1,125 @@
+"""A session on workers: each batch of its pipeline is trained on once, whoever dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from elasticdl import api
+from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.events import Evaluated, WorkerJoined, WorkerLeft, read_events
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
+PATIENCE_S = 200.0
+COMPONENTS = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+from abstractions import DataLoaderBase, ModelBuilderBase, PreprocessorBase
+
+N = 402
+X = np.random.default_rng(1).normal(size=(N, 4)).astype("float32")
+Y = np.arange(N) % 3
+
+
+class Loader(DataLoaderBase):
+    def _set_defaults(self): ...
+    def _load_params(self, config): ...
+
+    def create_training_generator(self):
+        parts = (X, Y, np.ones(N, "float32"))
+        return tf.data.Dataset.from_tensor_slices(parts).shuffle(N), N
+
+    def create_validation_generator(self):
+        return tf.data.Dataset.from_tensor_slices((X, Y, np.ones(N, "float32"))), N
+
+    def create_test_generator(self):
+        return tf.data.Dataset.from_tensor_slices((X, Y, np.arange(N))), N
+
+
+class Preprocessor(PreprocessorBase):
+    def _set_defaults(self): ...
+    def _load_params(self, config): ...
+
+    def add_image_preprocess(self, generator):
+        return generator
+
+    def add_label_preprocess(self, generator):
+        return generator
+
+    def batchify(self, generator, n):
+        return generator.batch(4).repeat(), -(-n // 4)
+
+
+class Builder(ModelBuilderBase):
+    def _set_defaults(self): ...
+    def _load_params(self, config): ...
+
+    def get_compiled_model(self):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "softmax")])
+        model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+        return model
+"""
+CONFIG = """
+src_code_path: src
+data_loader_class: components.Loader
+preprocessor_class: components.Preprocessor
+model_builder_class: components.Builder
+epochs: 8
+batch_size: 4
+export: {metric: val_loss, mode: min}
+"""
+
+
+def loss_of(evaluated):
+    return evaluated.metrics["loss"]
+
+
+def joined(log):
+    if not log.exists():
+        return []
+    return [e for e in read_events(log) if isinstance(e, WorkerJoined)]
+
+
+def test_a_session_survives_its_workers_and_uses_each_batch_once(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "components.py").write_text(COMPONENTS)
+    run = tmp_path / "runs" / "small"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(CONFIG)
+    log = run / "training" / "events.jsonl"
+    command = [
+        sys.executable, "-m", "elasticdl.cli.main", "session", "run", "--run_name=small",
+        f"--project_root={tmp_path}", f"--data_dir={tmp_path}", "--num_workers=2", "--no-track",
+    ]  # fmt: skip
+
+    with (tmp_path / "log").open("w") as printed:
+        process = subprocess.Popen(command, stdout=printed, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while len(joined(log)) < 2 and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.2)
+        os.kill(joined(log)[0].pid, signal.SIGKILL)
+        code = process.wait(PATIENCE_S)
+    finally:
+        if process.poll() is None:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
+            process.kill()
+
+    assert code == 0, (tmp_path / "log").read_text()[-3000:]
+    assert [e for e in read_events(log) if isinstance(e, WorkerLeft)]
+    report = api.audit(str(run / "training"))
+    assert all(epoch.clean for epoch in report.epochs)
+    assert len(report.epochs) == 8
+    # The loss goes down to the end: the best is the last, which no later commit confirms.
+    best = min((e for e in read_events(log) if isinstance(e, Evaluated)), key=loss_of)
+    assert CheckpointStore(OutputFolder(run / "training")).best_step() == best.step
+    assert json.loads((run / "session.json").read_text())["state"] == "evaluated"
