@@ -162,15 +162,20 @@ def _this_process() -> dict[str, Any]:
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "claimed": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "started": _start_of(os.getpid()),
+        "started": start_of(os.getpid()),
     }
 
 
-def _start_of(pid: int) -> str | None:
-    """Return when a process of this machine started, in its kernel's ticks; None if unknown."""
+def start_of(pid: int) -> str | None:
+    """Return when a process of this machine started, in its kernel's ticks.
+
+    None if it is gone (one whose parent has not asked for its end yet counts as gone), and where
+    the system does not say.
+    """
     try:
         # The name in brackets may hold spaces and brackets of its own.
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return None if fields[0] == "Z" else fields[19]
     except (OSError, IndexError):
         return None
 
@@ -200,4 +205,4 @@ def _is_dead(holder: dict[str, Any]) -> bool:
     except PermissionError:
         return False
     # A number that was given out again is another process.
-    return holder.get("started") != _start_of(pid)
+    return holder.get("started") != start_of(pid)

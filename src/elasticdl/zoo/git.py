@@ -22,8 +22,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import platformdirs
@@ -52,17 +52,19 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class GitUrl:
-    """Where a zoo's repository is.
+    """Where a repository is.
 
     Attributes:
         url: What git clones.
         ref: Branch, tag or commit; None is the default branch.
-        subfolder: Folder of the repository that is the zoo; empty for all of it.
+        subfolder: Folder of the repository that is meant; empty for all of it.
+        option: Which flag it was given with, for messages.
     """
 
     url: str
     ref: str | None = None
     subfolder: str = ""
+    option: str = field(default="--model_zoo", repr=False)
 
     @property
     def shown(self) -> str:
@@ -77,8 +79,12 @@ def is_git_url(zoo: str) -> bool:
     return bool(_URL.match(zoo) or _SCP.match(zoo)) or ".git" in (place[-4:], bare[-4:])
 
 
-def parse_git_url(zoo: str) -> GitUrl:
+def parse_git_url(zoo: str, option: str = "--model_zoo") -> GitUrl:
     """Return the parts of `URL[@ref][#subfolder]`.
+
+    Args:
+        zoo: What was given.
+        option: The flag it was given with, for messages.
 
     Raises:
         UsageError: The subfolder leaves the repository, or the ref cannot be one.
@@ -97,13 +103,13 @@ def parse_git_url(zoo: str) -> GitUrl:
     if at > 0 and host_end >= 0 and not _is_local_path(place):
         url, ref = place[:at], place[at + 1 :]
     if ref is not None and (not ref or ref.startswith("-") or not ref.isprintable() or " " in ref):
-        raise UsageError(f"--model_zoo={zoo}: {ref!r} cannot be a branch, tag or commit.")
+        raise UsageError(f"{option}={zoo}: {ref!r} cannot be a branch, tag or commit.")
     parts = Path(subfolder).parts
     if Path(subfolder).is_absolute() or ".." in parts or ".git" in parts:
         raise UsageError(
-            f"--model_zoo={zoo}: the folder {subfolder!r} must be inside of the repository."
+            f"{option}={zoo}: the folder {subfolder!r} must be inside of the repository."
         )
-    return GitUrl(url, ref, subfolder)
+    return GitUrl(url, ref, subfolder, option)
 
 
 def checkout(zoo: str, cache: Path | None = None) -> tuple[Path, str]:
@@ -118,12 +124,12 @@ def checkout(zoo: str, cache: Path | None = None) -> tuple[Path, str]:
             there is no such folder in it.
     """
     parsed = parse_git_url(zoo)
-    commit = _resolve(parsed)
+    commit = resolve(parsed)
     shelf = (cache or _cache()) / hashlib.sha256(parsed.shown.encode()).hexdigest()[:16]
     folder = shelf / commit
     if not _is_clean(folder, commit):
         shelf.mkdir(parents=True, exist_ok=True)
-        _fetch(parsed, commit, folder)
+        fetch(parsed, commit, folder)
     inside = (folder / parsed.subfolder).resolve()
     if not inside.is_dir() or not inside.is_relative_to(folder.resolve()):
         there = sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name != ".git")
@@ -141,12 +147,12 @@ def commit_of(folder: Path) -> str | None:
     """
     try:
         # The second is the folder's own entry: it is only there if the commit has the folder.
-        commit = _git("rev-parse", "HEAD", "HEAD:./", cwd=folder).split()[0]
-    except (_GitError, UsageError):
+        commit = git("rev-parse", "HEAD", "HEAD:./", cwd=folder).split()[0]
+    except (GitError, UsageError):
         return None
     try:
-        changed = _git("status", "--porcelain", "--", ".", cwd=folder, timeout_s=_STATUS_TIMEOUT_S)
-    except (_GitError, UsageError):
+        changed = git("status", "--porcelain", "--", ".", cwd=folder, timeout_s=_STATUS_TIMEOUT_S)
+    except (GitError, UsageError):
         # Not known to be clean is not clean.
         changed = "?"
     return f"{commit}-dirty" if changed else commit
@@ -162,19 +168,23 @@ def without_credentials(url: str) -> str:
     return re.sub(r"^(https?://)[^/@]*@", r"\1", url, flags=re.IGNORECASE)
 
 
-class _GitError(Exception):
-    """What git said last."""
+class GitError(Exception):
+    """What git said last; callers make it a `UsageError` that says what to do."""
 
 
-def _resolve(url: GitUrl) -> str:
-    """Return the full commit of the ref, asking the repository unless it is one."""
+def resolve(url: GitUrl) -> str:
+    """Return the full commit of the ref, asking the repository unless it is one.
+
+    Raises:
+        UsageError: git is missing, cannot reach the repository or does not know the ref.
+    """
     if url.ref and _COMMIT.fullmatch(url.ref):
         return url.ref
     wanted = ["HEAD"] if url.ref is None else [f"refs/tags/{url.ref}^{{}}"]
     if url.ref is not None:
         wanted += [f"refs/tags/{url.ref}", f"refs/heads/{url.ref}"]
     with _as_usage_error(url):
-        listing = _git("ls-remote", "--", url.url)
+        listing = git("ls-remote", "--", url.url)
     lines = (line.partition("\t") for line in listing.splitlines())
     commits = {name: commit for commit, _, name in lines}
     for name in wanted:
@@ -191,26 +201,30 @@ def _resolve(url: GitUrl) -> str:
     )
     listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")  # noqa: PLR2004
     if url.ref is None:
-        raise UsageError(f"--model_zoo={url.shown}: the repository has no commit yet.")
+        raise UsageError(f"{url.option}={url.shown}: the repository has no commit yet.")
     raise UsageError(
-        f"--model_zoo={url.shown}@{url.ref}: the repository has no branch or tag {url.ref!r}. "
+        f"{url.option}={url.shown}@{url.ref}: the repository has no branch or tag {url.ref!r}. "
         f"It has: {listed or 'none'}. A commit is named with all its 40 digits."
     )
 
 
-def _fetch(url: GitUrl, commit: str, folder: Path) -> None:
-    """Check out one commit aside and move it to its place."""
+def fetch(url: GitUrl, commit: str, folder: Path) -> None:
+    """Check out one commit aside and move it to its place, instead of what is there.
+
+    Raises:
+        UsageError: git is missing, or cannot fetch the commit.
+    """
     aside = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
     try:
         with _as_usage_error(url):
-            _git("init", "--quiet", "--template=", ".", cwd=aside)
+            git("init", "--quiet", "--template=", ".", cwd=aside)
             try:
-                _git("fetch", "--quiet", "--depth=1", "--no-tags", "--", url.url, commit, cwd=aside)
-            except _GitError:
+                git("fetch", "--quiet", "--depth=1", "--no-tags", "--", url.url, commit, cwd=aside)
+            except GitError:
                 # Some servers give single commits to nobody: then take all branches and tags.
                 everything = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
-                _git("fetch", "--quiet", "--", url.url, *everything, cwd=aside)
-            _git("checkout", "--quiet", "--detach", commit, "--", cwd=aside)
+                git("fetch", "--quiet", "--", url.url, *everything, cwd=aside)
+            git("checkout", "--quiet", "--detach", commit, "--", cwd=aside)
         if folder.exists():
             # Somebody changed it, or a copy broke off: what a commit is called must be that.
             shutil.rmtree(folder, ignore_errors=True)
@@ -220,7 +234,7 @@ def _fetch(url: GitUrl, commit: str, folder: Path) -> None:
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     if not _is_clean(folder, commit):
-        raise UsageError(f"--model_zoo={url.shown}: {folder} could not be written.")
+        raise UsageError(f"{url.option}={url.shown}: {folder} could not be written.")
 
 
 def _is_clean(folder: Path, commit: str) -> bool:
@@ -228,11 +242,11 @@ def _is_clean(folder: Path, commit: str) -> bool:
     if not (folder / ".git").is_dir():
         return False
     try:
-        head = _git("rev-parse", "HEAD", cwd=folder).strip()
-        return head == commit and not _git(
+        head = git("rev-parse", "HEAD", cwd=folder).strip()
+        return head == commit and not git(
             "status", "--porcelain", "--untracked-files=all", "--ignored", cwd=folder
         )
-    except _GitError:
+    except GitError:
         return False
 
 
@@ -249,38 +263,49 @@ def _cache() -> Path:
 def _as_usage_error(url: GitUrl) -> Iterator[None]:
     try:
         yield
-    except _GitError as error:
+    except GitError as error:
         said = str(error).replace(url.url, url.shown)
         raise UsageError(
-            f"--model_zoo={url.shown}: git said: {said}\n"
+            f"{url.option}={url.shown}: git said: {said}\n"
             "  Check the address and that `git ls-remote` can read it from here."
         ) from None
 
 
-def _git(*arguments: str, cwd: Path | None = None, timeout_s: float | None = None) -> str:
-    """Run git and return what it printed.
+def git(
+    *arguments: str,
+    cwd: Path | None = None,
+    timeout_s: float | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Run git, without hooks and without asking anybody anything, and return what it printed.
+
+    Args:
+        arguments: Of the program.
+        cwd: Folder it runs in.
+        timeout_s: How long it may take; None is for ever.
+        environment: Variables set for it, beside this process' own.
 
     Raises:
-        _GitError: It failed; has its last line.
+        GitError: It failed; has its last line.
         UsageError: There is no git program.
     """
     settings = [part for setting in _SETTINGS for part in ("-c", setting)]
     # Set by git itself where we run in one of its hooks; they would name another repository.
-    environment = {
+    variables = {
         name: value
         for name, value in os.environ.items()
         if name not in {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"}
     }
-    environment |= {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh", "LC_ALL": "C"}
+    variables |= {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh", "LC_ALL": "C"}
     if not sys.stdin or not sys.stdin.isatty():
         # Nobody is there to type a password: fail instead of waiting for one.
-        environment["GIT_TERMINAL_PROMPT"] = "0"
-        environment.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes")
+        variables["GIT_TERMINAL_PROMPT"] = "0"
+        variables.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes")
     try:
         done = subprocess.run(  # noqa: S603 - arguments are a list; the URL comes after `--`
             ["git", *settings, *arguments],  # noqa: S607 - the user's own git, as in their shell
             cwd=cwd,
-            env=environment,
+            env={**variables, **(environment or {})},
             capture_output=True,
             text=True,
             errors="replace",
@@ -289,13 +314,12 @@ def _git(*arguments: str, cwd: Path | None = None, timeout_s: float | None = Non
         )
     except OSError as error:
         raise UsageError(
-            f"A zoo in a git repository needs the program `git`, which cannot be run: "
-            f"{error.strerror}."
+            f"A git repository needs the program `git`, which cannot be run: {error.strerror}."
         ) from None
     except subprocess.TimeoutExpired:
-        raise _GitError(f"no answer within {timeout_s:g} s") from None
+        raise GitError(f"no answer within {timeout_s:g} s") from None
     if done.returncode:
-        raise _GitError(_reason(done.stderr) or f"exit code {done.returncode}")
+        raise GitError(_reason(done.stderr) or f"exit code {done.returncode}")
     return done.stdout
 
 
