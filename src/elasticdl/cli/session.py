@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from elasticdl import api
+from elasticdl.cli import session_queue
 from elasticdl.cli.options import print_metrics, reporter_for
 from elasticdl.job import Workers
 from elasticdl.sessions import project
@@ -61,7 +62,19 @@ def session() -> None:
       elasticdl session check --run_name=baseline --data_dir=datasets/mnist
       elasticdl session run --run_name=baseline --data_dir=datasets/mnist
       elasticdl session list
+
+    A session of a commit runs in a checkout of its own, one after another: submit, queue, cancel
+    and logs.
     """
+
+
+for _command in (
+    session_queue.submit,
+    session_queue.queue_,
+    session_queue.cancel,
+    session_queue.logs,
+):
+    session.add_command(_command)
 
 
 def _of_a_session(command: Command) -> Command:

@@ -1,0 +1,258 @@
+"""`elasticdl session submit` and what looks after submitted sessions: queue, cancel, logs."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from elasticdl.job import Workers
+
+if TYPE_CHECKING:
+    from elasticdl.sessions.queue import Queue
+    from elasticdl.sessions.submission import Submission
+
+_INTERRUPTED = 130
+_COLOURS = {
+    "queued": "default",
+    "running": "cyan",
+    "interrupted": "yellow",
+    "failed": "red",
+    "killed": "yellow",
+    "exported": "green",
+    "evaluated": "green",
+}
+_HOME = click.option(
+    "--home",
+    envvar="ELASTICDL_HOME",
+    metavar="DIR",
+    help="Where submitted sessions lie; also ELASTICDL_HOME. Your user data folder by default.",
+)
+_SLOTS = click.option(
+    "--slots",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Sessions that run at the same time; counts when the queue begins to be worked on.",
+)
+_ID = click.argument("submission", metavar="ID")
+
+
+@click.command()
+@click.option("--run_name", required=True, metavar="NAME", help="Folder in runs/.")
+@click.option(
+    "--repo",
+    default=".",
+    show_default=True,
+    metavar="URL|DIR",
+    help="Repository: a folder in it, or a URL (URL#folder for a project in a folder of it).",
+)
+@click.option(
+    "--commit", default="HEAD", show_default=True, metavar="SHA|BRANCH|TAG", help="What to train."
+)
+@click.option("--data_dir", metavar="DIR", help="Where the data is, if not as the config says.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Replace a value of the config: model_builder.dropout_rate=0.5. Can be repeated.",
+)
+@click.option("--epochs", type=click.IntRange(1), help="Train so many epochs, not the config's.")
+@click.option("--num_workers", metavar="N|MIN..MAX", help="Train on so many processes.")
+@click.option(
+    "--num_spare_workers",
+    default=Workers.spare,
+    show_default=True,
+    help="Processes that stand ready, so that a replacement is there at once.",
+)
+@click.option(
+    "--ray_address", metavar="ADDRESS", help="Cluster of the workers; without it Ray starts here."
+)
+@click.option("--with-patch", is_flag=True, help="Take along, and store, what is not committed.")
+@click.option("--follow", is_flag=True, help="Show what it prints, and exit with its exit code.")
+@click.option(
+    "--max_queued",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Refuse if so many are waiting.",
+)
+@_SLOTS
+@_HOME
+def submit(
+    *,
+    run_name: str,
+    repo: str,
+    commit: str,
+    data_dir: str | None,
+    settings: tuple[str, ...],
+    epochs: int | None,
+    num_workers: str | None,
+    num_spare_workers: int,
+    ray_address: str | None,
+    with_patch: bool,
+    follow: bool,
+    max_queued: int,
+    slots: int,
+    home: str | None,
+) -> int:
+    """Run a session of a commit, in a checkout of its own, when its turn has come.
+
+    The commit is found out at once and kept: what happens to the branch or in your folder later
+    does not matter. What is not committed is refused, or stored with the submission
+    (--with-patch). The same submitted again goes on where it ended.
+
+    \b
+    Examples:
+      elasticdl session submit --run_name=baseline --data_dir=datasets/mnist
+      elasticdl session submit --run_name=baseline --commit=v1.2 --follow
+      elasticdl session submit --repo=https://host/digits --commit=main --run_name=baseline \\
+          --data_dir=/data/mnist
+    """
+    from elasticdl.sessions import runner, submit  # noqa: PLC0415 - not for `--help`
+    from elasticdl.sessions.queue import Queue  # noqa: PLC0415
+
+    request = submit.Request(
+        run_name=run_name,
+        repo=repo,
+        commit=commit,
+        data_dir=data_dir,
+        settings=settings,
+        epochs=epochs,
+        num_workers=num_workers,
+        num_spare_workers=num_spare_workers,
+        ray_address=ray_address,
+        with_patch=with_patch,
+    )
+    origin = submit.find(request)
+    click.echo(f"Commit {origin.commit} of {origin.url.shown}")
+    queue = Queue(home)
+    submission = submit.submit(request, origin, queue, max_queued=max_queued)
+    # What an earlier run of it printed is not shown again.
+    printed = queue.log_size(submission) if submission.is_waiting else 0
+    runner.ensure(queue, slots)
+    _describe(queue, submission)
+    return _follow(queue, submission, printed, slots) if follow else 0
+
+
+@click.command("queue")
+@click.option("--json", "as_json", is_flag=True, help="Print everything known, as JSON.")
+@_SLOTS
+@_HOME
+def queue_(*, as_json: bool, slots: int, home: str | None) -> None:
+    """List submitted sessions, and see to it that those that wait are run.
+
+    Nothing waits for this command as long as the machine is up; after a restart of it, this is
+    what goes on with the queue.
+    """
+    from elasticdl.sessions import runner  # noqa: PLC0415 - not for `--help`
+    from elasticdl.sessions.queue import Queue  # noqa: PLC0415
+
+    queue = Queue(home)
+    found = [queue.settled(one) for one in queue.all()]
+    runner.ensure(queue, slots)
+    if as_json:
+        rows = [{**asdict(one), "folder": str(queue.folder(one.id))} for one in found]
+        click.echo(json.dumps(rows))
+        return
+    if not found:
+        click.echo(f"Nothing was submitted to {queue.home}.")
+        return
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for title in ("ID", "REPO", "COMMIT", "RUN", "STATE", "SINCE"):
+        table.add_column(title, no_wrap=title in {"ID", "STATE"}, overflow="fold")
+    for one in found:
+        table.add_row(
+            one.id,
+            one.repo.rstrip("/").rpartition("/")[2]
+            + (f"#{one.subfolder}" if one.subfolder else ""),
+            one.commit[:7] + ("+patch" if one.patch else ""),
+            one.run_name,
+            f"[{_COLOURS.get(one.state, 'default')}]{one.state}[/]",
+            time.strftime("%d %b %H:%M", time.localtime(one.since)),
+        )
+    Console().print(table)
+    click.echo(f"Logs: {queue.home}/ID/session.log")
+
+
+@click.command()
+@_ID
+@click.option("--now", is_flag=True, help="Kill it, rather than let it write a last checkpoint.")
+@_HOME
+def cancel(*, submission: str, now: bool, home: str | None) -> None:
+    """End a submitted session; submitted again, it goes on from its last checkpoint."""
+    from elasticdl.sessions.queue import Queue  # noqa: PLC0415 - not for `--help`
+
+    found = Queue(home).cancel(submission, at_once=now)
+    if found.has_ended:
+        click.echo(f"{found.id} will not be started.")
+    else:
+        how = "was killed" if now else "was told to end, with a last checkpoint"
+        click.echo(f"{found.id} {how}. Submit it again to go on.")
+
+
+@click.command()
+@_ID
+@click.option("--follow", is_flag=True, help="Go on until it ends, and exit with its exit code.")
+@_HOME
+def logs(*, submission: str, follow: bool, home: str | None) -> int:
+    """Print what a submitted session has printed."""
+    from elasticdl.sessions.queue import Queue  # noqa: PLC0415 - not for `--help`
+
+    queue = Queue(home)
+    found = queue.find(submission)
+    if follow:
+        return _follow(queue, found, 0, 1)
+    for piece in queue.read_log(found, 0, follow=False):
+        click.echo(piece, nl=False)
+    return 0
+
+
+def _describe(queue: Queue, submission: Submission) -> None:
+    folder = queue.folder(submission.id)
+    if submission.has_ended:
+        click.echo(f"{submission.id} has run already: {submission.state}")
+    else:
+        submission = queue.read(submission.id)
+        before = sum(
+            not one.has_ended for one in queue.all() if one.submitted < submission.submitted
+        )
+        behind = f", behind {before}" if submission.is_waiting and before else ""
+        click.echo(f"{submission.id} is {submission.state}{behind}")
+    if submission.patch:
+        click.echo(f"  changes  {folder / 'patch.diff'}")
+    click.echo(f"  results  {submission.session_folder(folder)}")
+    click.echo(f"  log      {queue.log(submission)}")
+
+
+def _follow(queue: Queue, submission: Submission, offset: int, slots: int) -> int:
+    """Show what a submission prints until it has ended; returns its exit code."""
+    from elasticdl.sessions import runner  # noqa: PLC0415 - not for `--help`
+
+    try:
+        for piece in queue.read_log(submission, offset, follow=True):
+            if piece:
+                click.echo(piece, nl=False)
+            else:
+                # A runner that was killed would be waited for in vain.
+                runner.ensure(queue, slots)
+    except KeyboardInterrupt:
+        click.echo(
+            "\nNo longer followed; the session goes on. To follow it again:\n"
+            f"  elasticdl session logs {submission.id} --follow\nTo end it:\n"
+            f"  elasticdl session cancel {submission.id}",
+            err=True,
+        )
+        return _INTERRUPTED
+    ended = queue.read(submission.id)
+    click.secho(f"{ended.id}: {ended.state}", fg=_COLOURS.get(ended.state), err=True)
+    if ended.error:
+        click.echo(f"  {ended.error}", err=True)
+    return ended.exit_code or 0

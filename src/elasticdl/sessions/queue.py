@@ -1,0 +1,291 @@
+"""Submitted sessions on disk: one folder each, which is all there is of it.
+
+    HOME/
+      .queue.lock  .runner.lock  runner.log
+      ID/submission.json     what was asked for, and how far it is (`submission.py`)
+      ID/patch.diff          changes on top of the commit, if there were any
+      ID/session.log         what its process printed, of all starts
+      ID/.process            a lock that its process has as long as it lives
+      ID/project/            the commit, checked out; runs/NAME in it is where the session writes
+
+Who changes a submission holds the queue's lock, for the blink of an eye. Whether a process lives
+is asked of the kernel: the lock in `.process` is handed to it when it is started, so it is known
+even if the runner died before it could write down the number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+
+import platformdirs
+
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.local_storage import output_errors
+from elasticdl.artifacts.lock import start_of
+from elasticdl.errors import OutputError, UsageError
+from elasticdl.sessions.state import State, Status, read_status
+from elasticdl.sessions.submission import LOG_FILE, Submission
+
+HOME_VARIABLE = "ELASTICDL_HOME"
+_FILE = "submission.json"
+_LOCK = ".queue.lock"
+_PROCESS = ".process"
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+_POLL_S = 0.1
+_TAIL_BYTES = 4096
+
+
+def default_home() -> Path:
+    """Return where submissions lie if nobody says it."""
+    return platformdirs.user_data_path("elasticdl") / "sessions"
+
+
+class Queue:
+    """The submissions of a home.
+
+    Args:
+        home: Their folder; `default_home()` if None.
+
+    Attributes:
+        home: Its absolute path.
+    """
+
+    def __init__(self, home: str | os.PathLike[str] | None = None) -> None:
+        self.home = Path(home or default_home()).expanduser().resolve()
+
+    def make(self) -> None:
+        """Make the home, if it is not there: for this user alone, as it holds what they changed.
+
+        Raises:
+            OutputError: It cannot be made.
+        """
+        with output_errors(self.home):
+            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep everybody else from changing the queue; waits for its turn.
+
+        Raises:
+            OutputError: There is no home, or its disk knows no locks.
+        """
+        with self._descriptor() as descriptor:
+            with output_errors(self.home):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+
+    @property
+    def changed(self) -> int:
+        """A number that is another one when the queue was changed."""
+        with self._descriptor() as descriptor:
+            return os.fstat(descriptor).st_mtime_ns
+
+    @contextlib.contextmanager
+    def _descriptor(self) -> Iterator[int]:
+        with output_errors(self.home):
+            descriptor = os.open(self.home / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def folder(self, name: str) -> Path:
+        """Return the folder of a submission."""
+        return self.home / name
+
+    def all(self) -> list[Submission]:
+        """Return the submissions, the first in line first.
+
+        Raises:
+            OutputError: The file of one cannot be read.
+        """
+        found = [self.read(file.parent.name) for file in self.home.glob(f"*/{_FILE}")]
+        return sorted(found, key=lambda one: (one.submitted, one.id))
+
+    def find(self, name: str) -> Submission:
+        """Return the submission with an id, or with one that begins so.
+
+        Raises:
+            UsageError: There is none, or more than one.
+            OutputError: Its file cannot be read.
+        """
+        known = sorted(file.parent.name for file in self.home.glob(f"*/{_FILE}"))
+        if name in known:
+            return self.read(name)
+        matching = [one for one in known if _ID.fullmatch(name) and one.startswith(name)]
+        if len(matching) == 1:
+            return self.read(matching[0])
+        if matching:
+            raise UsageError(f"{name}: which one? There is {', '.join(matching)}.")
+        near = difflib.get_close_matches(name, known, n=1)
+        meant = f"Did you mean {near[0]}?" if near else "`elasticdl session queue` lists them."
+        raise UsageError(f"{name}: nothing of this name was submitted to {self.home}. {meant}")
+
+    def read(self, name: str) -> Submission:
+        """Return a submission as it was written last.
+
+        Raises:
+            OutputError: Its file is not there or cannot be read.
+        """
+        file = self.folder(name) / _FILE
+        names = {field.name for field in fields(Submission)}
+        try:
+            values = json.loads(file.read_text(encoding="utf-8"))
+            values = {key: value for key, value in values.items() if key in names}
+            values |= {"state": State(values["state"]), "settings": tuple(values["settings"])}
+            return Submission(**{**values, "id": name})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise OutputError(
+                f"{file}: cannot be read ({type(error).__name__}: {error}). Submit the session "
+                "again after you have moved its folder elsewhere."
+            ) from error
+
+    def write(self, submission: Submission) -> None:
+        """Write a submission; only for who holds the lock.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        text = json.dumps(asdict(submission), indent=2)
+        OutputFolder(self.folder(submission.id)).write_bytes(_FILE, text.encode())
+        # By our own clock: the file system's stands still for milliseconds.
+        now = time.time_ns()
+        os.utime(self.home / _LOCK, ns=(now, now))
+
+    # --- processes ------------------------------------------------------------------------
+
+    def new_process_lock(self, submission: Submission) -> int:
+        """Return the descriptor of a lock that a process is to inherit; the caller closes it."""
+        path = self.folder(submission.id) / _PROCESS
+        # Another file each time: a forked child that outlives its session keeps the old one.
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return descriptor
+
+    def lives(self, submission: Submission) -> bool:
+        """Return whether the process of a running submission is there."""
+        try:
+            descriptor = os.open(self.folder(submission.id) / _PROCESS, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Its number tells it from a child of its own that has outlived it.
+            start = submission.pid_start
+            is_ours = submission.host == socket.gethostname()
+            return not start or not is_ours or start_of(submission.pid) == start
+        else:
+            return False
+        finally:
+            os.close(descriptor)
+
+    def settled(self, submission: Submission) -> Submission:
+        """Return what a submission is if its process is gone and nobody was told its exit code."""
+        if submission.state is not State.RUNNING or self.lives(submission):
+            return submission
+        return submission.ended(None, self.status(submission))
+
+    def status(self, submission: Submission) -> Status:
+        """Return what its session says of itself; nothing if that cannot be read."""
+        try:
+            return read_status(submission.session_folder(self.folder(submission.id)))
+        except OutputError:
+            return Status()
+
+    def cancel(self, name: str, *, at_once: bool = False) -> Submission:
+        """End a submission: one that waits is not started, one that runs is told to end.
+
+        Args:
+            name: Its id.
+            at_once: Kill its process rather than let it write a last checkpoint.
+
+        Raises:
+            UsageError: It has ended already, or there is none.
+            OutputError: Its file cannot be read or written.
+        """
+        name = self.find(name).id
+        with self.locked():
+            submission = self.settled(self.read(name))
+            if submission.has_ended:
+                raise UsageError(f"{submission.id} is {submission.state} already.")
+            if submission.is_waiting:
+                submission = submission.now(State.KILLED, cancelled=True, exit_code=143)
+            else:
+                submission = replace(submission, cancelled=True)
+                self._signal(submission, at_once=at_once)
+            self.write(submission)
+            return submission
+
+    def _signal(self, submission: Submission, *, at_once: bool) -> None:
+        if submission.host != socket.gethostname():
+            raise UsageError(f"{submission.id} runs on {submission.host}; cancel it there.")
+        status = self.status(submission)
+        # Its runner may have died before it could write the number down.
+        pid = submission.pid or (status.pid if status.since >= submission.since else 0)
+        if not pid:
+            raise UsageError(f"{submission.id} is being started; try again in a second.")
+        with contextlib.suppress(ProcessLookupError):
+            if at_once:
+                # It leads a group of its own, with what it has started.
+                os.killpg(pid, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGTERM)
+
+    # --- logs -----------------------------------------------------------------------------
+
+    def log(self, submission: Submission) -> Path:
+        """Return the file its process prints to."""
+        return self.folder(submission.id) / LOG_FILE
+
+    def log_size(self, submission: Submission) -> int:
+        """Return how many bytes were printed."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.log(submission).stat().st_size
+        return 0
+
+    def last_words(self, submission: Submission) -> str:
+        """Return the error its process ended with, or the last line it printed."""
+        with contextlib.suppress(FileNotFoundError), self.log(submission).open("rb") as log:
+            log.seek(max(0, self.log_size(submission) - _TAIL_BYTES))
+            printed = log.read().decode(errors="replace").strip()
+            _, marked, error = printed.rpartition("\nerror: ")
+            return error if marked else printed.rpartition("\n")[2]
+        return ""
+
+    def read_log(self, submission: Submission, offset: int, *, follow: bool) -> Iterator[bytes]:
+        """Yield what a submission's process prints, from a byte on.
+
+        Args:
+            submission: Whose.
+            offset: Bytes to leave out.
+            follow: Go on until it has ended; yields nothing at all now and then, so that the
+                caller can look after other things.
+
+        Raises:
+            OutputError: The file of the submission cannot be read.
+        """
+        while True:
+            # Asked first: what it printed before its end is shown.
+            is_last = not follow or self.read(submission.id).has_ended
+            with contextlib.suppress(FileNotFoundError), self.log(submission).open("rb") as log:
+                log.seek(offset)
+                while piece := log.read(1 << 16):
+                    offset += len(piece)
+                    yield piece
+            if is_last:
+                return
+            yield b""
+            time.sleep(_POLL_S)

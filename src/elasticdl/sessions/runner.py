@@ -1,0 +1,236 @@
+"""Runs what is queued, so many sessions at a time, each in a fresh process; then ends.
+
+    submit --> queue --> runner, one of a home --> python -m elasticdl.cli.main session run ...
+
+A runner is a process of its own that nobody waits for. If it is killed, its sessions go on; the
+next one, started by whoever submits or lists next, takes over those that live and starts again
+those that do not. It gives up only while holding the queue's lock, and looks once more before:
+whoever has queued something and finds a runner alive can rely on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.lock import Lock, hold, is_held, start_of
+from elasticdl.errors import OutputBusyError, OutputError
+from elasticdl.sessions.queue import Queue
+from elasticdl.sessions.state import State
+from elasticdl.sessions.submission import PROJECT, Submission
+
+Command = Callable[[Submission, Path], Sequence[str]]
+
+_LOCK = ".runner.lock"
+_LOG_FILE = "runner.log"
+_POLL_S = 0.1
+_START_TIMEOUT_S = 60
+_PACKAGES = Path(__file__).resolve().parents[2]
+# Kept, so that Python does not complain of a process that is meant to go on.
+_detached: list[subprocess.Popen[bytes]] = []
+
+
+def session_command(submission: Submission, folder: Path) -> list[str]:
+    """Return the command that runs a submitted session; `folder` is that of the submission."""
+    # -P: modules of the folder it runs in must not shadow those of libraries.
+    program = [submission.python or sys.executable, "-P", "-m", "elasticdl.cli.main"]
+    return [*program, *submission.arguments(folder)]
+
+
+def is_alive(queue: Queue) -> bool:
+    """Return whether a runner works on a queue."""
+    return is_held(OutputFolder(queue.home), _LOCK)
+
+
+def ensure(queue: Queue, slots: int = 1) -> None:
+    """Start a runner, unless there is one or nothing is to be done.
+
+    Args:
+        queue: What to work on.
+        slots: Sessions that run at the same time, if one is started.
+
+    Raises:
+        OutputError: It could not be started.
+    """
+    if is_alive(queue) or all(one.has_ended for one in queue.all()):
+        return
+    with (queue.home / _LOG_FILE).open("ab") as log:
+        process = subprocess.Popen(  # noqa: S603 - our own program
+            [
+                *(sys.executable, "-P", "-m", "elasticdl.sessions.runner"),
+                *(f"--home={queue.home}", f"--slots={slots}"),
+            ],
+            cwd=queue.home,
+            env={**os.environ, "PYTHONPATH": _python_path(None)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            # Ctrl-C in the submitter's terminal, and its end, are not the runner's.
+            start_new_session=True,
+        )
+    _detached.append(process)
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while process.poll() is None and not is_alive(queue) and time.monotonic() < deadline:
+        time.sleep(_POLL_S / 2)
+    if process.poll():
+        said = (queue.home / _LOG_FILE).read_text(errors="replace").strip().rpartition("\n")[2]
+        raise OutputError(
+            f"What was submitted is queued, but nothing runs it: {said}. "
+            f"See {queue.home / _LOG_FILE}; `elasticdl session queue` tries again."
+        )
+
+
+def work(queue: Queue, slots: int = 1, command: Command = session_command) -> None:
+    """Run what is queued, until nothing is.
+
+    Args:
+        queue: What to work on.
+        slots: Sessions that run at the same time.
+        command: Makes the command of a session.
+
+    Raises:
+        OutputBusyError: There is a runner already.
+        OutputError: The file of a submission cannot be read or written.
+    """
+    lock = hold(OutputFolder(queue.home), _LOCK, f"the queue {queue.home}")
+    try:
+        _Runner(queue, slots, command, lock).run()
+    finally:
+        lock.release()
+
+
+class _Runner:
+    """The processes of a queue's running submissions."""
+
+    def __init__(self, queue: Queue, slots: int, command: Command, lock: Lock) -> None:
+        self._queue = queue
+        self._slots = slots
+        self._command = command
+        self._lock = lock
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._running: dict[str, Submission] = {}
+
+    def run(self) -> None:
+        seen = -1
+        while True:
+            if seen != self._queue.changed or any(map(self._is_over, self._running.values())):
+                with self._queue.locked():
+                    if self._turn():
+                        self._lock.release()
+                        return
+                    seen = self._queue.changed
+            time.sleep(_POLL_S)
+
+    def _turn(self) -> bool:
+        """Settle what has ended, and start what there is room for; true if nothing is left."""
+        submissions = self._queue.all()
+        self._running = {}
+        for number, one in enumerate(submissions):
+            if one.state is State.RUNNING and self._is_over(one):
+                submissions[number] = self._settle(one)
+            elif one.state is State.RUNNING:
+                self._running[one.id] = one
+        for one in submissions:
+            if one.is_waiting and len(self._running) < self._slots:
+                self._start(one)
+        return not self._running
+
+    def _is_over(self, submission: Submission) -> bool:
+        child = self._children.get(submission.id)
+        return not self._queue.lives(submission) if child is None else child.poll() is not None
+
+    def _settle(self, submission: Submission) -> Submission:
+        child = self._children.pop(submission.id, None)
+        code = None if child is None else child.returncode
+        queue = self._queue
+        ended = submission.ended(code, queue.status(submission), queue.last_words(submission))
+        queue.write(ended)
+        _say(f"{ended.id}: {ended.state}")
+        return ended
+
+    def _start(self, submission: Submission) -> None:
+        queue, folder = self._queue, self._queue.folder(submission.id)
+        # Written before there is a process: if this one dies in between, its lock tells.
+        started = submission.now(
+            State.RUNNING,
+            starts=submission.starts + 1,
+            host=socket.gethostname(),
+            pid=0,
+            pid_start="",
+            exit_code=None,
+        )
+        queue.write(started)
+        descriptor = queue.new_process_lock(started)
+        try:
+            with queue.log(started).open("ab") as log:
+                child = subprocess.Popen(  # noqa: S603 - our own program; arguments are a list
+                    self._command(started, folder),
+                    cwd=folder / PROJECT,
+                    env=_environment(started),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    pass_fds=[descriptor],
+                )
+        except OSError as error:
+            queue.write(started.now(State.FAILED, exit_code=1, error=f"Not started: {error}."))
+            return
+        finally:
+            os.close(descriptor)
+        self._children[started.id] = child
+        started = replace(started, pid=child.pid, pid_start=start_of(child.pid) or "")
+        queue.write(started)
+        self._running[started.id] = started
+        _say(f"{started.id}: started, process {child.pid}")
+
+
+def _environment(submission: Submission) -> dict[str, str]:
+    """Return this process' variables, without a way to the modules that lie about in the repo."""
+    path = _python_path(submission.repo.removeprefix("file://"))
+    # Who follows the log sees what is printed when it is printed.
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+
+
+def _python_path(but: str | None) -> str:
+    """Return `PYTHONPATH` with absolute paths, leaving out what lies in a folder.
+
+    Who says `PYTHONPATH=src` where he submits would else train what is being edited there, not
+    what was committed.
+    """
+    given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    paths = [Path(part).resolve() for part in given]
+    kept = [
+        path
+        for path in paths
+        if but is None or path == _PACKAGES or not path.is_relative_to(Path(but))
+    ]
+    return os.pathsep.join(map(str, kept))
+
+
+def _say(text: str) -> None:
+    print(time.strftime("%Y-%m-%d %H:%M:%S"), text, flush=True)  # noqa: T201 - its log
+
+
+def main(arguments: Sequence[str] | None = None, command: Command = session_command) -> None:
+    """Work on a queue, unless somebody does."""
+    parser = argparse.ArgumentParser(prog="python -m elasticdl.sessions.runner")
+    parser.add_argument("--home", required=True)
+    parser.add_argument("--slots", type=int, default=1)
+    given = parser.parse_args(arguments)
+    try:
+        work(Queue(given.home), given.slots, command)
+    except OutputBusyError:
+        _say("there is a runner already")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,329 @@
+"""Puts a session of a commit into the queue, away from the folder it was written in.
+
+    --repo, --commit --> all digits --> checked out --> patch applied --> config read --> queue
+
+What is refused is refused here, before it waits: changes that nobody committed, a config with an
+error, data that are not there, a queue that is full. What happens in the repository afterwards
+does not matter any more. No code of the repository's runs here, and no hook of git's.
+
+Submitting the same again (code, run, data and settings) goes on with the same submission.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elasticdl import api
+from elasticdl.errors import DataError, DefinitionError, UsageError
+from elasticdl.job import Workers
+from elasticdl.sessions import repository
+from elasticdl.sessions.project import RUNS, Session, open_session
+from elasticdl.sessions.state import State
+from elasticdl.sessions.submission import PATCH_FILE, PROJECT, Submission, id_of
+from elasticdl.zoo import git
+from elasticdl.zoo.git import GitUrl
+
+if TYPE_CHECKING:
+    from elasticdl.sessions.queue import Queue
+    from elasticdl.sessions.repository import WorkingTree
+
+_HEAD = "HEAD"
+_SHOWN_FILES = 10
+
+
+@dataclass(frozen=True)
+class Request:
+    """What somebody wants to have trained.
+
+    Attributes:
+        run_name: Of the session.
+        repo: Folder in a repository, or a URL (`URL#folder` for a project in one).
+        commit: Commit, branch or tag.
+        data_dir: Where the data is; None takes `data_dir` of the config.
+        settings: `key=value` texts that replace values of the config.
+        epochs: Instead of the config's.
+        num_workers: As typed; None trains in one process.
+        num_spare_workers: Processes that stand ready.
+        ray_address: Cluster of the workers.
+        with_patch: Take along what is not committed.
+    """
+
+    run_name: str
+    repo: str = "."
+    commit: str = _HEAD
+    data_dir: str | None = None
+    settings: tuple[str, ...] = ()
+    epochs: int | None = None
+    num_workers: str | None = None
+    num_spare_workers: int = Workers.spare
+    ray_address: str | None = None
+    with_patch: bool = False
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the code comes from, found out.
+
+    Attributes:
+        url: What git fetches from, with the subfolder of the project.
+        commit: All of its digits.
+        tree: The repository somebody works in; None for a URL.
+        is_head: Whether the commit is what is checked out there.
+    """
+
+    url: GitUrl
+    commit: str
+    tree: WorkingTree | None = None
+    is_head: bool = False
+
+
+def find(request: Request) -> Origin:
+    """Return the commit that is meant, by all its digits.
+
+    Raises:
+        UsageError: There is no such repository or commit, or changes are to be taken along that
+            are not changes of this commit.
+    """
+    if git.is_git_url(request.repo):
+        url = git.parse_git_url(request.repo, "--repo")
+        if url.ref is not None and request.commit != _HEAD:
+            raise UsageError(
+                f"--commit={request.commit}: --repo={url.shown} names {url.ref} already. Leave out "
+                "one of the two."
+            )
+        if request.commit != _HEAD:
+            url = replace(url, ref=_ref(request.commit))
+        if request.with_patch:
+            raise UsageError(
+                f"--with-patch takes along what is changed in a folder; --repo={url.shown} is a "
+                "URL, of which only commits are known."
+            )
+        return Origin(url, git.resolve(url))
+    tree = repository.find(request.repo)
+    url = GitUrl(str(tree.top), None, tree.subfolder, "--repo")
+    commit = tree.commit(request.commit)
+    is_head = commit == tree.commit(_HEAD)
+    if request.with_patch and not is_head:
+        raise UsageError(
+            f"--with-patch takes along the changes made to HEAD; --commit={request.commit} is "
+            f"{commit[:12]}, another commit. Leave out one of the two."
+        )
+    return Origin(url, commit, tree, is_head)
+
+
+def submit(request: Request, origin: Origin, queue: Queue, *, max_queued: int = 10) -> Submission:
+    """Put a session into the queue.
+
+    Args:
+        request: What is wanted.
+        origin: Where `find` found it.
+        queue: Which queue.
+        max_queued: How many may wait at the same time.
+
+    Returns:
+        The submission; one that has trained well as asked is not queued again.
+
+    Raises:
+        UsageError: Something is not committed, a flag is wrong, or the queue is full.
+        DefinitionError: The config at that commit cannot be used.
+        DataError: The data folder is not there.
+        OutputError: The home cannot be written.
+    """
+    _check_home(queue, origin)
+    new_files = _new_files(request, origin)
+    queue.make()
+    aside = Path(tempfile.mkdtemp(prefix=".new-", dir=queue.home))
+    try:
+        checkout = aside / PROJECT
+        git.fetch(origin.url, origin.commit, checkout)
+        _ignore_bytecode(checkout)
+        patch = _patched(origin, aside, new_files) if request.with_patch else ""
+        session = _session(request, origin, checkout)
+        submission = Submission(
+            id="",
+            repo=origin.url.shown,
+            commit=origin.commit,
+            patch=patch,
+            subfolder=origin.url.subfolder,
+            run_name=request.run_name,
+            data_dir=_data(request, session, origin),
+            settings=request.settings,
+            epochs=request.epochs,
+            num_workers=request.num_workers,
+            num_spare_workers=request.num_spare_workers if request.num_workers else None,
+            ray_address=request.ray_address,
+            python=sys.executable,
+            submitted=time.time(),
+        )
+        submission = replace(submission, id=id_of(submission))
+        with queue.locked():
+            return _queued(queue, submission, aside, max_queued)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _queued(queue: Queue, new: Submission, aside: Path, max_queued: int) -> Submission:
+    """Write a submission, unless the same one is under way or done."""
+    folder = queue.folder(new.id)
+    others = queue.all()
+    before = next((one for one in others if one.id == new.id), None)
+    if before is not None and (folder / PROJECT).is_dir():
+        before = queue.settled(before)
+        if before.state is State.RUNNING and before.cancelled:
+            raise UsageError(
+                f"{new.id} was cancelled and writes its last checkpoint. Submit it again when it "
+                "has ended: elasticdl session queue"
+            )
+        if before.state is State.RUNNING and before.how != new.how:
+            raise UsageError(
+                f"{new.id} is running, with other --epochs or workers. Wait for it, or end it: "
+                f"elasticdl session cancel {new.id}"
+            )
+        is_done = before.exit_code == 0 and before.how == new.how
+        if before.state is State.RUNNING or is_done:
+            return before
+    waiting = sum(one.is_waiting for one in others if one.id != new.id)
+    if waiting >= max_queued:
+        raise UsageError(
+            f"{waiting} sessions wait in {queue.home} already; --max_queued={max_queued}. Wait, "
+            "cancel one (elasticdl session cancel ID), or allow more."
+        )
+    if before is not None and before.is_waiting:
+        new = replace(new, submitted=before.submitted)
+    if not (folder / PROJECT).is_dir():
+        folder.mkdir(exist_ok=True)
+        for name in (PATCH_FILE, PROJECT):
+            if (aside / name).exists():
+                (aside / name).rename(folder / name)
+    new = new.now(State.QUEUED)
+    queue.write(new)
+    return new
+
+
+def _check_home(queue: Queue, origin: Origin) -> None:
+    if origin.tree is not None and queue.home.is_relative_to(origin.tree.top):
+        raise UsageError(
+            f"--home={queue.home} lies in the repository {origin.tree.top}. Name a folder outside "
+            "of it: what sessions write must not become part of what is submitted."
+        )
+
+
+def _new_files(request: Request, origin: Origin) -> Sequence[str]:
+    """Return the files that count and that git does not know; there are some only in a patch.
+
+    Raises:
+        UsageError: Something is not committed, and nobody said to take it along.
+    """
+    tree = origin.tree
+    if tree is None or not origin.is_head:
+        return []
+    # Errors of a config that is being written are told with the path it is being written at. The
+    # data is looked for later, so any folder will do.
+    here = open_session(
+        request.run_name, project_root=str(tree.project), data_dir=".", settings=request.settings
+    )
+    changed = tree.changed()
+    new_files = tree.untracked([here.source.resolve(), here.folder])
+    if (changed or new_files) and not request.with_patch:
+        files = [*(f"changed  {name}" for name in changed), *(f"new      {n}" for n in new_files)]
+        more = len(files) - _SHOWN_FILES
+        listed = "\n    ".join(files[:_SHOWN_FILES] + ([f"and {more} more"] if more > 0 else []))
+        raise UsageError(
+            f"--repo={tree.top}: this is not committed, so nobody could train it again:\n"
+            f"    {listed}\n"
+            "  Commit it, or store the changes with the submission: --with-patch."
+        )
+    return new_files
+
+
+def _patched(origin: Origin, aside: Path, new_files: Sequence[str]) -> str:
+    """Store what is not committed, and apply it; returns its SHA-256, or nothing for none."""
+    assert origin.tree is not None  # noqa: S101 - `find` has seen to it
+    patch = aside / PATCH_FILE
+    origin.tree.write_patch(patch, new_files)
+    content = patch.read_bytes()
+    if not content:
+        patch.unlink()
+        return ""
+    repository.apply(patch, aside / PROJECT)
+    return hashlib.sha256(content).hexdigest()
+
+
+def _session(request: Request, origin: Origin, checkout: Path) -> Session:
+    """Read the config as it is at the commit, and everything else that may be wrong."""
+    project = (checkout / origin.url.subfolder).resolve()
+    place = f"{origin.url.shown}@{origin.commit[:12]}"
+    if not project.is_dir() or not project.is_relative_to(checkout.resolve()):
+        raise UsageError(f"{place}: there is no folder {origin.url.subfolder!r}.")
+    try:
+        session = open_session(
+            request.run_name,
+            project_root=str(project),
+            # It may lie where the repository does, which is found out from the config.
+            data_dir=str(project),
+            settings=request.settings,
+        )
+    except (UsageError, DefinitionError) as error:
+        raise type(error)(str(error).replace(str(checkout.resolve()), place)) from None
+    workers = api.workers(request.num_workers, request.num_spare_workers, request.ray_address)
+    session.job(num_epochs=request.epochs, workers=workers)
+    return session
+
+
+def _data(request: Request, session: Session, origin: Origin) -> str:
+    """Return the folder of the data; nothing if it is part of the commit.
+
+    A relative path of the config is the project's: where it was not committed, of the project that
+    somebody works in.
+
+    Raises:
+        UsageError: Nobody says where it is.
+        DataError: It is not there.
+    """
+    named = session.config.get("data_dir")
+    if request.data_dir is not None:
+        where, folder = "--data_dir", Path(request.data_dir).expanduser().resolve()
+    elif named is None:
+        raise UsageError(
+            "Nobody says where the data is: give --data_dir, or data_dir in "
+            f"{RUNS}/{session.name}/{session.config_file.name}."
+        )
+    else:
+        where = f"{RUNS}/{session.name}/{session.config_file.name}: data_dir"
+        path = Path(str(named)).expanduser()
+        tree = origin.tree
+        folder = path if tree is None else (tree.project / path).resolve()
+        if not path.is_absolute() and (session.project / path).is_dir():
+            # A folder of which only a README was committed is not the data.
+            is_more_here = tree is not None and folder.is_dir() and tree.has_others(folder)
+            if not is_more_here:
+                return ""
+        if not folder.is_absolute():
+            raise DataError(
+                f"{where} is {path}, which {origin.url.shown} does not have at "
+                f"{origin.commit[:12]}. Say where it is: --data_dir."
+            )
+    if not folder.is_dir():
+        raise DataError(f"{where}: there is no folder {folder}.")
+    return str(folder)
+
+
+def _ignore_bytecode(checkout: Path) -> None:
+    """Let git ignore what Python writes: `-dirty` is to mean that the code is another."""
+    file = checkout / ".git" / "info" / "exclude"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("__pycache__/\n", encoding="utf-8")
+
+
+def _ref(commit: str) -> str:
+    if not commit or commit.startswith("-") or not commit.isprintable() or " " in commit:
+        raise UsageError(f"--commit={commit}: this cannot be a branch, tag or commit.")
+    return commit
