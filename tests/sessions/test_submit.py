@@ -606,7 +606,8 @@ def test_commits_see_neither_each_others_modules_nor_what_lies_about(
 
 
 @pytest.mark.slow
-def test_the_example_trains_when_it_is_submitted(repo, queue) -> None:
+def test_the_example_trains_when_it_is_submitted(repo, queue, monkeypatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     subprocess.run([sys.executable, "make_data.py"], cwd=repo, check=True)
     given = ("submit", "--run_name=baseline", "--follow", "--epochs=3")
 
@@ -619,6 +620,8 @@ def test_the_example_trains_when_it_is_submitted(repo, queue) -> None:
     assert one.state in {State.EXPORTED, State.EVALUATED}
     folder = one.session_folder(queue.folder(one.id))
     assert (folder / "exported/savedmodel").is_dir()
+    # All sessions of a home are tracked in one place.
+    assert (queue.home / "mlflow.db").is_file()
     status = json.loads((folder / "session.json").read_text())
     # The commit, not `-dirty`.
     assert status["commit"] == one.commit

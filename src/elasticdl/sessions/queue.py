@@ -1,7 +1,7 @@
 """Submitted sessions on disk: one folder each, which is all there is of it.
 
     HOME/
-      .queue.lock  .runner.lock  runner.log
+      .queue.lock  .runner.lock  runner.log  mlflow.db
       ID/submission.json     what was asked for, and how far it is (`submission.py`)
       ID/patch.diff          changes on top of the commit, if there were any
       ID/session.log         what its process printed, of all starts

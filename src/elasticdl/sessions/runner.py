@@ -26,6 +26,7 @@ from elasticdl.errors import OutputBusyError, OutputError
 from elasticdl.sessions.queue import Queue
 from elasticdl.sessions.state import State
 from elasticdl.sessions.submission import PROJECT, Submission
+from elasticdl.tracking.address import DATABASE_FILE
 
 Command = Callable[[Submission, Path], Sequence[str]]
 
@@ -174,7 +175,7 @@ class _Runner:
                 child = subprocess.Popen(  # noqa: S603 - our own program; arguments are a list
                     self._command(started, folder),
                     cwd=folder / PROJECT,
-                    env=_environment(started),
+                    env=_environment(queue, started),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -193,11 +194,14 @@ class _Runner:
         _say(f"{started.id}: started, process {child.pid}")
 
 
-def _environment(submission: Submission) -> dict[str, str]:
+def _environment(queue: Queue, submission: Submission) -> dict[str, str]:
     """Return this process' variables, without a way to the modules that lie about in the repo."""
     path = _python_path(submission.repo.removeprefix("file://"))
     # Who follows the log sees what is printed when it is printed.
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    variables = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    # Each in its own checkout, sessions could not be compared.
+    variables.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{queue.home / DATABASE_FILE}")
+    return variables
 
 
 def _python_path(but: str | None) -> str:
