@@ -18,10 +18,13 @@ from rich.table import Table
 from elasticdl import api
 from elasticdl.cli import session_queue
 from elasticdl.cli.options import print_metrics, reporter_for
+from elasticdl.errors import DefinitionError
 from elasticdl.job import Workers
 from elasticdl.sessions import project
+from elasticdl.sessions.checks.finding import Severity
 
 if TYPE_CHECKING:
+    from elasticdl.sessions.checks.finding import Group, Report
     from elasticdl.sessions.state import Status
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -40,6 +43,11 @@ _COLOURS = {
     "killed": "yellow",
     "exported": "green",
     "evaluated": "green",
+}
+_MARKS = {
+    Severity.ERROR: ("✗", "red"),
+    Severity.WARNING: ("!", "yellow"),
+    Severity.INFO: ("✓", "green"),
 }
 
 
@@ -187,6 +195,47 @@ def run(
     print_metrics(status.metrics or {})
 
 
+@session.command("check")
+@_of_a_session
+@click.option("--json", "as_json", is_flag=True, help="Print everything found, as JSON.")
+@click.pass_context
+def check(
+    ctx: click.Context,
+    *,
+    run_name: str,
+    project_root: str,
+    data_dir: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Find out within seconds what would go wrong with a session.
+
+    Looks at the config, the code, a few batches of each split, one step of the model, a checkpoint
+    and the evaluation functions. Nothing is written into the project. Ends with 0 if there is no
+    error, and with 3 if there is one.
+
+    \b
+    Examples:
+      elasticdl session check --run_name=baseline --data_dir=datasets/mnist
+      elasticdl session check --run_name=baseline --json
+    """
+    from elasticdl.sessions.check import check as look  # noqa: PLC0415 - not for `--help`
+
+    report = look(
+        run_name,
+        project_root=project_root,
+        data_dir=data_dir,
+        settings=settings,
+        tell=None if as_json else _print_group,
+    )
+    if as_json:
+        click.echo(json.dumps(report.to_dict()))
+    else:
+        _print_findings(report)
+    if not report.ok:
+        ctx.exit(DefinitionError.exit_code)
+
+
 @session.command("status")
 @click.option("--run_name", required=True, metavar="NAME", help="Folder in runs/.")
 @_PROJECT
@@ -236,6 +285,30 @@ def list_(*, project_root: str, as_json: bool) -> None:
             _best(status),
         )
     Console().print(table)
+
+
+def _print_group(group: Group) -> None:
+    """Print what was looked at, as soon as it was."""
+    mark, colour = next(
+        (_MARKS[severity] for severity in Severity if group.of(severity)), ("✓", "green")
+    )
+    if group.skipped:
+        mark, colour = "-", "bright_black"
+    click.secho(f"  {mark} ", fg=colour, nl=False)
+    click.echo(f"{group.title:<21} {group.seconds:5.1f} s  {group.looked_at}".rstrip())
+
+
+def _print_findings(report: Report) -> None:
+    for severity in Severity:
+        for finding in report.of(severity):
+            click.secho(f"{severity}: ", fg=_MARKS[severity][1], bold=True, nl=False)
+            click.echo(str(finding))
+    errors, warnings = (len(report.of(s)) for s in (Severity.ERROR, Severity.WARNING))
+    result = "can be trained" if report.ok else "cannot be trained as it is"
+    click.echo(
+        f"Session {report.session} {result}: errors {errors}, warnings {warnings}; "
+        f"{report.seconds:.1f} s"
+    )
 
 
 def _facts(status: Status, folder: Path) -> list[tuple[str, str]]:

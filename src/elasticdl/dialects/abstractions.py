@@ -108,15 +108,16 @@ class Components:
 
     Args:
         reference: The model builder, with the other classes as overrides and the config as params.
+        config: Handed to the components instead of the reference's own.
 
     Raises:
         DefinitionError: A class or a method is missing, or the config lacks a key.
         UserCodeError: A constructor raised.
     """
 
-    def __init__(self, reference: Reference) -> None:
+    def __init__(self, reference: Reference, config: ConfigStruct | None = None) -> None:
         self.reading = Reading(NAME, TITLE, reference)
-        self.config = config_of(reference)
+        self.config = config_of(reference) if config is None else config
         self._symbols = {"model_builder_class": reference.symbol, **reference.overrides}
         for key in ("data_loader_class", "preprocessor_class"):
             if key not in self._symbols:
@@ -304,16 +305,7 @@ class Components:
                 f"{where}: {key} names {symbol.name}, which is {described(symbol.value)}, not a "
                 "class. Name the class: FILE.CLASS"
             )
-        missing = [
-            name
-            for name in _METHODS[key]
-            if not callable(getattr(symbol.value, name, None))
-            or getattr(getattr(symbol.value, name), "__isabstractmethod__", False)
-        ]
-        if key == "preprocessor_class" and _replaces_the_whole(symbol.value):
-            # Who replaces the whole needs no parts.
-            missing = []
-        missing += sorted(getattr(symbol.value, "__abstractmethods__", frozenset()) - {*missing})
+        missing = missing_methods(key, symbol)
         if missing:
             raise DefinitionError(
                 f"{symbol}: {symbol.name} has no {', no '.join(missing)}.\n"
@@ -342,7 +334,7 @@ def own_callbacks(model_builder: Any) -> Sequence[Any]:
     if not hasattr(model_builder, "get_callbacks"):
         return []
     callbacks = _call(model_builder, "get_callbacks") or []
-    return [each for each in callbacks if not _is_kept_by_us(each)]
+    return [each for each in callbacks if not is_kept_by_us(each)]
 
 
 def class_weight_of(model_builder: Any) -> Mapping[int, float] | None:
@@ -363,6 +355,25 @@ def class_weight_of(model_builder: Any) -> Mapping[int, float] | None:
             f"{type(model_builder).__name__}.get_class_weight() returned {found!r}; expected a "
             "weight for each class, such as {0: 1.0, 1: 2.5}, or None."
         ) from None
+
+
+def missing_methods(key: str, symbol: Symbol) -> list[str]:
+    """Return the methods of the contract that a class lacks.
+
+    Args:
+        key: Of the config, which says what kind of component it is.
+        symbol: The class.
+    """
+    missing = [
+        name
+        for name in _METHODS[key]
+        if not callable(getattr(symbol.value, name, None))
+        or getattr(getattr(symbol.value, name), "__isabstractmethod__", False)
+    ]
+    if key == "preprocessor_class" and _replaces_the_whole(symbol.value):
+        # Who replaces the whole needs no parts.
+        missing = []
+    return missing + sorted(getattr(symbol.value, "__abstractmethods__", frozenset()) - {*missing})
 
 
 def config_of(reference: Reference) -> ConfigStruct:
@@ -484,7 +495,8 @@ def _call(component: Any, method: str, *args: Any) -> Any:
         ) from error
 
 
-def _is_kept_by_us(callback: Any) -> bool:
+def is_kept_by_us(callback: Any) -> bool:
+    """Return whether a callback does what is done here anyway."""
     return any(
         kind.__name__ in _KEPT_BY_US and kind.__module__.partition(".")[0] == "keras"
         for kind in inspect.getmro(type(callback))

@@ -13,18 +13,20 @@ Reads the config and looks at the folders; imports no code of the user's.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from elasticdl.config import ConfigStruct, read_config
 from elasticdl.dialects.abstractions import COMPONENTS, NAME, OPTIONAL_KEYS
-from elasticdl.errors import DataError, DefinitionError, UsageError
+from elasticdl.errors import DataError, DefinitionError, ElasticDLError, UsageError
 from elasticdl.job import Job, ModelReference, Tracking, TrainingOptions, Workers
 
 RUNS = "runs"
 _CLASSES = ("data_loader_class", "preprocessor_class", "model_builder_class")
+_OPTIONAL_CLASSES = ("evaluator_class", "augmentor_class")
 _MODES = ("min", "max")
 _EPOCHS = "epochs"
 
@@ -135,14 +137,63 @@ def open_session(
         DefinitionError: The config lacks a key, or has a value that cannot be used.
         DataError: The data folder is not there.
     """
+    project, config = read_session(run_name, project_root=project_root, settings=settings)
+    for problem in problems(config, project, data_dir):
+        raise problem
+    return session_of(run_name, project, config, data_dir)
+
+
+def session_of(
+    run_name: str, project: Path, config: ConfigStruct, data_dir: str | None = None
+) -> Session:
+    """Return a session with a config that has no problems."""
+    data = _data_of(config, data_dir, project)
+    return Session(run_name, project, config, _config_file(project, run_name), data)
+
+
+def read_session(
+    run_name: str, *, project_root: str = ".", settings: Sequence[str] = ()
+) -> tuple[Path, ConfigStruct]:
+    """Return a session's project and what its config says; nothing of it is judged.
+
+    Raises:
+        UsageError: There is no such session, or a setting is wrong.
+        DefinitionError: The config is no YAML.
+    """
     project = Path(project_root).expanduser().resolve()
     file = _config_file(project, run_name)
     text = file.read_text(encoding="utf-8")
     config = read_config(text, str(file), optional=OPTIONAL_KEYS)
     for setting in settings:
         config = _with_setting(config, setting)
-    _check(config, project)
-    return Session(run_name, project, config, file, _data_of(config, data_dir, project))
+    return project, config
+
+
+def problems(
+    config: ConfigStruct, project: Path, data_dir: str | None = None
+) -> Iterator[ElasticDLError]:
+    """Yield what is missing in a config or cannot be, each with its line.
+
+    Args:
+        config: What `config.yaml` says.
+        project: The repository.
+        data_dir: Where the data is; None takes `data_dir` of the config.
+    """
+    rules: list[Callable[[], object]] = [
+        *(partial(_check_class, config, key) for key in _CLASSES),
+        *(partial(_check_class, config, key) for key in _OPTIONAL_CLASSES if config.get(key)),
+        *(partial(_check_count, config, key) for key in (_EPOCHS, "batch_size")),
+        partial(_check_export, config),
+        partial(_check_seed, config),
+        partial(_check_source, config, project),
+        *(partial(_check_value, config, key, value) for key, value in config.flat().items()),
+        partial(_data_of, config, data_dir, project),
+    ]
+    for rule in rules:
+        try:
+            rule()
+        except ElasticDLError as error:
+            yield error
 
 
 def folder_of(project_root: str, run_name: str) -> Path:
@@ -216,40 +267,8 @@ def _with_setting(config: ConfigStruct, setting: str) -> ConfigStruct:
     return config.with_values(**values)
 
 
-def _check(config: ConfigStruct, project: Path) -> None:
-    """Find what is missing or cannot be, with its line.
-
-    Raises:
-        DefinitionError: Something is.
-    """
-    for key in _CLASSES:
-        _check_dotted(config, key, getattr(config, key))
-    for key in ("evaluator_class", "augmentor_class"):
-        if config.get(key):
-            _check_dotted(config, key, config.get(key))
-    for key in (_EPOCHS, "batch_size"):
-        _check_count(config, key)
-    _check_export(config)
-    seed = config.get("seed")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise DefinitionError(f"{config.where('seed')}: seed is {seed!r}; expected a whole number.")
-    source = project / str(config.src_code_path)
-    if not source.is_dir() or not source.resolve().is_relative_to(project):
-        raise DefinitionError(
-            f"{config.where('src_code_path')}: src_code_path is {config.src_code_path!r}; expected "
-            f"a folder within {project}."
-        )
-    for key, value in config.flat().items():
-        try:
-            json.dumps(value)
-        except TypeError:
-            raise DefinitionError(
-                f"{config.where(key)}: {key} is a {type(value).__name__}, {value}. Expected a "
-                f'number, a text, true or false, or a list of them: write "{value}" with quotes.'
-            ) from None
-
-
-def _check_dotted(config: ConfigStruct, key: str, value: Any) -> None:
+def _check_class(config: ConfigStruct, key: str) -> None:
+    value = getattr(config, key)
     parts = value.split(".") if isinstance(value, str) else []
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):  # noqa: PLR2004 - file and class
         meant = ""
@@ -259,6 +278,31 @@ def _check_dotted(config: ConfigStruct, key: str, value: Any) -> None:
             f"{config.where(key)}: {key} is {value!r}; expected the name of a class with its file, "
             f"such as models.ModelBuilder.{meant}"
         )
+
+
+def _check_seed(config: ConfigStruct) -> None:
+    seed = config.get("seed")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise DefinitionError(f"{config.where('seed')}: seed is {seed!r}; expected a whole number.")
+
+
+def _check_source(config: ConfigStruct, project: Path) -> None:
+    source = project / str(config.src_code_path)
+    if not source.is_dir() or not source.resolve().is_relative_to(project):
+        raise DefinitionError(
+            f"{config.where('src_code_path')}: src_code_path is {config.src_code_path!r}; expected "
+            f"a folder within {project}."
+        )
+
+
+def _check_value(config: ConfigStruct, key: str, value: Any) -> None:
+    try:
+        json.dumps(value)
+    except TypeError:
+        raise DefinitionError(
+            f"{config.where(key)}: {key} is a {type(value).__name__}, {value}. Expected a "
+            f'number, a text, true or false, or a list of them: write "{value}" with quotes.'
+        ) from None
 
 
 def _check_count(config: ConfigStruct, key: str) -> None:

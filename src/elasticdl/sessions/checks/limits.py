@@ -1,0 +1,86 @@
+"""What a look must not do: wait for ever, leave traces, or talk."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import NoReturn
+
+PATIENCE_S = 20.0
+"""A generator that is still silent then may be an endless loop."""
+
+
+class TooLongError(BaseException):
+    """Nothing came for too long; no `except Exception` of the user's stops it."""
+
+
+@contextlib.contextmanager
+def within(seconds: float | None = None) -> Iterator[None]:
+    """Interrupt Python code that takes longer; None is `PATIENCE_S`.
+
+    An endless loop in a generator is interrupted; a single call into C is not before it returns.
+    Only the main thread can be interrupted: elsewhere nothing happens.
+
+    Raises:
+        TooLongError: It took longer.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    started = time.monotonic()
+    handler = signal.signal(signal.SIGALRM, _too_long)
+    patience = PATIENCE_S if seconds is None else seconds
+    before, interval = signal.setitimer(signal.ITIMER_REAL, patience)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if before:
+            # Somebody else's alarm goes on, a test's for example.
+            left = max(before - (time.monotonic() - started), 1e-3)
+            signal.setitimer(signal.ITIMER_REAL, left, interval)
+
+
+def _too_long(signum: int, frame: FrameType | None) -> NoReturn:
+    del signum, frame
+    raise TooLongError
+
+
+@contextlib.contextmanager
+def leaving_no_trace() -> Iterator[None]:
+    """Let Python write no `__pycache__` into the project, and git no index."""
+    bytecode, locks = sys.dont_write_bytecode, os.environ.get("GIT_OPTIONAL_LOCKS")
+    sys.dont_write_bytecode = True
+    os.environ["GIT_OPTIONAL_LOCKS"] = "0"
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = bytecode
+        if locks is None:
+            del os.environ["GIT_OPTIONAL_LOCKS"]
+        else:
+            os.environ["GIT_OPTIONAL_LOCKS"] = locks
+
+
+@contextlib.contextmanager
+def heard() -> Iterator[list[str]]:
+    """Collect what our own logger says, instead of printing it."""
+    said: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("elasticdl")
+    propagated, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield said
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagated

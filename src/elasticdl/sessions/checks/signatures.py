@@ -1,0 +1,85 @@
+"""Methods of components as they will be called: all there, and with as many arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from elasticdl.dialects.abstractions import missing_methods
+from elasticdl.dialects.reference import place_of
+from elasticdl.sessions.checks.finding import Finding, error
+
+if TYPE_CHECKING:
+    from elasticdl.dialects.reference import Symbol
+
+CALLED_WITH: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "data_loader_class": {
+        "create_training_generator": (),
+        "create_validation_generator": (),
+        "create_test_generator": (),
+        "get_validation_index": (),
+    },
+    "preprocessor_class": {
+        "image_preprocess": ("image",),
+        "label_preprocess": ("label",),
+        "add_image_preprocess": ("generator",),
+        "add_label_preprocess": ("generator",),
+        "add_weight_preprocess": ("generator",),
+        "batchify": ("generator", "n_data_points"),
+        "add_preprocess": ("generator", "n_data_points"),
+    },
+    "augmentor_class": {
+        "add_augmentation": ("generator",),
+        "add_validation_augmentation": ("generator",),
+    },
+    "model_builder_class": {
+        "get_compiled_model": (),
+        "get_callbacks": (),
+        "get_class_weight": (),
+    },
+    "evaluator_class": {"get_eval_funcs": ()},
+}
+"""Key of the config -> method -> what it is called with."""
+
+
+def look(key: str, symbol: Symbol, where: str) -> Iterator[Finding]:
+    """Yield what is wrong with the methods of a component.
+
+    Args:
+        key: Of the config.
+        symbol: The class it names.
+        where: The line of the config.
+    """
+    if not inspect.isclass(symbol.value):
+        # Making the components says so.
+        return
+    for name in missing_methods(key, symbol):
+        yield error(
+            f"{symbol.short_name} has no method {name}(); it is the {key} of {where}.",
+            symbol,
+            f"Add it:  def {name}(self{''.join(f', {a}' for a in _arguments(key, name))})",
+        )
+    for name, arguments in CALLED_WITH[key].items():
+        method = inspect.getattr_static(symbol.value, name, None)
+        function = getattr(symbol.value, name, None)
+        if method is None or not callable(function):
+            continue
+        own = () if isinstance(method, (staticmethod, classmethod)) else ("self",)
+        try:
+            inspect.signature(function).bind(*own, *arguments)
+        except TypeError as problem:
+            place = place_of(function)
+            yield error(
+                f"{symbol.short_name}.{name}{inspect.signature(function)} cannot be called as "
+                f"{name}({', '.join(arguments)}): {problem}.",
+                symbol if place is None else f"{place[0]}:{place[1]}",
+                f"Let it take ({', '.join((*own, *arguments))}).",
+            )
+        except ValueError:
+            # Made in C: Python cannot tell.
+            continue
+
+
+def _arguments(key: str, name: str) -> tuple[str, ...]:
+    return CALLED_WITH[key].get(name, ("config",) if name == "_load_params" else ())
