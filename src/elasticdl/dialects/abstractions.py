@@ -29,6 +29,7 @@ from elasticdl.definition import BatchesInput, Epochs, Mode, ModelDefinition
 from elasticdl.dialects import pipelines
 from elasticdl.dialects.params import described, signature_of
 from elasticdl.dialects.reading import Reading, call
+from elasticdl.dialects.reference import place_of
 from elasticdl.errors import DefinitionError, UserCodeError, users_traceback
 
 if TYPE_CHECKING:
@@ -351,9 +352,10 @@ def class_weight_of(model_builder: Any) -> Mapping[int, float] | None:
     try:
         return {int(label): float(weight) for label, weight in found.items()}
     except (AttributeError, TypeError, ValueError):
+        file, line = place_of(model_builder.get_class_weight) or ("the model builder", 0)
         raise DefinitionError(
-            f"{type(model_builder).__name__}.get_class_weight() returned {found!r}; expected a "
-            "weight for each class, such as {0: 1.0, 1: 2.5}, or None."
+            f"{file}:{line}: get_class_weight() returned {found!r}; expected a weight for each "
+            "class, such as {0: 1.0, 1: 2.5}, or None."
         ) from None
 
 
