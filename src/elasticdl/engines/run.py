@@ -164,7 +164,7 @@ def train(
                 for damaged in restored.damaged if restored else ():
                     reporter.note(f"Passed over: {damaged}")
                 checkpoint = restored.checkpoint if restored else None
-                if checkpoint is not None and _is_finished(job, checkpoint) and _has_model(folder):
+                if checkpoint is not None and _is_done(job, checkpoint, store, folder):
                     reporter.note(f"{folder.uri} is trained already: {checkpoint.step:,} steps.")
                     follow_finished_job(events, job, folder, claim.generation, checkpoint.step)
                     return Outcome(
@@ -229,22 +229,26 @@ def _best_of(run: Run, trained: Trained) -> Trained:
     return Trained(trained.trainer, dict(best.metadata["metrics"]))
 
 
-def _is_finished(job: Job, checkpoint: Checkpoint) -> bool:
+def _is_done(
+    job: Job, checkpoint: Checkpoint, store: CheckpointStore, folder: OutputFolder
+) -> bool:
+    """Whether the training is at its end, and its model is there."""
     place = Place.from_json(checkpoint.metadata["place"])
     limit = job.training.max_steps
-    return (
+    finished = (
         place.stopped
         or place.ledger.epoch >= job.training.num_epochs
         or bool(limit and checkpoint.step >= limit)
     )
-
-
-def _has_model(folder: OutputFolder) -> bool:
+    if not finished:
+        return False
+    # A job that is trained further has a model before, of an earlier end.
+    best = store.best_step() if job.training.restore_best_weights else None
     try:
-        load_trained_model(folder.uri)
+        step = load_trained_model(folder.uri).description.step
     except OutputError:
         return False
-    return True
+    return step == (checkpoint.step if best is None else best)
 
 
 def _save_model(run: Run, trained: Trained) -> None:
