@@ -323,3 +323,25 @@ def test_the_export_predicts_what_the_trainer_predicts(keras, tmp_path):
     np.testing.assert_allclose(served.serve(batch.features), expected, rtol=1e-5)
     loaded = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(loaded.predict(batch.features, verbose=0), expected, rtol=1e-5)
+
+
+def test_a_model_keras_cannot_save_is_exported_all_the_same(keras, tmp_path, caplog):
+    import tensorflow as tf
+
+    from elasticdl.training.keras.export import export
+
+    class Calling(keras.layers.Layer):
+        def __init__(self, function):
+            super().__init__()
+            self.function = function
+
+        def call(self, x):
+            return self.function(x)
+
+    model = keras.Sequential([keras.Input((2,)), Calling(lambda x: x + 1)])
+
+    assert export(model, tmp_path) == ["saved_model"]
+    assert [path.name for path in tmp_path.iterdir()] == ["saved_model"]
+    assert "cannot be saved as model.keras" in caplog.text
+    served = tf.saved_model.load(str(tmp_path / "saved_model"))
+    assert served.serve(np.float32([[1, 2]])).numpy().tolist() == [[2, 3]]
