@@ -58,7 +58,10 @@ def export(trained: TrainedSession) -> dict[str, Any]:
     """
     session, description = trained.session, trained.model.description
     there = exported(session)
+    store = CheckpointStore(OutputFolder(str(session.output)))
     if there is not None and there["params_sha256"] == description.params_sha256:
+        # Whoever published it may have died before they were deleted.
+        store.keep_newest()
         return there
     if "saved_model" not in description.exports:
         raise TrainingError(
@@ -81,7 +84,7 @@ def export(trained: TrainedSession) -> dict[str, Any]:
             "config": session.config.to_dict(),
         }
         (staged / _MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-    CheckpointStore(OutputFolder(str(session.output))).keep_newest()
+    store.keep_newest()
     return manifest
 
 
@@ -94,7 +97,7 @@ def _verified(trained: TrainedSession, staged: Path) -> dict[str, float]:
         TrainingError: The SavedModel cannot be loaded, or says something else.
     """
     outputs = trained.trainer.predict(trained.example.features)
-    scale = max(1.0, *(float(np.abs(array).max(initial=0.0)) for array in leaves(outputs)))
+    scale = max(1.0, *map(_largest, leaves(outputs)))
     models = [staged / shown for shown in _NAMES.values() if (staged / shown).exists()]
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder) / "probe.npz"
@@ -109,10 +112,10 @@ def _verified(trained: TrainedSession, staged: Path) -> dict[str, float]:
                 check=True,
             )
         except (subprocess.SubprocessError, OSError) as error:
-            said = getattr(error, "stderr", None) or str(error)
+            said = str(getattr(error, "stderr", None) or "").strip() or str(error)
             raise TrainingError(
                 f"{trained.session.name}: the exported model could not be tried in a new process: "
-                f"{said.strip().splitlines()[-1]}"
+                f"{said.splitlines()[-1]}"
             ) from error
     differences = {}
     for line in done.stdout.splitlines():
@@ -133,3 +136,8 @@ def _verified(trained: TrainedSession, staged: Path) -> dict[str, float]:
     if not differences:
         raise OutputError(f"{staged}: nothing was exported.")
     return differences
+
+
+def _largest(array: Any) -> float:
+    # An infinite one would let anything pass.
+    return float(np.abs(array[np.isfinite(array)]).max(initial=0.0))

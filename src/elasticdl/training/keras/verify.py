@@ -31,10 +31,11 @@ def write_probe(file: Path, features: Arrays, outputs: Arrays) -> None:
         outputs: The model's, in whichever nesting.
     """
     arrays = {f"x{i}": _served(array) for i, array in enumerate(leaves(features))}
-    arrays |= {f"y{i}": np.asarray(array) for i, array in enumerate(leaves(outputs))}
+    named = _named(outputs)
+    arrays |= {f"y{i}": np.asarray(array) for i, array in enumerate(named.values())}
     names = list(features) if isinstance(features, Mapping) else None
     several = isinstance(features, (list, tuple))
-    structure = json.dumps({"names": names, "several": several})
+    structure = json.dumps({"names": names, "several": several, "outputs": list(named)})
     np.savez(file, allow_pickle=False, **arrays, **{_STRUCTURE: np.array(structure)})
 
 
@@ -44,26 +45,69 @@ def _served(array: Any) -> Any:
     return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
-def _read_probe(file: Path) -> tuple[Arrays, list[Any]]:
+def _named(tree: Any, name: str = "") -> dict[str, Any]:
+    """Return the arrays of a nesting by where they are in it: a SavedModel sorts dicts anew."""
+    if isinstance(tree, Mapping):
+        parts = list(tree.items())
+    elif isinstance(tree, (list, tuple)):
+        parts = list(enumerate(tree))
+    else:
+        return {name: tree}
+    return {at: leaf for key, part in parts for at, leaf in _named(part, f"{name}/{key}").items()}
+
+
+def _read_probe(file: Path) -> tuple[Arrays, dict[str, Any]]:
     with np.load(file, allow_pickle=False) as found:
         structure = json.loads(str(found[_STRUCTURE]))
         inputs = [found[f"x{i}"] for i in range(sum(name[0] == "x" for name in found))]
-        outputs = [found[f"y{i}"] for i in range(sum(name[0] == "y" for name in found))]
+        outputs = {name: found[f"y{i}"] for i, name in enumerate(structure["outputs"])}
     if structure["names"] is not None:
         return dict(zip(structure["names"], inputs, strict=True)), outputs
     return inputs if structure["several"] else inputs[0], outputs
 
 
-def _outputs_of(model: Path, features: Arrays) -> list[Any]:
+def _outputs_of(model: Path, features: Arrays) -> Any:
     if model.is_dir():
         import tensorflow as tf  # noqa: PLC0415 - each kind by what reads it
 
         # Its functions do not keep its variables.
         loaded = tf.saved_model.load(str(model))
-        return leaves(loaded.serve(features))
+        ((asked, *_), _) = loaded.serve.concrete_functions[0].structured_input_signature
+        return loaded.serve(_arranged(features, asked))
     import keras  # noqa: PLC0415 - as above
 
-    return leaves(keras.saving.load_model(model, compile=False)(features, training=False))
+    return keras.saving.load_model(model, compile=False)(features, training=False)
+
+
+def _arranged(features: Arrays, asked: Any) -> Arrays:
+    """Return features as a SavedModel asks for them, where Keras takes them in another way."""
+    if not isinstance(asked, (list, tuple)) or isinstance(features, (list, tuple)):
+        return features
+    if isinstance(features, Mapping):
+        return [features[spec.name] for spec in asked]
+    return [features]
+
+
+def _difference(outputs: Any, expected: Mapping[str, Any]) -> float:
+    """Return the largest difference; infinite where only one of the two is a number.
+
+    Raises:
+        ValueError: There are other outputs, or one has another shape.
+    """
+    found = _named(outputs)
+    if found.keys() != expected.keys():
+        raise ValueError(f"it has the outputs {list(found)}, not {list(expected)}")
+    return max(_distance(np.asarray(found[name]), expected[name]) for name in expected)
+
+
+def _distance(one: Any, other: Any) -> float:
+    if one.shape != other.shape:
+        raise ValueError(f"an output has the shape {one.shape}, not {other.shape}")
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(one - other)
+    return float(np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart)).max(initial=0.0))
 
 
 def main(arguments: list[str]) -> None:
@@ -72,11 +116,7 @@ def main(arguments: list[str]) -> None:
     for name in arguments[1:]:
         answer: dict[str, Any] = {"model": name}
         try:
-            outputs = [np.asarray(array) for array in _outputs_of(Path(name), features)]
-            answer["difference"] = max(
-                float(np.abs(one.astype(np.float64) - other).max()) if one.size else 0.0
-                for one, other in zip(outputs, expected, strict=True)
-            )
+            answer["difference"] = _difference(_outputs_of(Path(name), features), expected)
         except Exception as error:  # noqa: BLE001 - whatever it is, the model cannot be used so
             answer["error"] = f"{type(error).__name__}: {error}"
         sys.stdout.write(json.dumps(answer) + "\n")
