@@ -122,3 +122,11 @@ def test_what_is_no_config_is_said_with_its_line(text, said):
         read_config(text, "c.yaml")
 
     assert str(raised.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"), [("a: 1\nflat: 2", "f:2: flat"), ("a:\n  get: 2", "f:2: a.get")]
+)
+def test_a_key_that_is_called_as_a_method_is_refused_with_its_line(text, where):
+    with pytest.raises(DefinitionError, match=f"^{where} cannot be asked for"):
+        read_config(text, "f")

@@ -30,6 +30,9 @@ class ConfigStruct:
         lines: Key path, dots between -> line of the file.
         section: The key path of this one; empty for the whole file.
         optional: Keys that are None where the file does not have them.
+
+    Raises:
+        DefinitionError: A key is called as a method of a config is.
     """
 
     # `vars(config)` is the values and nothing else.
@@ -49,6 +52,11 @@ class ConfigStruct:
         object.__setattr__(self, "_section", section)
         object.__setattr__(self, "_optional", frozenset(optional))
         for key, value in (values or {}).items():
+            if key in _METHODS:
+                raise DefinitionError(
+                    f"{self.where(key)}: {self._path(key)} cannot be asked for, because a config "
+                    f"has a method {key}() of its own. Call the key something else."
+                )
             self.__dict__[key] = (
                 ConfigStruct(value, file=file, lines=lines, section=self._path(key))
                 if isinstance(value, Mapping)
@@ -129,6 +137,9 @@ class ConfigStruct:
         else:
             meant = "It is empty. Add it."
         return f"{self.where()}: {place} has no key {name!r}. {meant}"
+
+
+_METHODS = frozenset(name for name in vars(ConfigStruct) if not name.startswith("_"))
 
 
 def _made_again(

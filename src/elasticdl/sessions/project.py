@@ -257,7 +257,8 @@ def _with_setting(config: ConfigStruct, setting: str) -> ConfigStruct:
         if not isinstance(at, ConfigStruct):
             raise UsageError(f"--set {setting}: {part} is the value {at!r}, not a section.")
         section = section[part]
-    if path[-1] not in section and path[-1] not in OPTIONAL_KEYS:
+    # Those of a section are all in the file.
+    if path[-1] not in section and (len(path) > 1 or path[-1] not in OPTIONAL_KEYS):
         # Says which keys there are, and where.
         getattr(at, path[-1])
     if isinstance(section.get(path[-1]), Mapping):
