@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.artifacts.folder import OutputFolder
-from elasticdl.data.batch import map_arrays, stack
+from elasticdl.data.batch import leaves, map_arrays, stack
 from elasticdl.dialects.params import described
 from elasticdl.engines.randomness import Stream
 from elasticdl.errors import DataError, DefinitionError
@@ -156,7 +156,7 @@ def _batches(
     Raises:
         DataError: There are fewer than were said to be.
     """
-    examples = Stream(_SEED).drawn(lambda: _examples(split))
+    examples = Stream(_SEED).drawn(lambda: _examples(split, name))
     number = 0
     while some := list(itertools.islice(examples, min(_BATCH, split.num_examples - number))):
         first, number = number, number + len(some)
@@ -184,20 +184,24 @@ def _batches(
         )
 
 
-def _examples(split: Split) -> Iterator[tuple[Any, Any, Any]]:
+def _examples(split: Split, name: str) -> Iterator[tuple[Any, Any, Any]]:
     """Yield a split's examples one by one, also where the user's code makes batches."""
     for element in split.preprocessed():
-        if not isinstance(element, (tuple, list)) or len(element) != _PARTS:
+        parts = tuple(element) if isinstance(element, (tuple, list)) else ()
+        if name == "validation" and len(parts) == _PARTS - 1:
+            # As in training, examples without a weight count once each.
+            parts = (*parts, None)
+        if len(parts) != _PARTS:
             raise DefinitionError(
                 f"{split.name} yields {described(element)} after preprocessing; expected tuples of "
                 "three: x, y, and the sample weight (validation) or the id (test)."
             )
-        x, y, third = element
+        x, y, third = parts
         if not split.batched:
             yield x, y, third
             continue
-        for row in range(len(third)):
-            yield _row(x, row), _row(y, row), third[row]
+        for row in range(len(leaves(x)[0])):
+            yield _row(x, row), _row(y, row), None if third is None else third[row]
 
 
 def _row(tree: Any, row: int) -> Any:
@@ -229,6 +233,8 @@ def _id_of(third: Any, split: Split) -> Any:
 
 
 def _weights(thirds: Sequence[Any]) -> Any:
+    if any(third is None for third in thirds):
+        return None
     weights = np.asarray(thirds, dtype=np.float64)
     return weights if weights.ndim == 1 else None
 
