@@ -151,6 +151,7 @@ class _LiveBatches:
         self._weights = weights
         self._going: Iterator[Batch] | None = None
         self._first: Batch | None = None
+        self._is_first_taken = False
 
     def epochs(self) -> Epochs:
         """Return its epochs, one after the other."""
@@ -177,10 +178,14 @@ class _LiveBatches:
         if pipelines.kind_of(self._generator, self._name) != "iterable":
             return itertools.islice(self._anew(), first, self._num_batches)
         assert self._going is not None  # noqa: S101 - made with the first batch
-        # The first was looked at before; whoever only looks takes no other.
-        looked_at = [self._first] if epoch == 0 and self._first is not None else []
-        going = itertools.chain(looked_at, self._going)
-        return itertools.islice(going, first, self._num_batches)
+        again = self._first_again() if epoch == 0 and not self._is_first_taken else ()
+        return itertools.islice(itertools.chain(again, self._going), first, self._num_batches)
+
+    def _first_again(self) -> Iterator[Batch]:
+        assert self._first is not None  # noqa: S101 - as above
+        yield self._first
+        # Whoever only looks at it takes nothing.
+        self._is_first_taken = True
 
 
 def _origin_of(model_builder: Any) -> Origin:
