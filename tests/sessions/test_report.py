@@ -1,0 +1,315 @@
+"""Each example of a split is in its report once, under its own name."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from elasticdl.dialects.abstractions import Components
+from elasticdl.errors import DataError, DefinitionError
+from elasticdl.evaluation.report_tables import Report
+from elasticdl.sessions import report as reporting
+from elasticdl.sessions.project import open_session
+from elasticdl.zoo.reference import load
+
+IDS = "class L(Loader):\n    def get_validation_index(self): return {ids}"
+TEST = """
+class L(Loader):
+    def create_test_generator(self):
+        return {generator}, {number}
+"""
+OTHER_LOADER = {"data_loader_class": "parts.L"}
+
+
+class Asked:
+    """A model that says the sum of its input, and remembers how much it was asked at once."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def predict(self, features):
+        self.sizes.append(len(features))
+        return features.sum(axis=1)
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    monkeypatch.setattr(reporting, "_BATCH", 4)
+
+
+@pytest.fixture
+def report(project, notes, small_batches):
+    """Return what reports on a project, and gives what is said of it, the folder and the model."""
+
+    def report(more="", **lines):
+        session = open_session("first", project_root=project(more, **lines))
+        trained = SimpleNamespace(
+            session=session,
+            model=SimpleNamespace(description=SimpleNamespace(params_sha256="abc")),
+            components=Components(load(session.job().model)),
+            trainer=Asked(),
+        )
+        found = reporting.report(trained, notes)
+        return found["splits"], session.folder / "reports", trained.trainer
+
+    return report
+
+
+def ids_in(folder, name, rows_of):
+    return [row[""] for row in rows_of(folder / f"{name}.csv")]
+
+
+def test_each_example_is_there_once_whatever_the_size_of_batches(report, rows_of):
+    splits, folder, model = report()
+
+    assert splits["validation"]["num_examples"] == splits["test"]["num_examples"] == 10
+    assert ids_in(folder, "eval_report", rows_of) == [f"image_{i}.jpg" for i in range(10)]
+    assert ids_in(folder, "validation_report", rows_of) == [str(i) for i in range(10)]
+    assert model.sizes == [4, 4, 2, 4, 4, 2]
+
+
+def test_a_mean_is_over_examples_and_not_over_batches(report):
+    splits, _, _ = report()
+
+    # 0 + 1 + ... + 9, of ten; the batches' means would give 5.2.
+    assert splits["test"]["means"] == {"label": 4.5}
+
+
+def test_the_manifest_says_which_model_was_evaluated(report):
+    splits, folder, _ = report()
+
+    found = json.loads((folder / "reports.json").read_text())
+    assert found == {"params_sha256": "abc", "splits": splits}
+
+
+@pytest.mark.parametrize(
+    ("made", "called"),
+    [
+        ("f'image_{i}.jpg'", "image_7.jpg"),
+        ("f'image_{i}.jpg'.encode()", "image_7.jpg"),
+        ("np.str_(f'image_{i}.jpg')", "image_7.jpg"),
+        ("np.array(f'image_{i}.jpg', object)", "image_7.jpg"),
+        ("i", "7"),
+        ("np.int64(i)", "7"),
+        ("np.array(i)", "7"),
+    ],
+)
+def test_a_test_example_is_called_as_the_loader_calls_it(report, rows_of, made, called):
+    generator = f"((np.zeros((2, 2)), i, {made}) for i in range(10))"
+    _, folder, _ = report(TEST.format(generator=generator, number=10), **OTHER_LOADER)
+
+    assert ids_in(folder, "eval_report", rows_of)[7] == called
+
+
+@pytest.mark.parametrize("made", ["None", "np.zeros(2)", "{'id': 3}"])
+def test_what_is_no_id_is_refused(report, made):
+    generator = f"((np.zeros((2, 2)), i, {made}) for i in range(10))"
+
+    with pytest.raises(DefinitionError, match="create_test_generator.*expected its id, a text or"):
+        report(TEST.format(generator=generator, number=10), **OTHER_LOADER)
+
+
+@pytest.mark.parametrize(
+    ("ids", "called"),
+    [
+        ("[f'v{i}' for i in range(10)]", "v7"),
+        ("np.array([f'v{i}' for i in range(10)])", "v7"),
+        ("[f'v{i}'.encode() for i in range(10)]", "v7"),
+        ("range(100, 110)", "107"),
+        ("None", "7"),
+    ],
+)
+def test_a_validation_example_is_called_as_the_index_calls_it(report, rows_of, ids, called):
+    _, folder, _ = report(IDS.format(ids=ids), **OTHER_LOADER)
+
+    assert ids_in(folder, "validation_report", rows_of)[7] == called
+
+
+@pytest.mark.parametrize("number", [9, 11])
+def test_as_many_ids_as_examples_are_needed(report, tmp_path, number):
+    with pytest.raises(DataError, match=f"has {number} ids; .* says it has 10 examples"):
+        report(IDS.format(ids=f"range({number})"), **OTHER_LOADER)
+
+    assert not (tmp_path / "project" / "runs" / "first" / "reports" / "reports.json").exists()
+
+
+def test_a_split_that_ends_early_is_refused_and_reports_nothing(report, tmp_path):
+    with pytest.raises(DataError, match=r"parts.py:\d+: L.create_test_.* ended after 7 examples; "):
+        report(TEST.format(generator="iter(pictures('abcdefghij')[:7])", number=10), **OTHER_LOADER)
+
+    reports = tmp_path / "project" / "runs" / "first" / "reports"
+    assert not (reports / "test.parquet").exists()
+    assert not (reports / "reports.json").exists()
+
+
+def test_test_data_that_never_ends_is_read_as_far_as_was_said_and_noted(report, rows_of, notes):
+    splits, folder, _ = report(
+        TEST.format(generator="itertools.cycle(pictures('abcdefghij'))", number=10), **OTHER_LOADER
+    )
+
+    assert splits["test"]["num_examples"] == 10
+    assert ids_in(folder, "eval_report", rows_of) == list("abcdefghij")
+    (note,) = [note for note in notes.notes if "yields more than the 10 examples" in note]
+    assert "L.create_test_generator()" in note
+
+
+def test_validation_data_may_be_endless(report, notes):
+    splits, _, _ = report(
+        """
+        class L(Loader):
+            def create_validation_generator(self):
+                return itertools.cycle(pictures(np.ones(N))), N
+        """,
+        **OTHER_LOADER,
+    )
+
+    assert splits["validation"]["num_examples"] == 10
+    assert [note for note in notes.notes if "more than" in note] == []
+
+
+WHOLE = """
+class Whole:
+    def add_preprocess(self, gen, n):
+        def batches():
+            while part := list(itertools.islice(gen, 3)):
+                x, y, third = zip(*part)
+                yield np.stack(x).reshape(-1, 4).astype("float32"), np.stack(y), np.array(third)
+        return batches(), -(-n // 3)
+"""
+
+
+def test_the_users_own_batches_are_taken_apart(report, rows_of):
+    splits, folder, model = report(WHOLE, preprocessor_class="parts.Whole")
+
+    assert ids_in(folder, "eval_report", rows_of) == [f"image_{i}.jpg" for i in range(10)]
+    assert splits["validation"]["means"] == {"label": 4.5}
+    assert model.sizes == [4, 4, 2, 4, 4, 2]
+    table = Report(str(folder / "test.parquet"))
+    # The input is the same number four times.
+    assert table.rows([7])[0]["prediction"] == 28
+
+
+WEIGHTED = """
+class L(Loader):
+    def create_validation_generator(self):
+        return iter(pictures({weights})), N
+"""
+
+
+def weights_in(folder):
+    import pyarrow.parquet as pq
+
+    return pq.read_table(folder / "validation.parquet").to_pydict().get("weight")
+
+
+@pytest.mark.parametrize(
+    ("weights", "found"),
+    [
+        ("np.arange(N)", list(range(10))),
+        ("[np.float32(2)] * N", [2] * 10),
+        ("[None] * N", None),
+        ("[np.ones((2, 2))] * N", None),
+    ],
+)
+def test_weights_of_examples_stand_beside_them(report, weights, found):
+    _, folder, _ = report(WEIGHTED.format(weights=weights), **OTHER_LOADER)
+
+    assert weights_in(folder) == (found or [None] * 10)
+
+
+@pytest.mark.parametrize("third", ["", "None,"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_validation_examples_without_a_weight_are_reported_as_they_are_trained_on(
+    report, third, whole
+):
+    splits, folder, _ = report(
+        f"""
+        class L(Loader):
+            def create_validation_generator(self):
+                return ((np.ones(1), i, {third}) for i in range(10)), N
+        class P(Preprocessor):
+            def add_image_preprocess(self, gen):
+                return gen
+        class Whole:
+            def add_preprocess(self, gen, n):
+                examples = list(gen)
+                third = (examples[0][2],) if examples[0][2:] else ()
+                if third and third[0] is not None:
+                    third = ([example[2] for example in examples],)
+                x = np.ones((10, 1))
+                return [(x, np.arange(10), *third)], 1
+        """,
+        preprocessor_class="parts.Whole" if whole else "parts.P",
+        **OTHER_LOADER,
+    )
+
+    assert splits["validation"]["means"] == {"label": 4.5}
+    assert weights_in(folder) == [None] * 10
+
+
+def test_without_an_evaluator_there_are_predictions_only(report, rows_of):
+    splits, folder, _ = report(evaluator_class=None)
+
+    assert splits["test"]["means"] == {}
+    assert len(ids_in(folder, "eval_report", rows_of)) == 10
+
+
+def test_an_empty_test_split_is_an_empty_report(report):
+    splits, _, _ = report(TEST.format(generator="iter(())", number=0), **OTHER_LOADER)
+
+    assert splits["test"]["num_examples"] == 0
+
+
+def test_the_pictures_are_the_raw_inputs_of_the_examples_that_do_worst(
+    report, monkeypatch, project
+):
+    pictures = {}
+
+    def write_page(table, folder, *, name, picture_of, num_worst, **more):
+        worst = table.worst("label", num_worst)
+        pictures[name] = {row: picture_of(row, "") for row in (*worst, 0)}
+
+    monkeypatch.setattr(reporting, "write_page", write_page)
+    monkeypatch.setattr(reporting, "_NUM_PICTURES", 3)
+    evaluator = """
+    class E(EvaluatorBase):
+        def get_eval_funcs(self):
+            return {"label": lambda y_true, y_pred: float(y_true == 5) + 2 * float(y_true == 8)}
+    """
+    monkeypatch.setattr(Report, "is_worse_when_larger", lambda self, metric: True)
+
+    report(evaluator, evaluator_class="parts.E")
+
+    for found in pictures.values():
+        # Of the seven that are equally good the first comes first.
+        assert list(found) == [8, 5, 0]
+        assert [int(picture[0, 0]) for picture in found.values()] == [8, 5, 0]
+
+
+def test_a_picture_nobody_asked_for_is_not_there(report, monkeypatch):
+    asked = []
+
+    def write_page(table, folder, *, picture_of, **more):
+        asked.append(picture_of(9, ""))
+
+    monkeypatch.setattr(reporting, "write_page", write_page)
+    monkeypatch.setattr(reporting, "_NUM_PICTURES", 1)
+    monkeypatch.setattr(Report, "is_worse_when_larger", lambda self, metric: False)
+
+    report()
+
+    assert asked == [None, None]
+
+
+def test_looking_for_pictures_takes_no_longer_than_it_may(report, monkeypatch):
+    clock = iter(range(0, 10**6, 100))
+    monkeypatch.setattr(reporting, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    found = []
+
+    def write_page(table, folder, *, picture_of, **more):
+        found.append([picture_of(row, "") is not None for row in range(10)])
+
+    monkeypatch.setattr(reporting, "write_page", write_page)
+    report()
+
+    assert found == [[True] + [False] * 9] * 2

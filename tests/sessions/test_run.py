@@ -1,0 +1,264 @@
+"""A session trains, exports and reports once each, and goes on wherever it was left."""
+
+import importlib.util
+import json
+
+import pytest
+from tests.sessions.conftest import Notes, weight_of
+
+from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.engines import run as training_run
+from elasticdl.errors import DataError, TrainingError, UsageError
+from elasticdl.events import EpochFinished, JobFinished, JobStarted, read_events
+from elasticdl.sessions import export, report
+from elasticdl.sessions import run as sessions_run
+from elasticdl.sessions.project import open_session
+from elasticdl.sessions.run import status_of
+from elasticdl.sessions.state import State
+
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
+
+@pytest.fixture
+def run(project):
+    """Return what runs the session of a project, by default untracked; gives status and folder."""
+
+    def run(more="", *, lines=None, **options):
+        session = open_session("first", project_root=project(more, **(lines or {})))
+        options = {"tracked": False, "reporter": Notes(), **options}
+        return sessions_run.run(session, **options), session.folder
+
+    return run
+
+
+def fails_once(monkeypatch, module, name, error):
+    """Let a function raise, the next time it is called only."""
+    real = getattr(module, name)
+
+    def raising(*arguments, **options):
+        monkeypatch.setattr(module, name, real)
+        raise error
+
+    monkeypatch.setattr(module, name, raising)
+
+
+def events(folder, kind):
+    return [e for e in read_events(folder / "training" / "events.jsonl") if isinstance(e, kind)]
+
+
+def manifest(folder):
+    return json.loads((folder / "exported" / "export.json").read_text())
+
+
+def times(folder):
+    parts = [folder / "exported", folder / "reports"]
+    files = [file for part in parts for file in part.rglob("*") if file.is_file()]
+    assert files
+    return {file.name: file.stat().st_mtime_ns for file in files}
+
+
+# --- the order of things --------------------------------------------------------------------
+
+
+def test_a_session_that_was_evaluated_is_left_as_it_is(run):
+    first, folder = run()
+    before = times(folder)
+    second, _ = run()
+
+    assert (first.state, second.state) == (State.EVALUATED, State.EVALUATED)
+    assert (first.step, second.step, second.attempt) == (6, 6, 2)
+    assert first.metrics == second.metrics
+    assert first.metrics["val_loss"] == -6
+    assert first.metrics["validation_label"] == first.metrics["test_label"] == 4.5
+    assert times(folder) == before
+    assert len(events(folder, JobStarted)) == 1
+
+
+def test_a_session_that_gets_better_with_more_epochs_is_exported_again(run):
+    _, folder = run()
+    before = manifest(folder)
+    status, _ = run(num_epochs=3)
+
+    assert (before["step"], manifest(folder)["step"], status.step) == (6, 9, 9)
+    assert weight_of(folder / "training") == -9
+    assert [e.epoch for e in events(folder, EpochFinished)] == [0, 1, 2]
+
+
+def test_a_session_that_gets_no_better_is_trained_on_and_not_exported_again(run):
+    _, folder = run(lines={"mode": "max"})
+    before = times(folder)
+    status, _ = run(lines={"mode": "max"}, num_epochs=3)
+
+    assert status.state is State.EVALUATED
+    assert [e.epoch for e in events(folder, EpochFinished)] == [0, 1, 2]
+    assert times(folder) == before
+    assert manifest(folder)["step"] == 3
+
+
+def test_a_failure_is_in_the_status_and_the_same_command_goes_on(run, monkeypatch, tmp_path):
+    folder = tmp_path / "project" / "runs" / "first"
+    fails_once(monkeypatch, export, "export", TrainingError("It says something else."))
+    with pytest.raises(TrainingError):
+        run()
+    assert (status_of(folder).state, status_of(folder).error) == (
+        State.FAILED,
+        "It says something else.",
+    )
+    assert not (folder / "exported").exists()
+
+    fails_once(monkeypatch, report, "report", DataError("There are fewer."))
+    with pytest.raises(DataError):
+        run()
+    assert (status_of(folder).state, status_of(folder).error) == (State.FAILED, "There are fewer.")
+    assert manifest(folder)["step"] == 6
+
+    status, _ = run()
+    assert (status.state, status.error, status.attempt) == (State.EVALUATED, "", 3)
+    assert len(events(folder, JobStarted)) == 1
+
+
+def test_a_run_that_is_killed_after_its_export_only_reports_later(run, monkeypatch, tmp_path):
+    folder = tmp_path / "project" / "runs" / "first"
+    fails_once(monkeypatch, report, "report", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert status_of(folder).state is State.KILLED
+    exported = (folder / "exported" / "export.json").stat().st_mtime_ns
+
+    status, _ = run()
+
+    assert status.state is State.EVALUATED
+    assert (folder / "exported" / "export.json").stat().st_mtime_ns == exported
+    assert len(events(folder, JobStarted)) == 1
+
+
+def test_what_is_trained_further_is_not_taken_for_done_before_its_model_is_there(
+    run, monkeypatch, tmp_path
+):
+    folder = tmp_path / "project" / "runs" / "first"
+    run()
+    # Between the last checkpoint and the trained model.
+    fails_once(monkeypatch, training_run, "_save_model", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run(num_epochs=3)
+
+    status, _ = run(num_epochs=3)
+
+    assert (status.step, weight_of(folder / "training")) == (9, -9)
+    assert [e.step for e in events(folder, JobFinished)] == [6, 9]
+
+
+def test_a_run_that_was_killed_before_old_checkpoints_were_deleted_deletes_them_later(
+    run, monkeypatch, tmp_path
+):
+    store = CheckpointStore(
+        OutputFolder(tmp_path / "project" / "runs" / "first" / "training"), keep_max=9
+    )
+    fails_once(monkeypatch, CheckpointStore, "keep_newest", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run(checkpoint_steps=2)
+    assert len(store.steps()) > 1
+
+    run(checkpoint_steps=2)
+
+    assert store.steps() == [6]
+
+
+# --- which model is the best ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mode", "step"), [("min", 6), ("max", 3)])
+def test_the_best_of_negative_values_is_exported(run, mode, step):
+    status, folder = run(lines={"mode": mode})
+
+    assert (status.step, manifest(folder)["step"]) == (step, step)
+    assert status.metrics["val_loss"] == -step == weight_of(folder / "training")
+    assert CheckpointStore(OutputFolder(folder / "training")).steps() == sorted({step, 6})
+
+
+def test_what_is_no_number_is_never_the_best(run):
+    # After the first epoch it is NaN; after the second one 6, after the third one 9.
+    lines = {"model_metric": "late", "metric": "val_late", "epochs": 3}
+    status, _ = run(lines=lines)
+
+    assert (status.step, status.metrics["val_late"]) == (6, 6.0)
+
+
+def test_the_last_model_is_exported_where_nothing_is_ever_a_number(run):
+    notes = Notes()
+    status, _ = run(lines={"model_metric": "never", "metric": "val_never"}, reporter=notes)
+
+    assert (status.state, status.step) == (State.EVALUATED, 6)
+    assert (
+        "No checkpoint is the best by val_never: it was never a number. The last one is taken."
+        in notes.notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        ("val_valu", "did you mean 'val_value'? There is loss, value, val_loss, val_value."),
+        ("accuracy", "'accuracy', which is not measured. There is loss, value, val_loss"),
+    ],
+)
+def test_a_metric_that_is_not_measured_is_found_out_before_the_first_epoch(
+    run, tmp_path, metric, said
+):
+    with pytest.raises(UsageError) as caught:
+        run(lines={"model_metric": "value", "metric": metric})
+
+    assert said in str(caught.value)
+    folder = tmp_path / "project" / "runs" / "first"
+    assert (status_of(folder).state, status_of(folder).error) == (State.FAILED, str(caught.value))
+    assert not (folder / "training" / "checkpoints").exists()
+
+
+# --- where it is followed -------------------------------------------------------------------
+
+
+def test_an_mlflow_run_ends_as_its_session_does_and_goes_on_with_it(run, monkeypatch, tmp_path):
+    from mlflow.tracking import MlflowClient
+
+    database = tmp_path / "project" / "runs" / "mlflow.db"
+
+    def tracked():
+        client = MlflowClient(f"sqlite:///{database}")
+        experiment = client.get_experiment_by_name("project")
+        (found,) = client.search_runs([experiment.experiment_id])
+        losses = client.get_metric_history(found.info.run_id, "val_loss")
+        return found, [(point.step, point.value) for point in losses]
+
+    fails_once(monkeypatch, export, "export", TrainingError("It says something else."))
+    with pytest.raises(TrainingError):
+        run(tracked=True)
+    assert tracked()[0].info.status == "FAILED"
+
+    fails_once(monkeypatch, report, "report", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run(tracked=True)
+    assert tracked()[0].info.status == "KILLED"
+
+    run(tracked=True)
+    run(tracked=True)
+    found, losses = tracked()
+    assert found.info.status == "FINISHED"
+    assert losses == [(3, -3.0), (6, -6.0)]
+    assert found.data.metrics["validation_label"] == 4.5
+    assert (found.info.run_name, found.data.tags["session_type"]) == ("first", "training")
+
+
+def test_a_session_is_not_tracked_where_mlflow_is_not_installed(run, monkeypatch, tmp_path):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: None if name in {"mlflow", "tensorboard"} else find(name, *more),
+    )
+
+    status, _ = run(tracked=True)
+
+    assert status.state is State.EVALUATED
+    assert {path.name for path in (tmp_path / "project" / "runs").iterdir()} == {"first"}
