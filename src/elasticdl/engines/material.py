@@ -102,9 +102,10 @@ class Material:
             raise UsageError(
                 f"The best checkpoint is to be found by {wanted}, but there is no validation data."
             )
-        # Both modes measure the same; only the names differ.
         metrics = trainer.evaluation_metrics.results(trainer.evaluate(self.example()))
-        values = {**metrics, **{f"val_{name}": value for name, value in metrics.items()}}
+        values = {name: value for name, value in metrics.items() if self._trains_with(name)}
+        if self.validation is not None:
+            values |= {f"val_{name}": value for name, value in metrics.items()}
         if not isinstance(values.get(wanted), float):
             near = difflib.get_close_matches(wanted, values, n=1)
             measured = ", ".join(name for name, value in values.items() if isinstance(value, float))
@@ -114,6 +115,14 @@ class Material:
                 f"{f'; did you mean {near[0]!r}?' if near and wanted not in values else '.'} "
                 f"There is {measured}."
             )
+
+    def _trains_with(self, metric: str) -> bool:
+        """Whether a metric of the evaluation is measured in training as well."""
+        if self.definition.compiled or metric == "loss":
+            return True
+        functions = self.definition.create_metrics(Mode.TRAINING)
+        # What a function returns is known when it is called.
+        return functions.scalars is not None or metric in {each.name for each in functions.named}
 
     def create_accumulator(self, trainer: Trainer) -> Accumulator | None:
         """Return what sums up to `--global_batch_size`; None if that was not given."""
