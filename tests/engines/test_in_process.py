@@ -11,10 +11,11 @@ import elasticdl
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import load_trained_model
+from elasticdl.cli.main import _run
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
 from elasticdl.engines.progress import Silent
-from elasticdl.errors import DataError, NonFiniteLossError, OutputTakenError
+from elasticdl.errors import DataError, NonFiniteLossError, OutputTakenError, UsageError
 from elasticdl.events import (
     Checkpointed,
     EpochFinished,
@@ -25,6 +26,7 @@ from elasticdl.events import (
     StepCommitted,
     read_events,
 )
+from elasticdl.job import Job
 
 
 def events(tmp_path, kind=None):
@@ -131,6 +133,82 @@ def test_the_best_checkpoint_is_the_one_with_the_lowest_validation_loss(train, t
     store = CheckpointStore(OutputFolder(tmp_path / "out"))
     assert store.best_step() == best.step
     assert store.load(best.step).step == best.step
+
+
+# The first epoch changes the labels least: the loss gets worse and worse.
+WORSE = """
+def optimizer():
+    return keras.optimizers.SGD(-0.01)
+"""
+
+
+def best_of(output):
+    """Return the weights of the best checkpoint."""
+    state = CheckpointStore(OutputFolder(output)).best().state
+    return {path.removeprefix("model/"): a for path, a in state.items() if path[:6] == "model/"}
+
+
+@pytest.mark.parametrize(("mode", "step"), [("min", 10), ("max", 30)])
+def test_the_trained_model_is_the_best_one_where_that_is_asked_for(
+    train, zoo, data, tmp_path, mode, step
+):
+    zoo(WORSE)
+    more = {"num_epochs": 3, "validation_data": str(data), "best_mode": mode}
+
+    outcome = train(**more, restore_best_weights=True)
+    train(**more, output=str(tmp_path / "last"))
+
+    assert load_trained_model(outcome.output).description.step == step
+    assert_same_bits(weights(outcome.output), best_of(outcome.output))
+    losses = [e.metrics["val_loss"] for e in events(tmp_path, EpochFinished)]
+    assert outcome.metrics["val_loss"] == (min if mode == "min" else max)(losses)
+    assert load_trained_model(str(tmp_path / "last")).description.step == 30
+
+
+def test_the_best_is_found_by_the_metric_that_is_named(train, data, tmp_path):
+    train(num_epochs=3, validation_data=str(data), best_metric="val_accuracy", best_mode="max")
+
+    finished = events(tmp_path, EpochFinished)
+    # Of equals the first stays.
+    best = max(finished, key=lambda e: e.metrics["val_accuracy"])
+    assert CheckpointStore(OutputFolder(tmp_path / "out")).best_step() == best.step
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        ("val_accuracy", "found by val_accuracy, but there is no validation data"),
+        # It is measured in evaluations only.
+        ("accuracy", "by 'accuracy', which is not measured. There is loss."),
+        ("losss", "did you mean 'loss'? There is loss."),
+    ],
+)
+def test_a_best_metric_that_is_not_measured_is_refused_before_the_first_step(
+    train, tmp_path, metric, said
+):
+    with pytest.raises(UsageError) as caught:
+        train(best_metric=metric)
+
+    assert said in str(caught.value)
+    assert events(tmp_path, StepCommitted) == []
+
+
+def test_the_best_model_can_be_asked_for_on_the_command_line(zoo, data, tmp_path):
+    zoo(WORSE)
+    out = tmp_path / "out"
+    flags = [f"--model_zoo={tmp_path / 'zoo'}", "--model_def=small", f"--data={data}"]
+    flags += [f"--output={out}", "--minibatch_size=16", "--num_epochs=2", "--quiet"]
+
+    _run(
+        ["train", *flags, "--best_metric=loss", "--best_mode=min", "--restore_best_weights"],
+        debug=False,
+    )
+
+    model = load_trained_model(str(out))
+    options = Job.from_json(model.description.job_json).training
+    assert (options.best_metric, options.best_mode) == ("loss", "min")
+    assert (options.restore_best_weights, model.description.step) == (True, 10)
+    assert_same_bits(weights(out), best_of(out))
 
 
 def test_callbacks_may_stop_the_training_and_a_second_run_accepts_it(train, zoo, tmp_path):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import subprocess
 
 import pytest
 from tests.sessions.conftest import Notes, weight_of
@@ -247,6 +248,21 @@ def test_an_mlflow_run_ends_as_its_session_does_and_goes_on_with_it(run, monkeyp
     assert losses == [(3, -3.0), (6, -6.0)]
     assert found.data.metrics["validation_label"] == 4.5
     assert (found.info.run_name, found.data.tags["session_type"]) == ("first", "training")
+
+
+def test_a_run_leaves_nothing_in_the_repository_to_be_committed(run, project, tmp_path):
+    root = project()
+    for command in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -qm All"):
+        subprocess.run(["git", *command.split()], cwd=root, check=True)
+
+    status, _ = run(tracked=True, lines={"epochs": 2})
+    again, _ = run(tracked=True)
+
+    asked = ["git", "status", "--porcelain", "--untracked-files=all"]
+    done = subprocess.run(asked, cwd=root, check=True, capture_output=True, text=True)
+    assert done.stdout == ""
+    assert len(status.commit) == 40
+    assert again.commit == status.commit
 
 
 def test_a_session_is_not_tracked_where_mlflow_is_not_installed(run, monkeypatch, tmp_path):
