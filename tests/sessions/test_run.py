@@ -10,13 +10,13 @@ from tests.sessions.conftest import Notes, weight_of
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.engines import run as training_run
-from elasticdl.errors import DataError, TrainingError, UsageError
+from elasticdl.errors import DataError, OutputTakenError, TrainingError, UsageError
 from elasticdl.events import EpochFinished, JobFinished, JobStarted, read_events
 from elasticdl.sessions import export, report
 from elasticdl.sessions import run as sessions_run
 from elasticdl.sessions.project import open_session
 from elasticdl.sessions.run import status_of
-from elasticdl.sessions.state import State
+from elasticdl.sessions.state import State, read_status
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
@@ -74,6 +74,15 @@ def test_a_session_that_was_evaluated_is_left_as_it_is(run):
     assert first.metrics["validation_label"] == first.metrics["test_label"] == 4.5
     assert times(folder) == before
     assert len(events(folder, JobStarted)) == 1
+
+
+def test_another_config_is_refused_and_leaves_the_session_as_it_is(run):
+    status, folder = run()
+
+    with pytest.raises(OutputTakenError, match=r"config.yaml: .*(?s:.*)  export.mode: 'min' there"):
+        run(lines={"mode": "max"})
+
+    assert read_status(folder) == status
 
 
 def test_a_session_that_gets_better_with_more_epochs_is_exported_again(run):

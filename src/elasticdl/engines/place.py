@@ -91,7 +91,7 @@ class Place:
             epoch_begun=values["epoch_begun"],
             epoch_states=_to_arrays(values["epoch_states"]),
             best=values["best"],
-            best_step=values["best_step"],
+            best_step=values.get("best_step", -1),
             stopped=values["stopped"],
             evaluation=None
             if evaluation is None

@@ -19,7 +19,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +178,7 @@ def train(
                 material, metadata = open_material(job, checkpoint, definition=definition)
                 step = checkpoint.step if checkpoint is not None else 0
                 about = attempt_of(job, claim.generation, material.definition, _versions())
+                about = replace(about, tags={**about.tags, "resume": material.data.resume})
                 follow_job(events, job, folder, about, step)
                 run = Run(
                     material=material,

@@ -18,6 +18,7 @@ from elasticdl import api
 from elasticdl.artifacts.event_log import EVENTS_FILE
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines import progress
+from elasticdl.errors import OutputTakenError
 from elasticdl.events import EpochFinished, Evaluated, JobStarted, StepCommitted, read_events
 from elasticdl.sessions.state import State, Status, held, read_status, write_status
 from elasticdl.sessions.tracking import followed, tracking_of
@@ -82,9 +83,10 @@ def run(
         checkpoint_steps=checkpoint_steps,
         tracking=tracking_of(session, tracking_uri, commit) if tracked else None,
     )
+    before = read_status(session.folder)
     with held(session.folder, session.name) as status:
         running = _Running(session.folder, status)
-        with _told(running):
+        with _told(running), _untouched(session, before):
             running.now(
                 State.RUNNING,
                 commit=commit,
@@ -134,6 +136,8 @@ def _told(running: _Running) -> Iterator[None]:
     """Write how a run ended, if it does not end well."""
     try:
         yield
+    except OutputTakenError:
+        raise
     except Exception as error:
         running.now(State.FAILED, error=str(error))
         raise
@@ -141,6 +145,27 @@ def _told(running: _Running) -> Iterator[None]:
         # Ctrl-C and SIGTERM: what was reached is kept.
         running.now(State.KILLED)
         raise
+
+
+@contextlib.contextmanager
+def _untouched(session: Session, before: Status) -> Iterator[None]:
+    """Leave the status as it was where another session than the one that is there is asked for.
+
+    Raises:
+        OutputTakenError: That is so; it says what is another.
+    """
+    try:
+        yield
+    except OutputTakenError as error:
+        write_status(session.folder, before)
+        lines = [line for line in str(error).splitlines() if line.startswith("  ")]
+        differing = "\n".join(line.replace("model.params.", "") for line in lines)
+        raise OutputTakenError(
+            f"{session.config_file}: the session {session.name} was begun with something else. "
+            f"What differs:\n{differing}\n"
+            f"Make it a session of its own, runs/OTHER/config.yaml, or delete {session.output} to "
+            "start over."
+        ) from error
 
 
 def status_of(session_folder: Path) -> Status:

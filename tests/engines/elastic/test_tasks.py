@@ -25,8 +25,8 @@ from elasticdl import api
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data.sources import open_source
 from elasticdl.definition import Mode
+from elasticdl.engines.elastic.open_model import Finished, Instructions, OpenModel, model_files
 from elasticdl.engines.elastic.ranges import Range
-from elasticdl.engines.elastic.session import Finished, Instructions, Session, model_files
 from elasticdl.engines.elastic.worker import Failure, Identity
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import OutputError
@@ -376,8 +376,8 @@ def instructions(place, tmp_path, monkeypatch):
 def test_a_range_that_is_done_twice_is_the_same_part(instructions, tmp_path):
     staging = tmp_path / "staging"
     written = []
-    for session in (Session(instructions), Session(instructions)):
-        messages = list(session.run(Range(1, 20, 40), 2))
+    for model in (OpenModel(instructions), OpenModel(instructions)):
+        messages = list(model.run(Range(1, 20, 40), 2))
         assert [type(message) for message in messages] == [Identity, Finished]
         written.append((staging / "part-00001.recordio").read_bytes())
 
@@ -395,10 +395,10 @@ def test_a_worker_loads_the_model_once_for_all_its_ranges(instructions, monkeypa
     monkeypatch.setattr(
         trained, "create_trainer", lambda *args, **more: made.append(1) or create(*args, **more)
     )
-    session = Session(instructions)
+    model = OpenModel(instructions)
 
     for index in range(3):
-        list(session.run(Range(index, index * 20, index * 20 + 20), 0))
+        list(model.run(Range(index, index * 20, index * 20 + 20), 0))
 
     assert len(made) == 1
     assert len(Parts(_staging(instructions), "recordio", 20).described()) == 3
@@ -416,7 +416,7 @@ def test_a_worker_that_sees_other_data_refuses_them(instructions, place, tmp_pat
     other = write_records(tmp_path / "other.recordio", 30)
     more = replace(instructions, job=replace(instructions.job, data=str(other)))
 
-    (failure,) = Session(more).run(Range(0, 0, 20), 0)
+    (failure,) = OpenModel(more).run(Range(0, 0, 20), 0)
 
     assert isinstance(failure, Failure)
     assert failure.kind == "DataError"

@@ -4,7 +4,7 @@ decisions.py   whom to start, stop and replace             (pure)
 agreement.py   what a step's rows mean: commit, heal, exit  (pure)
 tasks.py       evaluating and predicting: a range of records is a task
 ranges.py      who does which range, and when to give up     (pure)
-session.py     a trained model kept open in a worker, range after range
+open_model.py  a trained model kept open in a worker, range after range
 board.py       what the jobs of a cluster wait for
 controller.py  the driver: starts workers, watches them, writes what they tell
 placement.py   where the processes are: Ray here, or a cluster

@@ -1,6 +1,6 @@
 """Evaluating and predicting on many workers: ranges of records, each a task of Ray's.
 
-    driver   ranges.py: who does what -> a task a range --> worker   session.py: does it
+    driver   ranges.py: who does what -> a task a range --> worker   open_model.py: does it
        ^                                                      | parts of a prediction -> staging
        +---- how far it is, metric states, that it is done ---+
 
@@ -29,15 +29,15 @@ import ray
 import ray.exceptions
 
 from elasticdl.definition import DatasetInput, Mode
-from elasticdl.engines.elastic.placement import connected
-from elasticdl.engines.elastic.ranges import Range, Work, cut, records_per_range
-from elasticdl.engines.elastic.session import (
+from elasticdl.engines.elastic.open_model import (
     Finished,
     Instructions,
     Message,
-    Session,
+    OpenModel,
     model_files,
 )
+from elasticdl.engines.elastic.placement import connected
+from elasticdl.engines.elastic.ranges import Range, Work, cut, records_per_range
 from elasticdl.engines.elastic.worker import Failure, Identity
 from elasticdl.engines.interrupts import Interrupts
 from elasticdl.engines.record_data import MINIBATCHES_AT_ONCE
@@ -124,28 +124,28 @@ def _check_arrived(parts: Parts, range_: Range, job: Job) -> None:
 
 # --- in the workers ---------------------------------------------------------------------------
 
-_session: tuple[str, Session] | None = None
+_model: tuple[str, OpenModel] | None = None
 
 
-def _kept_session(run: str, instructions: list[Any]) -> Session:
-    """Return this process's session of a run; the model is loaded once.
+def _kept_model(run: str, instructions: list[Any]) -> OpenModel:
+    """Return this process' model of a run, which is loaded once.
 
     Args:
         run: Which run.
         instructions: A reference to them, in a list: Ray would fetch a plain one for each task.
     """
-    global _session  # noqa: PLW0603 - a worker is a process; what it keeps is the process's
-    if _session is None or _session[0] != run:
-        _session = (run, Session(ray.get(instructions[0])))
-    return _session[1]
+    global _model  # noqa: PLW0603 - a worker is a process; what it keeps is the process's
+    if _model is None or _model[0] != run:
+        _model = (run, OpenModel(ray.get(instructions[0])))
+    return _model[1]
 
 
 def _do(run: str, instructions: list[Any], range_: Range, worker_id: int) -> Iterator[Any]:
-    yield from _kept_session(run, instructions).run(range_, worker_id)
+    yield from _kept_model(run, instructions).run(range_, worker_id)
 
 
 def _results(run: str, instructions: list[Any], states: MetricStates, range_: Range) -> Any:
-    return _kept_session(run, instructions).results(states, range_)
+    return _kept_model(run, instructions).results(states, range_)
 
 
 _do_task: Any = ray.remote(num_cpus=1, max_retries=0, num_returns="streaming")(_do)

@@ -99,7 +99,7 @@ def model_files(trained: TrainedModel) -> dict[str, bytes]:
     return files
 
 
-class Session:
+class OpenModel:
     """See the module.
 
     Args:
