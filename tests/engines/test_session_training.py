@@ -172,7 +172,14 @@ def history(output, kind):
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("flavour", "num_kills"), [("generator", 3), ("tf", 3), ("sequence", 1)])
+@pytest.mark.parametrize(
+    ("flavour", "num_kills"),
+    [
+        ("generator", 1),
+        ("sequence", 1),
+        *(pytest.param(name, 3, marks=pytest.mark.chaos) for name in ("generator", "tf")),
+    ],
+)
 def test_kills_leave_no_trace_in_weights_or_history(train, flavour, num_kills):
     steps = sorted(random.Random(flavour).sample(range(6, 40), num_kills))
 

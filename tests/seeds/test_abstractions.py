@@ -14,6 +14,9 @@ def modules(documents, tmp_path, monkeypatch):
     for module, code in blocks.items():
         (tmp_path / f"{module}.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
+    for module in blocks:
+        # Other tests import modules of these names.
+        monkeypatch.delitem(sys.modules, module, raising=False)
     yield {module: importlib.import_module(module) for module in blocks}
     for module in blocks:
         del sys.modules[module]

@@ -1,6 +1,7 @@
 """The documents' session, trained, exported, evaluated and reported by the command they ask for."""
 
 import csv
+import functools
 import importlib
 import json
 import multiprocessing
@@ -19,33 +20,50 @@ from elasticdl.events import EpochFinished, read_events
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-@pytest.fixture
-def project(documents, tmp_path):
+@pytest.fixture(scope="module")
+def project(documents, tmp_path_factory):
     """Return a function that writes the documents' project, with a session of one flavour."""
 
-    def write(flavour, epochs=2):
-        root = tmp_path / str(len(list(tmp_path.iterdir())))
-        (root / "src").mkdir(parents=True)
+    def write(flavour, num_epochs):
+        root = tmp_path_factory.mktemp("project")
+        (root / "src").mkdir()
         for module, code in documents.component_files().items():
             (root / "src" / f"{module}.py").write_text(code)
         run = root / "runs" / "baseline"
         run.mkdir(parents=True)
         config = documents.config(flavour)
         assert "epochs: 10" in config
-        (run / "config.yaml").write_text(config.replace("epochs: 10", f"epochs: {epochs}"))
+        (run / "config.yaml").write_text(config.replace("epochs: 10", f"epochs: {num_epochs}"))
         return root
 
     return write
 
 
-def start(project, data, *options):
+@pytest.fixture(scope="module")
+def left_alone(project, digit_pictures):
+    """Return a function that gives a project whose session nobody disturbed, and its seconds."""
+
+    @functools.cache
+    def train(flavour, num_epochs):
+        root = project(flavour, num_epochs)
+        started_s = time.monotonic()
+        process = start(root, digit_pictures)
+        process.join()
+        assert process.exitcode == 0
+        return root, time.monotonic() - started_s
+
+    return train
+
+
+def start(project, data):
     """Start `session run` in a process that finds what it computes with imported."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         ["elasticdl.sessions.export", "elasticdl.sessions.report", "elasticdl.sessions.trained"]
     )
-    arguments = ["session", "run", "--run_name=baseline", f"--project_root={project}", "--quiet"]
-    process = context.Process(target=main, args=([*arguments, f"--data_dir={data}", *options],))
+    arguments = ["--run_name=baseline", f"--project_root={project}", f"--data_dir={data}"]
+    more = ["--checkpoint_steps=20", "--quiet"]
+    process = context.Process(target=main, args=(["session", "run", *arguments, *more],))
     process.start()
     return process
 
@@ -56,20 +74,13 @@ def epochs(run):
 
 
 @pytest.mark.parametrize("flavour", ["TF", ""])
-def test_a_session_is_trained_exported_and_reported(project, digit_pictures, flavour):
-    root = project(flavour)
+def test_a_session_is_trained_exported_and_reported(left_alone, flavour):
+    root, _ = left_alone(flavour, 2)
 
-    process = start(root, digit_pictures)
-    process.join()
-
-    assert process.exitcode == 0
     run = root / "runs" / "baseline"
     state = json.loads((run / "session.json").read_text())
     assert state["state"] == "evaluated"
-    history = [
-        e for e in read_events(run / "training" / "events.jsonl") if isinstance(e, EpochFinished)
-    ]
-    assert [event.epoch for event in history] == [0, 1]
+    assert epochs(run) == [0, 1]
     exported = json.loads((run / "exported" / "export.json").read_text())
     assert set(exported["largest_difference"]) == {"savedmodel", "model.keras"}
     assert exported["metrics"]["val_sparse_categorical_accuracy"] > 0.9
@@ -102,25 +113,20 @@ def state(run):
     return store.latest().checkpoint.state
 
 
-def kill_again_and_again(project, data, flavour, num_kills, num_epochs):
+def kill_again_and_again(project, left_alone, data, flavour, num_kills, num_epochs):
     """Kill a session in its training, its export and its reports; compare with one left alone."""
-    options = ["--checkpoint_steps=20"]
-    alone, killed = project(flavour, num_epochs), project(flavour, num_epochs)
-    process = start(alone, data, *options)
-    started_s = time.monotonic()
-    process.join()
-    assert process.exitcode == 0
-    whole_s = time.monotonic() - started_s
+    alone, whole_s = left_alone(flavour, num_epochs)
+    killed = project(flavour, num_epochs)
     rng = random.Random(num_kills)
     num_killed = 0
     for number in range(num_kills):
-        process = start(killed, data, *options)
+        process = start(killed, data)
         # Each in a part of its own: a run that goes on has less to do.
         process.join(rng.uniform(0.3, 1) * whole_s * (number + 1) / num_kills)
         process.kill()
         process.join()
         num_killed += process.exitcode == -signal.SIGKILL
-    process = start(killed, data, *options)
+    process = start(killed, data)
     process.join()
     assert process.exitcode == 0
     assert num_killed >= num_kills // 2, "It was over before it could be killed."
@@ -135,13 +141,12 @@ def kill_again_and_again(project, data, flavour, num_kills, num_epochs):
     assert {p.name for p in one.iterdir()} == {p.name for p in other.iterdir()}
 
 
-@pytest.mark.parametrize("flavour", ["TF"])
-def test_three_kills_at_any_moment_leave_no_trace(project, digit_pictures, flavour):
-    kill_again_and_again(project, digit_pictures, flavour, num_kills=3, num_epochs=2)
+def test_three_kills_at_any_moment_leave_no_trace(project, left_alone, digit_pictures):
+    kill_again_and_again(project, left_alone, digit_pictures, "TF", num_kills=3, num_epochs=2)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("flavour", ["TF", ""])
-def test_twenty_kills_at_any_moment_leave_no_trace(project, digit_pictures, flavour):
-    kill_again_and_again(project, digit_pictures, flavour, num_kills=20, num_epochs=6)
+def test_twenty_kills_at_any_moment_leave_no_trace(project, left_alone, digit_pictures, flavour):
+    kill_again_and_again(project, left_alone, digit_pictures, flavour, num_kills=20, num_epochs=6)

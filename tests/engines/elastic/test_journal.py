@@ -25,9 +25,7 @@ class Run:
         )
         saved = SavedCheckpoint(step=7, num_bytes=100, write_s=0.0, blocked_s=0.0)
         self.store = SimpleNamespace(save=lambda checkpoint, best: saved)
-        self.material = SimpleNamespace(
-            job=Job("train", "data", "out"), source=SimpleNamespace(num_records=100)
-        )
+        self.material = SimpleNamespace(job=Job("train", "data", "out"), num_records=100)
 
     def records_done(self, checkpoint):
         return 0 if checkpoint is None else 40

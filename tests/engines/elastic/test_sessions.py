@@ -72,7 +72,7 @@ src_code_path: src
 data_loader_class: components.Loader
 preprocessor_class: components.Preprocessor
 model_builder_class: components.Builder
-epochs: 8
+epochs: 4
 batch_size: 4
 export: {metric: val_loss, mode: min}
 """
@@ -118,7 +118,7 @@ def test_a_session_survives_its_workers_and_uses_each_batch_once(tmp_path):
     assert [e for e in read_events(log) if isinstance(e, WorkerLeft)]
     report = api.audit(str(run / "training"))
     assert all(epoch.clean for epoch in report.epochs)
-    assert len(report.epochs) == 8
+    assert len(report.epochs) == 4
     # The loss goes down to the end: the best is the last, which no later commit confirms.
     best = min((e for e in read_events(log) if isinstance(e, Evaluated)), key=loss_of)
     assert CheckpointStore(OutputFolder(run / "training")).best_step() == best.step
