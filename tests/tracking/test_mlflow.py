@@ -1,5 +1,6 @@
 """A job is one MLflow run; real MLflow on a database of its own."""
 
+import dataclasses
 import itertools
 import json
 import signal
@@ -258,3 +259,17 @@ def test_a_database_whose_maker_was_killed_is_made_by_the_next(tmp_path, output,
     tracker.start(Attempt(1, "train-1", "a run"))
 
     assert database.exists()
+
+
+def test_a_run_whose_maker_died_before_it_knew_its_name_is_gone_on_with(
+    start, runs_in, database, tracking, output
+):
+    start()
+    kept = read_kept(output)
+    # As it is between asking for a run and writing down which one it is.
+    dataclasses.replace(kept, run_id="").write(output)
+
+    start()
+
+    (found,) = runs_in(database, tracking.experiment)
+    assert found.info.run_id == kept.run_id == read_kept(output).run_id

@@ -25,7 +25,8 @@ class KeptRun:
         job_id: Whose it is.
         uri: The MLflow store, with no password in it.
         experiment: Name of the experiment.
-        run_id: MLflow's name for it.
+        run_id: MLflow's name for it; empty until it is known.
+        mark: What the run is tagged with, so that it is found by who does not know its name yet.
         status: How the job ended, once MLflow knows; empty until then.
     """
 
@@ -33,6 +34,7 @@ class KeptRun:
     uri: str
     experiment: str
     run_id: str
+    mark: str = ""
     status: str = ""
 
     def write(self, folder: OutputFolder) -> None:

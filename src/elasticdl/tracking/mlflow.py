@@ -20,6 +20,7 @@ import json
 import os
 import re
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,7 @@ _METRICS_AT_ONCE = 1000
 _PARAMS_AT_ONCE = 100
 _LONGEST_PARAM = 6000
 _LONGEST_TAG = 5000
+_MARK_TAG = "elasticdl.mark"
 _LONG_PARAMS_FILE = "long_params.json"
 # Not a matter of when: MLflow would say the same again.
 _REFUSALS = {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST"}
@@ -106,14 +108,8 @@ class MlflowTracker:
                 if _ERROR_TAG in run.data.tags:
                     self._client.delete_tag(run.info.run_id, _ERROR_TAG)
             self._run_id = run.info.run_id
-            self._kept = KeptRun(
-                job_id=attempt.job_id,
-                uri=without_password(self._uri),
-                experiment=self._tracking.experiment,
-                run_id=self._run_id,
-            )
-            # Before anything is logged: whoever dies after it does not make a second run.
-            self._kept.write(self._folder)
+            mark = run.data.tags.get(_MARK_TAG, "")
+            self._kept = self._keep(attempt, run_id=self._run_id, mark=mark)
             self._remember_told(run)
             tags = {"attempt": str(attempt.number), **attempt.tags}
             tags |= self._log_params(run, attempt)
@@ -246,6 +242,10 @@ class MlflowTracker:
                 f"{kept.uri}; here it has a new run, with what happened so far."
             )
             return None
+        if not kept.run_id:
+            # Who made the run may have died before it knew its name.
+            mark = f"tags.`{_MARK_TAG}` = '{kept.mark}'"
+            return next(iter(self._client.search_runs([self._experiment_id], mark)), None)
         try:
             run = self._client.get_run(kept.run_id)
         except MlflowException as error:
@@ -260,8 +260,23 @@ class MlflowTracker:
             return None
         return run
 
+    def _keep(self, attempt: Attempt, *, run_id: str, mark: str) -> KeptRun:
+        """Write which run the job has, so that no later attempt makes a second one."""
+        kept = KeptRun(
+            job_id=attempt.job_id,
+            uri=without_password(self._uri),
+            experiment=self._tracking.experiment,
+            run_id=run_id,
+            mark=mark,
+        )
+        kept.write(self._folder)
+        return kept
+
     def _begin_run(self, attempt: Attempt) -> Any:
+        mark = uuid.uuid4().hex
+        self._keep(attempt, run_id="", mark=mark)
         tags = {"mlflow.source.name": "elasticdl train", "mlflow.source.type": "LOCAL"}
+        tags[_MARK_TAG] = mark
         with contextlib.suppress(OSError, KeyError):  # an account without a name
             tags["mlflow.user"] = getpass.getuser()
         if attempt.commit:
