@@ -81,12 +81,14 @@ $(RUN_STAMP): | $(BIN)/python
 	@rm -f $(VENV)/.run-*
 	@touch $@
 
+# tf-keras asks for the whole of TensorFlow beside its CPU build, which are the same modules.
 # torch goes first, from the index of its CPU builds: what depends on it would otherwise pull the
 # CUDA build and its two gigabytes of libraries. pip's other places are looked into as well, so
 # that a machine without that index can bring its own wheel.
 $(DEV_STAMP): $(RUN_STAMP)
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install --no-deps --retries 1 \
 		--timeout 10 --index-url https://download.pytorch.org/whl/cpu torch==2.13.0
+	$(PIP) install --no-deps --constraint constraints.txt tf-keras
 	$(PIP) install --constraint constraints.txt --editable '.[dev]'
 	@rm -f $(VENV)/.dev-*
 	@touch $@

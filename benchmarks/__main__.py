@@ -13,6 +13,7 @@ ALL = [
     "checkpointing",
     "ledger",
     "failures",
+    "federation",
     "prediction",
     "report",
     "sessions",

@@ -1,8 +1,8 @@
 """The documents are true: their commands run, their files train, and nothing is left unsaid.
 
 A block marked `console` is run line by line, in a folder of its own that all pages share as one
-reader would; `python file=NAME` is written there first. A command that an earlier page gave is
-not run again: reading on does not undo what was read.
+reader would; `python file=NAME` or `yaml file=NAME` is written there first. A command that an
+earlier page gave is not run again: reading on does not undo what was read.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import pytest
 import elasticdl
 from elasticdl import errors
 from elasticdl.cli.main import cli
+from elasticdl.dialects import DIALECTS
+from elasticdl.engines.federated.aggregation import FUSIONS, Fusion
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -41,7 +43,7 @@ class Reader:
 
     def follow(self, page: Path) -> None:
         for info, block in BLOCK.findall(page.read_text()):
-            if info.startswith("python file="):
+            if info.startswith(("python file=", "yaml file=")):
                 target = self.folder / info.partition("=")[2]
                 target.parent.mkdir(exist_ok=True)
                 target.write_text(block)
@@ -118,6 +120,13 @@ def test_every_flag_is_documented() -> None:
     assert sorted(options(cli) - documented) == []
 
 
+def test_help_names_every_dialect() -> None:
+    command = cli.get_command(click.Context(cli), "train")
+    (option,) = [parameter for parameter in command.params if parameter.name == "dialect"]
+
+    assert [dialect.NAME for dialect in DIALECTS if dialect.NAME not in option.help] == []
+
+
 def test_every_error_is_documented_with_its_exit_code() -> None:
     page = (ROOT / "docs/exit-codes.md").read_text()
     rows = re.findall(r"^\| (\d+) .*\| ([^|]+) \|$", page, re.MULTILINE)
@@ -132,3 +141,20 @@ def test_every_public_name_is_documented() -> None:
     names = [name for name in elasticdl.__all__ if not name.startswith("_")]
 
     assert [name for name in names if not re.search(rf"\b{name}\b", TEXT)] == []
+
+
+def row_of(fusion: Fusion) -> str:
+    """Return how a row of the table of fusions begins."""
+    params = ", ".join(f"`{name}` {param.default}" for name, param in fusion.params.items())
+    cells = (f"`{fusion.name}`", f"[{fusion.title}]({fusion.paper})", params or "none")
+    return f"| {' | '.join(cells)} | {fusion.needs({})} | "
+
+
+def test_every_fusion_is_documented_as_it_is() -> None:
+    page = (ROOT / "docs/federated.md").read_text()
+    section = page.partition("## Fusions")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+
+    assert len(rows) == len(FUSIONS)
+    for fusion, row in zip(FUSIONS.values(), rows, strict=True):
+        assert row.startswith(row_of(fusion)), f"expected: {row_of(fusion)}"

@@ -15,7 +15,17 @@ from elasticdl import errors
 
 SOURCE = Path(__file__).parent.parent / "src" / "elasticdl"
 FILES = sorted(path for path in SOURCE.rglob("*.py") if not path.name.endswith("_pb2.py"))
-FRAMEWORKS = ("flwr", "keras", "mlflow", "pandas", "ray", "sklearn", "tensorflow", "torch")
+FRAMEWORKS = (
+    "flwr",
+    "keras",
+    "mlflow",
+    "pandas",
+    "ray",
+    "sklearn",
+    "tensorflow",
+    "tf_keras",
+    "torch",
+)
 # They say nothing about what is inside, so that anything ends up there.
 EMPTY_NAMES = {"utils", "util", "common", "base", "manager", "helper", "helpers", "handler"}
 

@@ -46,9 +46,9 @@ _OVERRIDES = ("input_fn", "loss", "optimizer", "eval_metrics_fn")
 
 def train(
     *,
-    model_def: str,
     data: str,
     output: str,
+    model_def: str | None = None,
     model_zoo: str | None = None,
     params: str | Mapping[str, Any] = "",
     reporter: Reporter | None = None,
@@ -60,9 +60,10 @@ def train(
     that one was finished.
 
     Args:
-        model_def: Dotted name of the model: file, then class or function.
         data: URI or glob of the training records.
         output: Folder for the TrainedModel, its checkpoints and events.
+        model_def: Dotted name of the model: file, then class or function. A saved model has a
+            `spec` instead.
         model_zoo: Folder or git URL of the user's code; None is the prebuilt zoo.
         params: `"name=literal, ..."` or a mapping, for the model's constructor and the
             functions of its file.
@@ -175,9 +176,10 @@ def _run_on_workers(job: Job, reporter: Reporter) -> Outcome:
 
 def training_job(
     *,
-    model_def: str,
     data: str,
     output: str,
+    model_def: str | None = None,
+    spec: str | None = None,
     model_zoo: str | None = None,
     params: str | Mapping[str, Any] = "",
     dialect: str | None = None,
@@ -202,9 +204,11 @@ def training_job(
     """Return the job of a `train` call.
 
     Args:
-        model_def: See `train`, as `data`, `output`, `model_zoo` and `params`.
-        data: See `train`.
+        data: See `train`, as `output`, `model_def`, `model_zoo` and `params`.
         output: See `train`.
+        model_def: See `train`.
+        spec: YAML file of a saved model; instead of `model_def`. Code that it names is taken from
+            `model_zoo`, or from the file's own folder.
         model_zoo: See `train`.
         params: See `train`.
         dialect: How the model file is to be read; None lets the file decide.
@@ -246,9 +250,8 @@ def training_job(
         command="train",
         data=_location(data),
         output=_location(output),
-        model=ModelReference(
-            zoo=None if model_zoo is None else _location(model_zoo),
-            model_def=model_def,
+        model=dataclasses.replace(
+            _model(model_def, spec, model_zoo),
             dialect=dialect,
             params=parse_params(params) if isinstance(params, str) else dict(params),
             overrides={name: value for name, value in replaced.items() if value},
@@ -266,10 +269,27 @@ def training_job(
             join_timeout_s=_as_seconds("join_timeout", join_timeout),
             priority=_priority(priority),
         ),
-        tracking=_tracking(
+        tracking=tracking_of(
             tracking_uri, experiment, run_name, tensorboard=_as_bool("tensorboard", tensorboard)
         ),
     )
+
+
+def _model(model_def: str | None, spec: str | None, model_zoo: str | None) -> ModelReference:
+    if (model_def is None) == (spec is None):
+        given = "both are given" if spec is not None else "neither is given"
+        raise UsageError(
+            "Which model? Name --model_def=FILE.CLASS, or --spec=FILE.yml for a saved model; "
+            f"{given}."
+        )
+    if model_def is not None:
+        return ModelReference(None if model_zoo is None else _location(model_zoo), model_def)
+    path = Path(_location(str(spec)))
+    if model_zoo is None:
+        return ModelReference(str(path.parent), path.name)
+    zoo = _location(model_zoo)
+    inside = path.relative_to(zoo) if path.is_relative_to(zoo) else Path(str(spec))
+    return ModelReference(zoo, inside.as_posix())
 
 
 def evaluation_job(
@@ -356,9 +376,20 @@ def prediction_job(
     )
 
 
-def _tracking(
+def tracking_of(
     uri: str | None, experiment: str | None, run_name: str | None, *, tensorboard: bool
 ) -> Tracking | None:
+    """Return where a training is to be followed; None for nowhere.
+
+    Args:
+        uri: See `training_job`, as the others.
+        experiment: See `training_job`.
+        run_name: See `training_job`.
+        tensorboard: See `training_job`.
+
+    Raises:
+        UsageError: A run is named, and no experiment.
+    """
     from elasticdl.tracking.address import DATABASE_FILE, tracking_uri  # noqa: PLC0415
 
     # The environment says where, not whether: who sets it for other programs is not surprised.

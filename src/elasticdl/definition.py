@@ -177,6 +177,9 @@ class ModelDefinition:
             called with every batch of predictions.
         open_source: A reader of the user's own, `data -> RecordSource`; None for ours.
         params: The params it was made with, for the record.
+        trust_used: What a person has allowed to run that would be refused, one line each.
+        notes: What a person should be told when a training begins, one line each; asked after
+            the data were opened.
     """
 
     origin: Origin
@@ -192,6 +195,8 @@ class ModelDefinition:
     create_outputs_processor: Callable[[], Any] | None = None
     open_source: Callable[[str], RecordSource] | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
+    trust_used: Sequence[str] = ()
+    notes: Callable[[], Sequence[str]] = list
 
 
 InputFunction: TypeAlias = "Callable[[Sequence[Record]], tuple[Arrays, Arrays]]"

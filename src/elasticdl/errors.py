@@ -7,13 +7,16 @@ to do. The command line prints the message alone; `--debug` adds the traceback.
     ├── UsageError            a flag, a name or a param of the caller's            exit code 2
     ├── MissingExtraError     a package of an extra is not installed               exit code 2
     ├── DefinitionError       the user's model file cannot be used as it is        exit code 3
+    │   └── ModelFileError    a saved model is damaged, unknown, or would run code
     ├── UserCodeError         a function of the user's raised                      exit code 3
     ├── DataError             the data cannot be used                              exit code 4
     │   ├── NoDataError       no file matched, or the files hold no record
     │   ├── CorruptDataError  bytes of a file are not what its format promises
     │   └── SchemaError       a record does not fit `data_schema()`
     ├── TrainingError         the training cannot go on                            exit code 5
-    │   └── NonFiniteLossError
+    │   ├── NonFiniteLossError
+    │   ├── AggregationError  what parties sent cannot become one model
+    │   └── MessageError      a party and its aggregator do not understand each other
     └── OutputError           the output folder cannot be written or used          exit code 6
         ├── OutputBusyError   another process is working on it
         ├── OutputTakenError  it belongs to another job
@@ -48,10 +51,13 @@ class MissingExtraError(ElasticDLError):
 
     exit_code = 2
 
-    def __init__(self, package: str, extra: str, needed_for: str) -> None:
+    def __init__(
+        self, package: str, extra: str, needed_for: str, *, command: str | None = None
+    ) -> None:
+        command = command or f"pip install 'elasticdl[{extra}]'"
         super().__init__(
             f"{needed_for} needs the package {package!r}, which is not installed. "
-            f"Install it with:  pip install 'elasticdl[{extra}]'"
+            f"Install it with:  {command}"
         )
 
 
@@ -59,6 +65,10 @@ class DefinitionError(ElasticDLError):
     """The user's model file lacks something, or says it in a way that cannot be read safely."""
 
     exit_code = 3
+
+
+class ModelFileError(DefinitionError):
+    """A saved model is not there, damaged, of no known kind, or would run what nobody trusted."""
 
 
 class UserCodeError(ElasticDLError):
@@ -106,6 +116,14 @@ class TrainingError(ElasticDLError):
 
 class NonFiniteLossError(TrainingError):
     """The loss became NaN or infinite; the last good checkpoint is kept."""
+
+
+class AggregationError(TrainingError):
+    """What parties sent cannot become one model."""
+
+
+class MessageError(TrainingError):
+    """A message between a party and its aggregator is not one that this version knows."""
 
 
 class OutputError(ElasticDLError):

@@ -73,6 +73,7 @@ class JobStarted(_Event):
         pid: Number of the process.
         resume: How an attempt goes on in the middle of an epoch: `exact` where a batch is found by
             its number, `replayed` where those before are read again and compared.
+        trust_used: What somebody allowed to run that would have been refused, one line each.
     """
 
     event: ClassVar[str] = "job_started"
@@ -89,6 +90,7 @@ class JobStarted(_Event):
     host: str = ""
     pid: int = 0
     resume: str = ""
+    trust_used: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +212,48 @@ class WorkerLeft(_Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoundFinished(_Event):
+    """The models of some parties became one.
+
+    Attributes:
+        step: Which round, from 1: so many updates are in the global model.
+        parties: Names of those whose model is in it.
+        left_out: Name of a party that was asked -> why its answer does not count.
+        num_examples: Examples the parties trained on in it.
+        metrics: Training metrics over all of them; empty where they stay at home.
+        seconds: From the first question to the new model.
+    """
+
+    event: ClassVar[str] = "round_finished"
+
+    step: int
+    parties: Sequence[str]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    num_examples: int = 0
+    metrics: MetricValues = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyJoined(_Event):
+    """A party was heard of for the first time since the aggregator was started, or came back.
+
+    Attributes:
+        step: Rounds that were over.
+        party: Its name.
+        num_examples: Records it trains on.
+        num_validation_examples: Records it evaluates on; 0 for none.
+    """
+
+    event: ClassVar[str] = "party_joined"
+
+    step: int
+    party: str
+    num_examples: int
+    num_validation_examples: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobFinished(_Event):
     """All that was asked for is done and published.
 
@@ -271,6 +315,8 @@ Event: TypeAlias = (
     | Checkpointed
     | WorkerJoined
     | WorkerLeft
+    | PartyJoined
+    | RoundFinished
     | JobFinished
     | JobFailed
     | UnknownEvent
@@ -286,6 +332,8 @@ _KNOWN: Mapping[str, type[Event]] = {
         Checkpointed,
         WorkerJoined,
         WorkerLeft,
+        PartyJoined,
+        RoundFinished,
         JobFinished,
         JobFailed,
     )
@@ -507,7 +555,7 @@ def _told_as(event: Event) -> tuple[Any, ...]:
     match event:
         case EpochFinished():
             return (event.event, event.epoch)
-        case Evaluated() | Checkpointed():
+        case Evaluated() | Checkpointed() | RoundFinished():
             return (event.event, event.step)
         case _:
             return (id(event),)
@@ -552,6 +600,8 @@ def _restored(key: str, value: Any) -> Any:
     """Return a field's value as it was before it became JSON."""
     if key == "rows":
         return tuple(tuple(row) for row in value)
+    if key in {"parties", "trust_used"}:
+        return tuple(value)
     if key == "metrics":
         return {
             name: [float(v) for v in item] if isinstance(item, list) else float(item)

@@ -134,6 +134,33 @@ class Tracking:
 
 
 @dataclass(frozen=True)
+class Federation:
+    """How parties that keep their data train one model.
+
+    Attributes:
+        num_rounds: How often the parties' models become one.
+        fusion: How they do: a name of `engines/federated/aggregation.py`.
+        fusion_params: Its settings by name.
+        num_parties: How many there are.
+        quorum: Share of them whose valid answers a round needs, more than 0 and at most 1.
+        max_timeout_s: How long a round waits for answers; None waits for all.
+        join_timeout_s: How long a training waits for so many parties to be there.
+        num_local_epochs: How often a party uses each of its records in a round.
+        termination_accuracy: The training ends when the global model is as accurate as this.
+    """
+
+    num_rounds: int
+    fusion: str = "fedavg"
+    fusion_params: Mapping[str, Any] = field(default_factory=dict)
+    num_parties: int = 1
+    quorum: float = 1.0
+    max_timeout_s: float | None = None
+    join_timeout_s: float = 600.0
+    num_local_epochs: int = 1
+    termination_accuracy: float | None = None
+
+
+@dataclass(frozen=True)
 class Job:
     """One request.
 
@@ -149,6 +176,7 @@ class Job:
         workers: How many processes train; None trains in this one.
         tracking: Where people follow it; None for nowhere.
         report: Folder for a report on each record that is evaluated; None makes none.
+        federation: Who trains together without showing each other data; None is one owner.
     """
 
     command: Command
@@ -162,6 +190,7 @@ class Job:
     workers: Workers | None = None
     tracking: Tracking | None = None
     report: str | None = None
+    federation: Federation | None = None
 
     @property
     def id(self) -> str:
@@ -192,6 +221,8 @@ class Job:
         # Jobs of the time before it have none.
         if values.get("tracking") is not None:
             values["tracking"] = Tracking(**values["tracking"])
+        if values.get("federation") is not None:
+            values["federation"] = Federation(**values["federation"])
         return Job(**values)
 
     def identity(self) -> dict[str, Any]:
@@ -210,6 +241,12 @@ class Job:
             "keep_checkpoint_max",
         ):
             del values["training"][free]
+        if values["federation"] is None:
+            # Jobs of the time before it have none, and are the same jobs.
+            del values["federation"]
+        else:
+            for free in ("num_rounds", "max_timeout_s", "join_timeout_s"):
+                del values["federation"][free]
         return values
 
 

@@ -9,7 +9,9 @@ import pytest
 
 from elasticdl.config import read_config
 from elasticdl.definition import Mode
-from elasticdl.dialects.abstractions import NAME, OPTIONAL_KEYS, Components, weighted
+from elasticdl.dialects.abstractions import NAME, Components
+from elasticdl.dialects.component_batches import weighted
+from elasticdl.dialects.component_classes import OPTIONAL_KEYS
 from elasticdl.errors import DefinitionError, UsageError, UserCodeError
 from elasticdl.job import ModelReference
 from elasticdl.zoo import define

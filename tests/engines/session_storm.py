@@ -1,6 +1,6 @@
 """Trains a session in processes of its own, each forked after the frameworks were imported.
 
-    session_storm.py PROJECT FLAVOUR OUTPUT[=STEP,STEP,...] ...
+    session_storm.py PROJECT FLAVOUR:OUTPUT[=STEP,STEP,...] ...
 
 For each output, a process kills itself, by SIGKILL, in the callback after each STEP; the last one
 comes to the end.
@@ -21,9 +21,11 @@ from elasticdl.engines.progress import Silent
 from elasticdl.job import Job, ModelReference, TrainingOptions
 from elasticdl.training import keras as trainer  # noqa: F401 - as above
 
+NUM_EPOCHS = 3
+
 
 def job_of(project, flavour, output):
-    params = {"flavour": flavour, "data_dir": project, "epochs": 4}
+    params = {"flavour": flavour, "data_dir": project, "epochs": NUM_EPOCHS}
     classes = {"data_loader_class": "session.Loader", "preprocessor_class": "session.Preprocessor"}
     return Job(
         command="train",
@@ -33,7 +35,9 @@ def job_of(project, flavour, output):
             project, "session.Builder", "abstractions", params=params, overrides=classes
         ),
         validation_data=project,
-        training=TrainingOptions(num_epochs=4, minibatch_size=4, seed=7, checkpoint_steps=4),
+        training=TrainingOptions(
+            num_epochs=NUM_EPOCHS, minibatch_size=4, seed=7, checkpoint_steps=4
+        ),
     )
 
 
@@ -54,9 +58,10 @@ def run_in_a_fork(job, last_step):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def main(project, flavour, *runs):
+def main(project, *runs):
     for run in runs:
-        output, _, steps = run.partition("=")
+        flavour, _, where = run.partition(":")
+        output, _, steps = where.partition("=")
         for step in [*filter(None, steps.split(",")), ""]:
             code = run_in_a_fork(job_of(project, flavour, output), step)
             if code != (-signal.SIGKILL if step else 0):

@@ -1,6 +1,7 @@
 """When the loop ends, and what it asks of the feed when it goes on from the state of a peer."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from tests.engines.elastic.counting import CountingTrainer, batch_of
@@ -11,6 +12,7 @@ from elasticdl.engines.loop import Loop
 from elasticdl.engines.place import Place
 from elasticdl.engines.progress import Silent
 from elasticdl.engines.seams import Commit
+from elasticdl.events import Checkpointed
 from elasticdl.job import TrainingOptions
 from elasticdl.sharding.ledger import Ledger, Row
 
@@ -82,6 +84,42 @@ def test_callbacks_of_one_worker_decide_at_the_end_of_an_epoch(leads, num_epochs
 
     assert begun == list(range(num_epochs))
     assert loop.place.stopped == leads
+
+
+class Losing(Alone):
+    """Makes a step of each batch, with losses that are known before."""
+
+    def __init__(self, losses):
+        super().__init__(leads=True)
+        self._losses = iter(losses)
+        self.trainer = None
+
+    def commit(self, batches, place, *, stop):
+        self.trainer.step += 1
+        commit = super().commit(batches, place, stop=stop)
+        return replace(commit, metrics={"loss": (next(self._losses), 1.0)})
+
+
+def test_which_step_was_the_best_is_known_to_the_end_and_to_who_joins():
+    loop = loop_of(0, whole_shards, leads=True, num_epochs=3, best_metric="loss")
+    # Two steps an epoch, whose means are 3, 1 and 2.
+    loop.committer = Losing([3.0, 3.0, 1.0, 1.0, 2.0, 2.0])
+    loop.committer.trainer = loop.trainer
+    kept, save = [], loop.checkpoints.save_in_background
+
+    def save_and_note(checkpoint, *, best=False):
+        kept.append((checkpoint.step, best, loop.is_best))
+        save(checkpoint, best=best)
+
+    loop.checkpoints.save_in_background = save_and_note
+    loop.run()
+    joining = loop_of(1, whole_shards)
+    joining.join(loop.checkpoint())
+
+    assert kept == [(2, True, True), (4, True, True), (6, False, False)]
+    told = [event for _, event in loop.events._told if isinstance(event, Checkpointed)]
+    assert [(event.step, event.best) for event in told] == [(2, True), (4, True), (6, False)]
+    assert (joining.place.best, joining.place.best_step, joining.is_best) == (1.0, 4, False)
 
 
 def test_who_takes_over_a_piece_is_among_those_its_batches_are_forecast_for():

@@ -6,6 +6,8 @@ this process.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import importlib.util
 import json
@@ -198,11 +200,15 @@ class Project:
 @pytest.fixture
 def project(tmp_path, monkeypatch) -> Project:
     root = tmp_path / "project"
+    write_whole(root)
+    monkeypatch.chdir(root)
+    return Project(root)
+
+
+def write_whole(root: Path) -> None:
     for name, text in FILES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    monkeypatch.chdir(root)
-    return Project(root)
 
 
 def texts(report, severity=None):
@@ -744,17 +750,30 @@ MODEL_RULES = {
         ["Own has a train_step() of its own"],
     ),
 }
+
+
+def function(name, value):
+    """Return the changes that give the evaluator one more function."""
+    return [
+        (
+            "class Evaluator",
+            f"def {name}(y_true, y_pred):\n    return {value}\n\n\nclass Evaluator",
+        ),
+        ('"right": right', f'"right": right, "{name}": {name}'),
+    ]
+
+
 LATER_RULES = {
     "a callback does what is done anyway": Broken(
         MODEL,
-        [("return []", "return [keras.callbacks.TensorBoard('logs')]")],
+        [("return [", "return [keras.callbacks.TensorBoard('logs'), ")],
         "info",
         ["TensorBoard is left out: ElasticDL does its work"],
         (MODEL, "def get_callbacks"),
     ),
     "a callback watches nothing": Broken(
         MODEL,
-        [("return []", "return [keras.callbacks.EarlyStopping(monitor='val_los')]")],
+        [("return [", "return [keras.callbacks.EarlyStopping(monitor='val_los'), ")],
         "warning",
         ["EarlyStopping watches 'val_los', which is not measured", "Did you mean 'val_loss'"],
         (MODEL, "def get_callbacks"),
@@ -791,28 +810,28 @@ LATER_RULES = {
     ),
     "a function raises": Broken(
         EVAL,
-        [("return float(np", "y_true.mean(axis=1)\n    return float(np")],
+        function("raising", "y_true.mean(axis=1)"),
         "error",
         [
-            "'right', called with y_true int64[] and y_pred float32[3] (validation), raised",
+            "'raising', called with y_true int64[] and y_pred float32[3] (validation), raised",
             "AxisError",
             "one example, not a batch",
         ],
-        (EVAL, "def right"),
+        (EVAL, "def raising"),
     ),
     "a function returns an array": Broken(
         EVAL,
-        [("return float(np.argmax(y_pred) == y_true)", "return y_pred")],
+        function("whole", "y_pred"),
         "error",
-        ["'right'", "returned float32[3]; expected one number"],
-        (EVAL, "def right"),
+        ["'whole'", "returned float32[3]; expected one number"],
+        (EVAL, "def whole"),
     ),
     "a function returns NaN": Broken(
         EVAL,
-        [("return float(np.argmax(y_pred) == y_true)", "return float('nan')")],
+        function("undefined", "float('nan')"),
         "warning",
-        ["'right'", "returned nan", "Guard the division"],
-        (EVAL, "def right"),
+        ["'undefined'", "returned nan", "Guard the division"],
+        (EVAL, "def undefined"),
     ),
     "there are no functions": Broken(
         EVAL,
@@ -823,7 +842,7 @@ LATER_RULES = {
     ),
     "a name is refused": Broken(
         EVAL,
-        [('"right": right', '"right@1 (%)": right')],
+        [('"right": right', '"right": right, "right@1 (%)": right')],
         "warning",
         ["'right@1 (%)' has '%()@', which MLflow refuses"],
         (EVAL, "def get_eval_funcs"),
@@ -852,9 +871,40 @@ LATER_RULES = {
 }
 
 
-def found(project, broken, groups):
-    project.edit(broken.file, *broken.changes)
-    report = project.check(groups)
+# What can be broken at the same time is looked at in one run.
+TOGETHER = (
+    ("softmax and logits", "x is bytes", "the best accuracy is the lowest", "nothing is trainable"),
+    ("no activation and no logits", "the best loss is the highest"),
+    (
+        *("a callback does what is done anyway", "a callback watches nothing"),
+        *("a function raises", "a function returns an array", "a function returns NaN"),
+        *("a name is refused", "a key is misspelled", "a key is read by nobody"),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def broken_together(tmp_path_factory):
+    """Return what breaks a rule, and those that are broken with it; gives project and report."""
+
+    @functools.cache
+    def look(names, groups):
+        project = Project(tmp_path_factory.mktemp("together"))
+        write_whole(project.root)
+        for name in names:
+            broken = {**MODEL_RULES, **LATER_RULES}[name]
+            project.edit(broken.file, *broken.changes)
+        with contextlib.chdir(project.root):
+            return project, project.check(groups)
+
+    def broken_together(name, groups):
+        names = next((names for names in TOGETHER if name in names), (name,))
+        return look(names, tuple(groups))
+
+    return broken_together
+
+
+def found(project, report, broken):
     hits = [
         finding
         for finding in report.of(Severity(broken.severity))
@@ -864,31 +914,33 @@ def found(project, broken, groups):
     if broken.where is not None:
         file, text = broken.where
         assert f"{file}:{project.line(file, text)}" in str(hits[0])
-    return report
 
 
 @pytest.mark.parametrize("name", DATA_RULES)
 def test_data_rule(name, project) -> None:
     broken = DATA_RULES[name]
-    report = found(project, broken, NO_MODEL)
+    project.edit(broken.file, *broken.changes)
+    report = project.check(NO_MODEL)
 
+    found(project, report, broken)
     assert report.ok == (broken.severity != "error" and broken.alone)
 
 
 @pytest.mark.parametrize("name", MODEL_RULES)
-def test_model_rule(name, project) -> None:
+def test_model_rule(name, broken_together) -> None:
     broken = MODEL_RULES[name]
-    report = found(project, broken, UP_TO_MODEL)
+    project, report = broken_together(name, UP_TO_MODEL)
 
+    found(project, report, broken)
     assert report.ok == (broken.severity != "error" and broken.alone)
 
 
 @pytest.mark.parametrize("name", LATER_RULES)
-def test_rule_of_what_follows(name, project) -> None:
+def test_rule_of_what_follows(name, broken_together) -> None:
     broken = LATER_RULES[name]
     of = {"export": "export", "checkpoint": "checkpoint"}
     wanted = [title for title in GROUPS if title not in of or of[title] in " ".join(broken.says)]
-    found(project, broken, wanted)
+    found(*broken_together(name, wanted), broken)
 
 
 @pytest.mark.parametrize(("file", "method"), [(EVAL, "get_eval_funcs"), (MODEL, "get_callbacks")])

@@ -5,10 +5,12 @@ import json
 import subprocess
 
 import pytest
+from click.testing import CliRunner
 from tests.sessions.conftest import Notes, weight_of
 
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.cli.session import session
 from elasticdl.engines import run as training_run
 from elasticdl.errors import DataError, OutputTakenError, TrainingError, UsageError
 from elasticdl.events import EpochFinished, JobFinished, JobStarted, read_events
@@ -106,6 +108,20 @@ def test_a_session_that_gets_no_better_is_trained_on_and_not_exported_again(run)
     assert manifest(folder)["step"] == 3
 
 
+def test_what_sessions_write_is_no_code_where_the_whole_project_is(run):
+    classes = {"data_loader_class": "Loader", "preprocessor_class": "Preprocessor"}
+    classes |= {"model_builder_class": "Builder", "evaluator_class": "Evaluator"}
+    lines = {"src_code_path": ".", **{key: f"src.parts.{name}" for key, name in classes.items()}}
+    notes = Notes()
+    run(lines=lines, num_epochs=1)
+    _, folder = run(lines=lines, reporter=notes)
+
+    code = folder / "training" / "zoo"
+    assert (code / "src" / "parts.py").is_file()
+    assert not (code / "runs").exists()
+    assert [note for note in notes.notes if "changed" in note] == []
+
+
 def test_a_failure_is_in_the_status_and_the_same_command_goes_on(run, monkeypatch, tmp_path):
     folder = tmp_path / "project" / "runs" / "first"
     fails_once(monkeypatch, export, "export", TrainingError("It says something else."))
@@ -149,7 +165,7 @@ def test_what_is_trained_further_is_not_taken_for_done_before_its_model_is_there
     folder = tmp_path / "project" / "runs" / "first"
     run()
     # Between the last checkpoint and the trained model.
-    fails_once(monkeypatch, training_run, "_save_model", KeyboardInterrupt())
+    fails_once(monkeypatch, training_run, "publish", KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         run(num_epochs=3)
 
@@ -197,13 +213,25 @@ def test_what_is_no_number_is_never_the_best(run):
 
 def test_the_last_model_is_exported_where_nothing_is_ever_a_number(run):
     notes = Notes()
-    status, _ = run(lines={"model_metric": "never", "metric": "val_never"}, reporter=notes)
+    status, folder = run(lines={"model_metric": "never", "metric": "val_never"}, reporter=notes)
 
     assert (status.state, status.step) == (State.EVALUATED, 6)
     assert (
         "No checkpoint is the best by val_never: it was never a number. The last one is taken."
         in notes.notes
     )
+    # As JSON, which knows no NaN.
+    told, listed = (
+        json.loads(printed(command, folder), parse_constant=pytest.fail)
+        for command in (["status", "--run_name=first"], ["list"])
+    )
+    assert told["metrics"]["val_never"] is None
+    assert listed == {"first": told}
+
+
+def printed(command, folder):
+    project = f"--project_root={folder.parents[1]}"
+    return CliRunner().invoke(session, [*command, project, "--json"]).output
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from elasticdl.artifacts.lock import start_of
+from elasticdl.cli.session import session
 from elasticdl.errors import DataError, DefinitionError, UsageError
+from elasticdl.events import Checkpointed, read_events
 from elasticdl.sessions import runner, submit
 from elasticdl.sessions.queue import Queue
 from elasticdl.sessions.state import State, Status
@@ -282,6 +285,47 @@ def test_bytecode_does_not_make_the_code_another(repo, queue) -> None:
     (checkout / "src/__pycache__/models.cpython-311.pyc").touch()
 
     assert git(checkout, "status", "--porcelain") == ""
+
+
+def test_what_run_takes_is_handed_on_to_it(repo, queue, monkeypatch) -> None:
+    monkeypatch.setattr(runner, "ensure", lambda *_: None)
+    monkeypatch.chdir(repo)
+    given = (
+        *(f"--data_dir={repo}", "--set=batch_size=4", "--set=seed=1", "--epochs=3"),
+        *("--num_workers=2..4", "--num_spare_workers=2", "--ray_address=host:6379"),
+        *("--checkpoint_steps=20", "--tracking_uri=all.db", "--no-track"),
+    )
+    command = ["submit", "--run_name=baseline", f"--home={queue.home}", *given]
+    CliRunner().invoke(session, command, catch_exceptions=False)
+    (one,) = queue.all()
+
+    _, _, *arguments = one.arguments(queue.folder(one.id))
+
+    asked = session.commands["run"].make_context("run", arguments).params
+    assert asked == {
+        "run_name": "baseline",
+        "project_root": str(queue.folder(one.id) / "project"),
+        "data_dir": str(repo),
+        "settings": ("batch_size=4", "seed=1"),
+        "epochs": 3,
+        "num_workers": "2..4",
+        "num_spare_workers": 2,
+        "ray_address": "host:6379",
+        "checkpoint_steps": 20,
+        "tracking_uri": f"sqlite:///{repo / 'all.db'}",
+        "tracked": False,
+        "quiet": False,
+    }
+    # How it is trained may change; what it is may not.
+    assert submitted(queue, repo, data_dir=".", settings=one.settings).id == one.id
+
+
+def test_a_password_of_the_tracking_server_is_refused(repo, queue) -> None:
+    with pytest.raises(UsageError, match="MLFLOW_TRACKING_PASSWORD") as told:
+        submitted(queue, repo, tracking_uri="http://me:secret@host:5000")
+
+    assert "secret" not in str(told.value)
+    assert not queue.home.exists()
 
 
 def test_an_unknown_commit_and_run_are_told(repo, queue) -> None:
@@ -609,7 +653,7 @@ def test_commits_see_neither_each_others_modules_nor_what_lies_about(
 def test_the_example_trains_when_it_is_submitted(repo, queue, monkeypatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     subprocess.run([sys.executable, "make_data.py"], cwd=repo, check=True)
-    given = ("submit", "--run_name=baseline", "--follow", "--epochs=3")
+    given = ("submit", "--run_name=baseline", "--follow", "--epochs=2", "--checkpoint_steps=7")
 
     with elasticdl(*given, cwd=repo / "src", ELASTICDL_HOME=str(queue.home)) as process:
         said, _ = process.communicate(timeout=90)
@@ -622,6 +666,8 @@ def test_the_example_trains_when_it_is_submitted(repo, queue, monkeypatch) -> No
     assert (folder / "exported/savedmodel").is_dir()
     # All sessions of a home are tracked in one place.
     assert (queue.home / "mlflow.db").is_file()
+    kept = [e for e in read_events(folder / "training/events.jsonl") if isinstance(e, Checkpointed)]
+    assert [event.step for event in kept][:2] == [7, 14]
     status = json.loads((folder / "session.json").read_text())
     # The commit, not `-dirty`.
     assert status["commit"] == one.commit

@@ -1,9 +1,10 @@
 """A real training, killed and started again, is one run with every epoch once."""
 
+import itertools
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,8 +15,11 @@ import pytest
 import elasticdl
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.cli.main import main
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import MissingExtraError, NonFiniteLossError, OutputTakenError, TrackingError
+
+EXPERIMENTS = (f"small {number}" for number in itertools.count())
 
 
 class Notes(Silent):
@@ -26,15 +30,22 @@ class Notes(Silent):
         self.notes.append(message)
 
 
-@pytest.fixture
-def database(tmp_path):
-    return tmp_path / "runs" / "mlflow.db"
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    """A database for all: making one takes MLflow seconds."""
+    return tmp_path_factory.mktemp("runs") / "mlflow.db"
 
 
 @pytest.fixture
 def tracked(job, database):
-    """The job, tracked everywhere."""
-    return {**job, "tracking_uri": str(database), "experiment": "small", "tensorboard": True}
+    """The job, tracked everywhere, in an experiment of its own."""
+    where = {"tracking_uri": str(database), "experiment": next(EXPERIMENTS)}
+    return {**job, **where, "tensorboard": True}
+
+
+@pytest.fixture
+def runs(tracked, database, runs_in):
+    return lambda: runs_in(database, tracked["experiment"])
 
 
 @pytest.fixture
@@ -49,13 +60,17 @@ def begin(options):
     """Start a training of its own process, slow enough to be met in the middle of an epoch."""
     flags = [f"--{name}={value}" for name, value in options.items() if value is not True]
     flags += [f"--{name}" for name, value in options.items() if value is True]
-    return subprocess.Popen(
-        [sys.executable, "-m", "elasticdl.cli.main", "train", *flags],
-        env={**os.environ, "SLEEP_S": "0.05"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    context = multiprocessing.get_context("forkserver")
+    # Importing it takes longer than what is looked at.
+    context.set_forkserver_preload(["elasticdl.training.keras"])
+    process = context.Process(target=train_slowly, args=(["train", *flags],))
+    process.start()
+    return process
+
+
+def train_slowly(arguments):
+    os.environ["SLEEP_S"] = "0.05"
+    main(arguments)
 
 
 def wait_until(process, output, condition):
@@ -66,7 +81,7 @@ def wait_until(process, output, condition):
         lines = log.read_text().splitlines(keepends=True) if log.exists() else []
         if condition([json.loads(line) for line in lines if line.endswith("\n")]):
             return
-        assert process.poll() is None, process.stderr.read()
+        assert process.exitcode is None
         assert time.monotonic() < until
         time.sleep(0.005)
 
@@ -76,38 +91,35 @@ def num(events, name):
 
 
 def end(process, number):
-    process.send_signal(number)
-    errors = process.stderr.read()
-    process.stderr.close()
-    return process.wait(60), errors
+    os.kill(process.pid, number)
+    process.join(60)
+    return process.exitcode
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_job_that_is_terminated_and_killed_is_one_run_with_each_epoch_once(
-    tracked, train, runs_in, curves_in, database
+    tracked, train, runs, curves_in
 ):
     output = Path(tracked["output"])
 
     process = begin(tracked)
     wait_until(process, output, lambda events: num(events, "epoch_finished") >= 1)
-    code, errors = end(process, signal.SIGTERM)
-    assert code == 143, errors
-    (run,) = runs_in(database, "small")
+    assert end(process, signal.SIGTERM) == 143
+    (run,) = runs()
     assert run.info.status == "KILLED"
 
     before = num([json.loads(line) for line in open_log(output)], "epoch_finished")
     process = begin(tracked)
     wait_until(process, output, lambda events: num(events, "epoch_finished") >= before + 2)
     time.sleep(0.2)  # some steps into the next epoch
-    code, _ = end(process, signal.SIGKILL)
-    assert code == -signal.SIGKILL
-    (run,) = runs_in(database, "small")
+    assert end(process, signal.SIGKILL) == -signal.SIGKILL
+    (run,) = runs()
     assert run.info.status == "RUNNING", "Nobody could say that it ended"
 
     outcome = train(tracked)
 
-    (run,) = runs_in(database, "small")
+    (run,) = runs()
     assert run.info.status == "FINISHED"
     assert run.data.tags["attempt"] == "3"
     steps = [10, 20, 30, 40, 50, 60]
@@ -127,32 +139,31 @@ def open_log(output):
     return (output / "events.jsonl").read_text().splitlines()
 
 
-def test_a_training_that_fails_is_a_failed_run_that_says_why(
-    tracked, train, runs_in, database, monkeypatch
-):
+def test_a_training_that_fails_is_a_failed_run_that_says_why(tracked, train, runs, monkeypatch):
     train({**tracked, "num_epochs": 1})
     monkeypatch.setenv("SCALE", "nan")
     with pytest.raises(NonFiniteLossError):
         train({**tracked, "num_epochs": 2})
 
-    (run,) = runs_in(database, "small")
+    (run,) = runs()
     assert run.info.status == "FAILED"
     assert run.data.tags["error"].startswith("NonFiniteLossError: ")
     assert run.data.tags["attempt.2.num_epochs"] == "2"
 
     monkeypatch.setenv("SCALE", "1")
     train({**tracked, "num_epochs": 2})
-    (run,) = runs_in(database, "small")
+    (run,) = runs()
     assert run.info.status == "FINISHED"
     assert run.history["epoch"] == [(10, 1.0), (20, 2.0)]
 
 
-def test_what_was_asked_for_and_who_did_it_is_in_the_run(tracked, train, runs_in, database):
+def test_what_was_asked_for_and_who_did_it_is_in_the_run(tracked, train, runs, database):
     reporter = Notes()
     train({**tracked, "num_epochs": 1, "params": "units=4", "run_name": "first"}, reporter)
 
-    assert any(f"sqlite:///{database}: experiment 'small'" in note for note in reporter.notes)
-    (run,) = runs_in(database, "small")
+    where = f"sqlite:///{database}: experiment {tracked['experiment']!r}"
+    assert any(where in note for note in reporter.notes)
+    (run,) = runs()
     assert run.info.run_name == "first"
     params = run.data.params
     assert (params["model_def"], params["params.units"], params["num_epochs"]) == (
@@ -169,12 +180,12 @@ def test_what_was_asked_for_and_who_did_it_is_in_the_run(tracked, train, runs_in
 
 
 def test_tracking_may_begin_in_the_middle_of_a_job_and_at_its_end(
-    job, tracked, train, runs_in, curves_in, database
+    job, tracked, train, runs, runs_in, curves_in, database
 ):
     untracked = {**job, "num_epochs": 2}
     train(untracked)
     train({**tracked, "num_epochs": 4})
-    (run,) = runs_in(database, "small")
+    (run,) = runs()
     assert [step for step, _ in run.history["val_loss"]] == [10, 20, 30, 40]
 
     again = train({**tracked, "num_epochs": 4, "experiment": "later"})
@@ -186,11 +197,11 @@ def test_tracking_may_begin_in_the_middle_of_a_job_and_at_its_end(
     assert len(curves_in(Path(job["output"]))["train/epoch_loss"]) == 4
 
 
-def test_a_job_that_is_known_as_finished_is_not_told_again(tracked, train, runs_in, database):
+def test_a_job_that_is_known_as_finished_is_not_told_again(tracked, train, runs):
     train({**tracked, "num_epochs": 1})
     train({**tracked, "num_epochs": 1})
 
-    (run,) = runs_in(database, "small")
+    (run,) = runs()
     assert run.data.tags["attempt"] == "1"
 
 
@@ -213,9 +224,7 @@ def test_a_server_that_is_not_there_is_an_error_before_the_training(tracked, tra
     assert not any("step_committed" in line for line in open_log(Path(tracked["output"])))
 
 
-def test_an_output_where_nothing_was_trained_takes_another_job(
-    tracked, train, runs_in, database, monkeypatch
-):
+def test_an_output_where_nothing_was_trained_takes_another_job(tracked, train, runs, monkeypatch):
     monkeypatch.setenv("SCALE", "nan")
     with pytest.raises(NonFiniteLossError):
         train({**tracked, "params": "units=4"})
@@ -223,9 +232,9 @@ def test_an_output_where_nothing_was_trained_takes_another_job(
     outcome = train({**tracked, "num_epochs": 1})
 
     assert outcome.step == 10
-    runs = runs_in(database, "small")
-    assert {run.info.status for run in runs} == {"FAILED", "FINISHED"}
-    assert [step for run in runs for step, _ in run.history.get("epoch", ())] == [10]
+    found = runs()
+    assert {run.info.status for run in found} == {"FAILED", "FINISHED"}
+    assert [step for run in found for step, _ in run.history.get("epoch", ())] == [10]
 
 
 def test_a_folder_of_somebody_elses_is_still_refused(tracked, train):

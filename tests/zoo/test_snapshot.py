@@ -54,6 +54,17 @@ def test_what_is_nobodys_code_is_not_copied(zoo: Path) -> None:
     assert copied(zoo) == ({"m.py"}, [])
 
 
+def test_a_folder_that_is_said_to_hold_no_code_is_not_copied(zoo: Path) -> None:
+    for name in ("m.py", "runs/first/config.yaml", "runs/mlflow.db", "a/runs/m.py"):
+        write(zoo, name)
+
+    left_out = copy_zoo(zoo, zoo.parent / "copy", without=zoo / "runs")
+
+    copy = zoo.parent / "copy"
+    assert {str(p.relative_to(copy)) for p in copy.rglob("*.*")} == {"m.py", "a/runs/m.py"}
+    assert left_out == []
+
+
 def test_a_large_file_is_left_out_and_named(zoo: Path) -> None:
     write(zoo, "m.py")
     write(zoo, "data/train.recordio", bytes(snapshot.MAX_FILE_BYTES + 1))

@@ -27,6 +27,7 @@ _COMMANDS = {
     "predict": ("elasticdl.cli.predict", "predict", "Write a trained model's outputs."),
     "data": ("elasticdl.cli.data", "data", "Make, prepare and look at record files."),
     "session": ("elasticdl.cli.session", "session", "Train what a project's config describes."),
+    "federated": ("elasticdl.cli.federated", "group", "Train with parties that keep their data."),
     "job": ("elasticdl.cli.job", "job", "Ask what a training did."),
     "zoo": ("elasticdl.cli.zoo", "zoo", "Models that come along, and a start for your own."),
 }

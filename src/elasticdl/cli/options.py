@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import click
 
 from elasticdl.engines.progress import Silent
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def with_options(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
+    """Give a command options, in the order its help shall have them."""
+    return functools.reduce(lambda made, option: option(made), reversed(options), command)
 
 
 def reporter_for(quiet: bool) -> Silent | None:
@@ -21,3 +31,21 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
     for name, value in metrics.items():
         text = f"{value:.6g}" if isinstance(value, float) else str(value)
         click.echo(f"  {name:<{width}}  {text}")
+
+
+def as_json_text(value: Any) -> str:
+    """Return JSON that every reader takes: for what is no finite number it has null.
+
+    Example:
+        >>> as_json_text({"loss": float("nan"), "all": [1, float("inf")]})
+        '{"loss": null, "all": [1, null]}'
+    """
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

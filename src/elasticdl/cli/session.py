@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 from rich import box
@@ -17,9 +15,14 @@ from rich.table import Table
 
 from elasticdl import api
 from elasticdl.cli import session_queue
-from elasticdl.cli.options import print_metrics, reporter_for
+from elasticdl.cli.options import as_json_text, print_metrics, reporter_for
+from elasticdl.cli.session_options import (
+    PROJECT_ROOT,
+    RUN_NAME,
+    config_options,
+    training_options,
+)
 from elasticdl.errors import DefinitionError
-from elasticdl.job import Workers
 from elasticdl.sessions import project
 from elasticdl.sessions.checks.finding import Severity
 
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from elasticdl.sessions.checks.finding import Group, Report
     from elasticdl.sessions.state import Status
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 _STATES = {
     "new": "never ran",
     "interrupted": "interrupted: the process that ran it is gone; the same command goes on",
@@ -85,69 +87,11 @@ for _command in (
     session.add_command(_command)
 
 
-def _of_a_session(command: Command) -> Command:
-    """Add the options that say which session is meant."""
-    options = (
-        click.option("--run_name", required=True, metavar="NAME", help="Folder in runs/."),
-        _PROJECT,
-        click.option(
-            "--data_dir", metavar="DIR", help="Where the data is, if not as the config says."
-        ),
-        click.option(
-            "--set",
-            "settings",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="Replace a value of the config: model_builder.dropout_rate=0.5. Can be repeated.",
-        ),
-    )
-    return functools.reduce(lambda made, option: option(made), reversed(options), command)
-
-
-_PROJECT = click.option(
-    "--project_root",
-    default=".",
-    show_default=True,
-    metavar="DIR",
-    help="Folder of the project, which has runs/.",
-)
-
-
 @session.command("run")
-@_of_a_session
-@click.option("--epochs", type=click.IntRange(1), help="Train so many epochs, not the config's.")
-@click.option(
-    "--num_workers",
-    metavar="N|MIN..MAX",
-    help="Train on so many processes; the input must be a tf.data.Dataset or a PyDataset.",
-)
-@click.option(
-    "--num_spare_workers",
-    default=Workers.spare,
-    show_default=True,
-    help="Processes that stand ready, so that a replacement is there at once.",
-)
-@click.option(
-    "--ray_address", metavar="ADDRESS", help="Use this Ray cluster; without it Ray starts here."
-)
-@click.option(
-    "--checkpoint_steps",
-    default=0,
-    help="Checkpoint each so many steps; 0 for by time, at most 1 % of it.",
-)
-@click.option(
-    "--tracking_uri",
-    metavar="URI",
-    help="MLflow server, database or folder to track the session in. "
-    "[default: MLFLOW_TRACKING_URI, or runs/mlflow.db]",
-)
-@click.option(
-    "--track/--no-track",
-    "tracked",
-    default=True,
-    show_default=True,
-    help="Let people follow the session in MLflow and TensorBoard.",
-)
+@RUN_NAME
+@PROJECT_ROOT
+@config_options
+@training_options
 @click.option("--quiet", is_flag=True, help="Print the result only.")
 def run(
     *,
@@ -168,7 +112,8 @@ def run(
 
     It is right from any state: after a kill -9 the training goes on from its last checkpoint with
     the same weights as if nothing had happened, a finished session is left as it is, and with more
-    --epochs it is trained on.
+    --epochs it is trained on. With --num_workers, the input must be a tf.data.Dataset or a
+    PyDataset.
 
     \b
     Examples:
@@ -196,7 +141,9 @@ def run(
 
 
 @session.command("check")
-@_of_a_session
+@RUN_NAME
+@PROJECT_ROOT
+@config_options
 @click.option("--json", "as_json", is_flag=True, help="Print everything found, as JSON.")
 @click.pass_context
 def check(
@@ -237,8 +184,8 @@ def check(
 
 
 @session.command("status")
-@click.option("--run_name", required=True, metavar="NAME", help="Folder in runs/.")
-@_PROJECT
+@RUN_NAME
+@PROJECT_ROOT
 @click.option("--json", "as_json", is_flag=True, help="Print everything known, as JSON.")
 def status(*, run_name: str, project_root: str, as_json: bool) -> None:
     """Say how far a session is."""
@@ -247,7 +194,7 @@ def status(*, run_name: str, project_root: str, as_json: bool) -> None:
     folder = project.folder_of(project_root, run_name)
     found = status_of(folder)
     if as_json:
-        click.echo(json.dumps(asdict(found)))
+        click.echo(as_json_text(asdict(found)))
         return
     click.echo(f"Session {run_name}: ", nl=False)
     click.secho(_STATES.get(found.state, found.state), fg=_COLOURS.get(found.state))
@@ -257,7 +204,7 @@ def status(*, run_name: str, project_root: str, as_json: bool) -> None:
 
 
 @session.command("list")
-@_PROJECT
+@PROJECT_ROOT
 @click.option("--json", "as_json", is_flag=True, help="Print everything known, as JSON.")
 def list_(*, project_root: str, as_json: bool) -> None:
     """List a project's sessions and how far they are."""
@@ -266,7 +213,7 @@ def list_(*, project_root: str, as_json: bool) -> None:
     names = project.session_names(project_root)
     found = {name: status_of(project.folder_of(project_root, name)) for name in names}
     if as_json:
-        click.echo(json.dumps({name: asdict(status) for name, status in found.items()}))
+        click.echo(as_json_text({name: asdict(status) for name, status in found.items()}))
         return
     if not found:
         click.echo("There is no session: make runs/NAME/config.yaml.")

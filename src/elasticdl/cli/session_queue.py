@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from elasticdl.job import Workers
+from elasticdl.cli.session_options import RUN_NAME, config_options, training_options
 
 if TYPE_CHECKING:
     from elasticdl.sessions.queue import Queue
@@ -45,7 +45,7 @@ _ID = click.argument("submission", metavar="ID")
 
 
 @click.command()
-@click.option("--run_name", required=True, metavar="NAME", help="Folder in runs/.")
+@RUN_NAME
 @click.option(
     "--repo",
     default=".",
@@ -56,24 +56,13 @@ _ID = click.argument("submission", metavar="ID")
 @click.option(
     "--commit", default="HEAD", show_default=True, metavar="SHA|BRANCH|TAG", help="What to train."
 )
-@click.option("--data_dir", metavar="DIR", help="Where the data is, if not as the config says.")
+@config_options
+@training_options
 @click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Replace a value of the config: model_builder.dropout_rate=0.5. Can be repeated.",
-)
-@click.option("--epochs", type=click.IntRange(1), help="Train so many epochs, not the config's.")
-@click.option("--num_workers", metavar="N|MIN..MAX", help="Train on so many processes.")
-@click.option(
-    "--num_spare_workers",
-    default=Workers.spare,
-    show_default=True,
-    help="Processes that stand ready, so that a replacement is there at once.",
-)
-@click.option(
-    "--ray_address", metavar="ADDRESS", help="Cluster of the workers; without it Ray starts here."
+    "--as_ray_job",
+    is_flag=True,
+    help="Let the cluster of --ray_address run the session itself, as a Ray job; all of its "
+    "machines must have --home, and the data, under the same path.",
 )
 @click.option("--with-patch", is_flag=True, help="Take along, and store, what is not committed.")
 @click.option("--follow", is_flag=True, help="Show what it prints, and exit with its exit code.")
@@ -97,6 +86,10 @@ def submit(
     num_workers: str | None,
     num_spare_workers: int,
     ray_address: str | None,
+    checkpoint_steps: int,
+    tracking_uri: str | None,
+    tracked: bool,
+    as_ray_job: bool,
     with_patch: bool,
     follow: bool,
     max_queued: int,
@@ -129,6 +122,10 @@ def submit(
         num_workers=num_workers,
         num_spare_workers=num_spare_workers,
         ray_address=ray_address,
+        checkpoint_steps=checkpoint_steps,
+        tracking_uri=tracking_uri,
+        tracked=tracked,
+        as_ray_job=as_ray_job,
         with_patch=with_patch,
     )
     origin = submit.find(request)

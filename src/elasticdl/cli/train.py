@@ -8,6 +8,9 @@ import click
 
 from elasticdl import api
 from elasticdl.cli.options import print_metrics, reporter_for
+from elasticdl.cli.tracking_options import tracking_options
+from elasticdl.cli.workers_options import training_workers_options
+from elasticdl.dialects import DIALECTS
 from elasticdl.job import BestMode, Priority, TrainingOptions, Workers
 
 _DEFAULTS = TrainingOptions()
@@ -22,9 +25,13 @@ _DEFAULTS = TrainingOptions()
 )
 @click.option(
     "--model_def",
-    required=True,
     metavar="NAME",
     help="Dotted name of the model: file, then class or function (fintech.MyKerasModel).",
+)
+@click.option(
+    "--spec",
+    metavar="FILE",
+    help="YAML file of a saved model (Keras, TensorFlow, PyTorch), instead of --model_def.",
 )
 @click.option(
     "--params",
@@ -100,20 +107,7 @@ _DEFAULTS = TrainingOptions()
     show_default=True,
     help="Give the same bits each time on the same machine.",
 )
-@click.option(
-    "--num_workers",
-    metavar="N|MIN..MAX",
-    help="Train on so many processes: 3, or 2..4. One that dies is replaced, the others go on.",
-)
-@click.option(
-    "--num_spare_workers",
-    default=Workers.spare,
-    show_default=True,
-    help="Processes that stand ready, so that a replacement is there at once.",
-)
-@click.option(
-    "--ray_address", metavar="ADDRESS", help="Use this Ray cluster; without it Ray starts here."
-)
+@training_workers_options
 @click.option(
     "--give_up_after",
     metavar="SECONDS",
@@ -143,19 +137,7 @@ _DEFAULTS = TrainingOptions()
     help="Among jobs on one cluster: a low one shrinks to its least while a high one waits for "
     "workers, and grows back.",
 )
-@click.option(
-    "--tracking_uri",
-    metavar="URI",
-    help="Track the training in MLflow: a server, a database, or a folder. With --experiment alone "
-    "it is $MLFLOW_TRACKING_URI, or mlflow.db here.",
-)
-@click.option(
-    "--experiment",
-    metavar="NAME",
-    help="MLflow experiment to track in; without it $MLFLOW_EXPERIMENT_NAME, or elasticdl.",
-)
-@click.option("--run_name", metavar="NAME", help="Call the MLflow run so; without it as --output.")
-@click.option("--tensorboard", is_flag=True, help="Write curves for TensorBoard to OUTPUT/logs.")
+@tracking_options
 @click.option("--input_fn", metavar="NAME", help="Use this instead of the model's own.")
 @click.option("--loss", metavar="NAME", help="Use this instead of the model's own.")
 @click.option("--optimizer", metavar="NAME", help="Use this instead of the model's own.")
@@ -164,7 +146,7 @@ _DEFAULTS = TrainingOptions()
     "--dialect",
     metavar="NAME",
     help="How to read the model file, if it could be read in several ways: "
-    "elasticdl_module, elasticdl_spec or keras_class.",
+    f"{', '.join(dialect.NAME for dialect in DIALECTS)}.",
 )
 @click.option("--dry_run", is_flag=True, help="Print the job and do nothing.")
 @click.option("--quiet", is_flag=True, help="Print the result only.")
@@ -181,6 +163,7 @@ def train(*, dry_run: bool, quiet: bool, **options: Any) -> None:
           --input_fn=fintech.credit_data_processor \\
           --params="hidden_units=[10, 100, 20, 5], learning_rate=0.01" \\
           --data="gs://bucket/train/*.recordio" --output=my_model
+      elasticdl train --spec=model.yml --data="data/train/*.recordio" --output=my_model
       elasticdl train --model_def=mnist --data="data/train/*.recordio" --output=my_model \\
           --num_workers=2..4
     """

@@ -43,12 +43,11 @@ from elasticdl.data.recordio_chunk import (
     parse_header,
 )
 from elasticdl.data.stored_file import open_each, open_stored
+from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
-    from typing import Self
 
     from elasticdl.data.batch import Record
     from elasticdl.data.recordio_chunk import DecodedChunk
@@ -207,7 +206,7 @@ def _open(uri: str) -> tuple[StoredFile, list[Chunk]]:
     return file, chunks
 
 
-class Writer:
+class Writer(WholeOrNothing):
     """Writes a RecordIO file, which appears when it is closed, complete.
 
     A chunk ends before the record that would make it larger than `max_chunk_bytes` (lengths
@@ -297,20 +296,6 @@ class Writer:
         """Leave no file; does nothing to one that is closed."""
         self._closed = True
         self._file.discard()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
 
     def _flush(self) -> None:
         """Write what was collected as a chunk."""

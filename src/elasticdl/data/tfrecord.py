@@ -35,12 +35,11 @@ from elasticdl.data.inflated_file import InflatedFile
 from elasticdl.data.record_decoding import decode_records
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import local_path, open_each, open_stored
+from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import CorruptDataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
-    from typing import Self
 
     from elasticdl.data.batch import Record
     from elasticdl.data.schema import Schema
@@ -253,7 +252,7 @@ def _read(file: _Bytes, starts: array[int]) -> list[bytes]:
 # --- writing -----------------------------------------------------------------------------------
 
 
-class Writer:
+class Writer(WholeOrNothing):
     """Writes a TFRecord file, which appears when it is closed, complete.
 
     Used in a `with` statement: an exception in its body leaves no file.
@@ -330,20 +329,6 @@ class Writer:
         """Leave no file; does nothing to one that is closed."""
         self._closed = True
         self._file.discard()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
 
     def _append(self, data: bytes) -> None:
         self._file.write(data if self._deflater is None else self._deflater.compress(data))

@@ -11,7 +11,13 @@ import inspect
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
-from elasticdl.dialects import abstractions, elasticdl_module, elasticdl_spec, keras_class
+from elasticdl.dialects import (
+    abstractions,
+    elasticdl_module,
+    elasticdl_spec,
+    ibmfl_spec,
+    keras_class,
+)
 from elasticdl.errors import DefinitionError, UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +53,13 @@ class Dialect(Protocol):
         ...
 
 
-DIALECTS: tuple[Dialect, ...] = (elasticdl_module, elasticdl_spec, keras_class, abstractions)
+DIALECTS: tuple[Dialect, ...] = (
+    elasticdl_module,
+    elasticdl_spec,
+    keras_class,
+    abstractions,
+    ibmfl_spec,
+)
 
 
 def resolve(reference: Reference, dialect: str | None = None) -> ModelDefinition:

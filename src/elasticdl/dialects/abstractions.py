@@ -10,6 +10,9 @@ Everything that reads data is built anew for each epoch, the components as well 
 lists of their own), so that an epoch is a function of its number: it begins at the first example,
 and ends with the last one even where the user's batches go on into the next round. Class weights
 are multiplied into the sample weights that are trained with.
+
+What the classes must have is in `component_classes.py`, what their batches are in
+`component_batches.py`.
 """
 
 from __future__ import annotations
@@ -20,13 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from elasticdl.components import PreprocessorBase
-from elasticdl.config import ConfigStruct, lines_of
-from elasticdl.data.batch import Batch, describe, leaves, map_arrays
 from elasticdl.definition import BatchesInput, Epochs, Mode, ModelDefinition
 from elasticdl.dialects import pipelines
+from elasticdl.dialects.component_batches import batch_of, one_epoch
+from elasticdl.dialects.component_classes import config_of, missing_methods, replaces_the_whole
 from elasticdl.dialects.params import described, signature_of
 from elasticdl.dialects.reading import Reading, call
 from elasticdl.dialects.reference import place_of
@@ -35,36 +35,14 @@ from elasticdl.errors import DefinitionError, UserCodeError, users_traceback
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from elasticdl.config import ConfigStruct
+    from elasticdl.data.batch import Batch
     from elasticdl.dialects.reference import Reference, Symbol
 
 NAME = "abstractions"
 TITLE = "the components of a training session"
 NEEDS = "a class with get_compiled_model, and a config file (elasticdl session run)"
-COMPONENTS = ("data_loader_class", "preprocessor_class", "augmentor_class", "evaluator_class")
-"""Keys of a config that name a class, beside that of the model builder."""
-OPTIONAL_KEYS = (
-    "augmentor_class",
-    "data_dir",
-    "do_train_augmentation",
-    "do_validation_augmentation",
-    "evaluator_class",
-    "project_name",
-    "seed",
-)
-"""Keys that are None where a config does not have them."""
-_METHODS = {
-    "data_loader_class": (
-        "create_training_generator",
-        "create_validation_generator",
-        "create_test_generator",
-    ),
-    "preprocessor_class": ("add_image_preprocess", "add_label_preprocess", "batchify"),
-    "augmentor_class": ("add_augmentation",),
-    "evaluator_class": ("get_eval_funcs",),
-    "model_builder_class": ("get_compiled_model",),
-}
 _KEPT_BY_US = {"ModelCheckpoint": "checkpoints", "TensorBoard": "TensorBoard's logs"}
-_NUM_PARTS = 3
 
 
 def matches(reference: Reference) -> bool:
@@ -210,7 +188,7 @@ class Components:
             made = (batch_of(part, name, weights) for part in parts)
             if kind == "indexed":
                 return made
-            return _ending(made, num_batches, num_examples)
+            return one_epoch(made, num_batches, num_examples)
 
         return Epochs(
             num_examples=num_examples,
@@ -229,7 +207,7 @@ class Components:
         method = f"create_{name}_generator"
         called = self._name("data_loader_class", method)
         _, num_examples = self._generator(data, method)
-        batched = _replaces_the_whole(type(self.preprocessor))
+        batched = replaces_the_whole(type(self.preprocessor))
 
         def raw() -> Iterator[Any]:
             return pipelines.elements(self._generator(data, method)[0], called)
@@ -277,7 +255,7 @@ class Components:
     def _preprocessed(self, generator: Any, num_examples: int) -> tuple[Any, int]:
         preprocessor, last = self._made("preprocessor_class"), "batchify"
         if hasattr(preprocessor, "add_preprocess"):
-            if _replaces_the_whole(type(preprocessor)):
+            if replaces_the_whole(type(preprocessor)):
                 last = "add_preprocess"
             made = _call(preprocessor, "add_preprocess", generator, num_examples)
         else:
@@ -357,133 +335,6 @@ def class_weight_of(model_builder: Any) -> Mapping[int, float] | None:
             f"{file}:{line}: get_class_weight() returned {found!r}; expected a weight for each "
             "class, such as {0: 1.0, 1: 2.5}, or None."
         ) from None
-
-
-def missing_methods(key: str, symbol: Symbol) -> list[str]:
-    """Return the methods of the contract that a class lacks.
-
-    Args:
-        key: Of the config, which says what kind of component it is.
-        symbol: The class.
-    """
-    missing = [
-        name
-        for name in _METHODS[key]
-        if not callable(getattr(symbol.value, name, None))
-        or getattr(getattr(symbol.value, name), "__isabstractmethod__", False)
-    ]
-    if key == "preprocessor_class" and _replaces_the_whole(symbol.value):
-        # Who replaces the whole needs no parts.
-        missing = []
-    return missing + sorted(getattr(symbol.value, "__abstractmethods__", frozenset()) - {*missing})
-
-
-def config_of(reference: Reference) -> ConfigStruct:
-    """Return the config of a session, which knows its lines where its file can be read."""
-    file = reference.config_file
-    config = ConfigStruct(
-        reference.params,
-        file=file or "the config",
-        lines=lines_of(file) if file else {},
-        optional=OPTIONAL_KEYS,
-    )
-    if "num_epochs" not in reference.context:
-        return config
-    # A finished session may be asked for more than its file says.
-    return config.with_values(epochs=reference.context["num_epochs"])
-
-
-def weighted(labels: Any, weights: Any, by_class: Mapping[int, float]) -> Any:
-    """Return sample weights multiplied by the weight of each example's class.
-
-    Args:
-        labels: Numbers of classes, `(n,)` or `(n, 1)`, or one-hot `(n, classes)`.
-        weights: One an example, `(n,)` or with further axes.
-        by_class: Class -> weight; 1 for those that are not there.
-
-    Raises:
-        DefinitionError: Labels are no classes, as those of several outputs or of pixels.
-    """
-    if not hasattr(labels, "ndim") or labels.ndim not in (1, 2) or not hasattr(weights, "ndim"):
-        raise DefinitionError(
-            "get_class_weight() returned class weights, and the labels of a batch are "
-            f"{described(labels) if not hasattr(labels, 'ndim') else describe(labels)}; expected "
-            "one class an example, (n,), (n, 1) or one-hot. Let get_class_weight() return None, "
-            "and the generator yield the weights."
-        )
-    classes = np.asarray(labels)
-    if classes.ndim > 1:
-        classes = classes[:, 0] if classes.shape[1] == 1 else classes.argmax(axis=1)
-    factors = np.ones(len(classes), np.float32)
-    for label, weight in by_class.items():
-        factors[classes == label] = weight
-    return weights * factors.reshape(-1, *[1] * (weights.ndim - 1))
-
-
-def batch_of(made: Any, name: str, by_class: Mapping[int, float] | None) -> Batch:
-    """Return what a user's generator yields as a batch.
-
-    Args:
-        made: `(x, y, sample weight)`, or without the last.
-        name: What the user calls the generator, for errors.
-        by_class: Class -> weight; None for equal ones.
-
-    Raises:
-        DefinitionError: It is no batch.
-    """
-    if not isinstance(made, (tuple, list)) or len(made) not in (2, _NUM_PARTS):
-        raise DefinitionError(
-            f"{name} yields {described(made)} after preprocessing; expected tuples (x, y, sample "
-            "weight)."
-        )
-    x, y = made[0], made[1]
-    sizes = {array.shape[0] if array.ndim else 0 for array in leaves((x, y))}
-    if len(sizes) != 1 or 0 in sizes:
-        shapes = [list(array.shape) for array in leaves((x, y))]
-        raise DefinitionError(
-            f"{name}: after preprocessing a batch has arrays of the shapes {shapes}; expected one "
-            "entry an example along the first axis of each. Batches are made by the preprocessor's "
-            "batchify()."
-        )
-    size = sizes.pop()
-    weights = np.ones(size, np.float32)
-    if len(made) == _NUM_PARTS and made[2] is not None:
-        weights = map_arrays(lambda array: array.astype(np.float32), made[2])
-        for array in leaves(weights):
-            if array.shape[:1] != (size,):
-                raise DefinitionError(
-                    f"{name}: after preprocessing a batch has sample weights of the shape "
-                    f"{list(array.shape)} for {size} examples; expected one entry an example."
-                )
-    if by_class is not None:
-        weights = weighted(y, weights, by_class)
-    return Batch(x, (y, weights), size)
-
-
-def _ending(batches: Iterator[Batch], num_batches: int, num_examples: int) -> Iterator[Batch]:
-    """Yield the batches of one epoch, and end with its last example where the user's go on."""
-    seen = 0
-    for number, batch in enumerate(batches):
-        if number == num_batches:
-            return
-        left = num_examples - seen
-        if number == num_batches - 1 and 0 < left < batch.num_examples:
-            yield _first_of(batch, left)
-            return
-        seen += batch.num_examples
-        yield batch
-
-
-def _first_of(batch: Batch, number: int) -> Batch:
-    def cut(array: Any) -> Any:
-        return array[:number]
-
-    return Batch(map_arrays(cut, batch.features), map_arrays(cut, batch.labels), number)
-
-
-def _replaces_the_whole(preprocessor: type) -> bool:
-    own = getattr(preprocessor, "add_preprocess", None)
-    return own is not None and own is not PreprocessorBase.add_preprocess
 
 
 def _call(component: Any, method: str, *args: Any) -> Any:

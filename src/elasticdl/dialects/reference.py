@@ -69,6 +69,7 @@ class Reference:
         context: What a spec's constructor is told: worker_id, world_size, job_id, mode,
             num_epochs.
         config_file: Where params and overrides stand; None is the command line.
+        objects: What a saved model's file calls by name -> the user's code for it.
         reload: Imports the zoo's files again and returns the same reference to the new ones.
     """
 
@@ -82,6 +83,7 @@ class Reference:
     overrides: Mapping[str, Symbol] = dataclasses.field(default_factory=dict)
     context: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     config_file: str | None = None
+    objects: Mapping[str, Symbol] = dataclasses.field(default_factory=dict)
 
     @property
     def names_a_file(self) -> bool:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from elasticdl.training.trainer import MetricStates, Trainer
 
 _SLOT = 0
-_SLOTS = (_SLOT,)
 
 
 def train(job: Job, reporter: Reporter, definition: ModelDefinition | None = None) -> Outcome:
@@ -41,11 +40,20 @@ def train(job: Job, reporter: Reporter, definition: ModelDefinition | None = Non
 
 
 @dataclass
-class _Committer:
-    """Commits batches by training on them: nobody else has to agree; see `seams.Committer`."""
+class InProcessCommitter:
+    """Commits batches by training on them: nobody else has to agree; see `seams.Committer`.
+
+    Attributes:
+        trainer: The model.
+        accumulator: Sums up what makes an update; None if each batch makes its own.
+        slot: Whose pieces of the ledger these batches are.
+        max_group_steps: See `seams.Committer`.
+        patience_steps: See `seams.Committer`.
+    """
 
     trainer: Trainer
     accumulator: Accumulator | None = None
+    slot: int = _SLOT
     max_group_steps: int = 2**31
     patience_steps: int = 2**31
 
@@ -53,27 +61,30 @@ class _Committer:
         """Nobody to agree with."""
 
     def commit(self, batches: Sequence[FedBatch], place: Place, *, stop: bool) -> Commit | None:
+        """See `seams.Committer`."""
         if stop:
-            return Commit([], _SLOTS, stop=True)
+            return Commit([], (self.slot,), stop=True)
         last = batches[-1]
         if last.batch is None:
-            return Commit([Row(_SLOT, 0, finished=True)], _SLOTS)
-        row = Row(_SLOT, len(batches), last.finished, last.digest)
+            return Commit([Row(self.slot, 0, finished=True)], (self.slot,))
+        row = Row(self.slot, len(batches), last.finished, last.digest)
         if self.accumulator is None:
             some = [fed.batch for fed in batches if fed.batch is not None]
             result = self.trainer.train_steps(some)
         else:
             # Each batch of an update draws its own random numbers.
-            self.trainer.slot = _SLOT + self.accumulator.num_batches
+            self.trainer.slot = self.slot + self.accumulator.num_batches
             contribution, result = self.trainer.gradients(last.batch)
             is_last = place.ledger.advance([row]).epoch_done
             self.accumulator.add(contribution, 1, last=is_last)
-        return Commit([row], _SLOTS, result.metrics, result.losses)
+        return Commit([row], (self.slot,), result.metrics, result.losses)
 
     def commit_evaluation(self, states: MetricStates, row: Row | None) -> Commit | None:
-        return Commit([row] if row is not None else [], _SLOTS, states)
+        """See `seams.Committer`."""
+        return Commit([row] if row is not None else [], (self.slot,), states)
 
     def leads(self) -> bool:
+        """Nobody else could."""
         return True
 
 
@@ -95,7 +106,9 @@ def _train(run: Run) -> Trained:
         loop = Loop(
             options=options,
             trainer=trainer,
-            committer=_Committer(trainer, accumulator, 1 if accumulator else 2**31),
+            committer=InProcessCommitter(
+                trainer, accumulator, max_group_steps=1 if accumulator else 2**31
+            ),
             open_feed=open_feed,
             slot=_SLOT,
             num_records=material.num_records,
@@ -106,7 +119,7 @@ def _train(run: Run) -> Trained:
             validation=material.validation,
             place=material.first_place(),
             safe_point=interrupts.check,
-            slots=_SLOTS,
+            slots=(_SLOT,),
             accumulator=accumulator,
         )
         if run.checkpoint is not None:

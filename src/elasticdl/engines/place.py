@@ -69,7 +69,7 @@ class Place:
         return {
             "ledger": self.ledger.to_json(),
             "epoch_begun": self.epoch_begun,
-            "epoch_states": _to_lists(self.epoch_states),
+            "epoch_states": states_to_json(self.epoch_states),
             "best": self.best,
             "best_step": self.best_step,
             "stopped": self.stopped,
@@ -77,7 +77,7 @@ class Place:
             if self.evaluation is None
             else {
                 "ledger": self.evaluation.ledger.to_json(),
-                "states": _to_lists(self.evaluation.states),
+                "states": states_to_json(self.evaluation.states),
             },
             "evaluated_step": self.evaluated_step,
         }
@@ -89,26 +89,28 @@ class Place:
         return Place(
             ledger=Ledger.from_json(values["ledger"]),
             epoch_begun=values["epoch_begun"],
-            epoch_states=_to_arrays(values["epoch_states"]),
+            epoch_states=states_from_json(values["epoch_states"]),
             best=values["best"],
             best_step=values.get("best_step", -1),
             stopped=values["stopped"],
             evaluation=None
             if evaluation is None
             else Evaluation(
-                Ledger.from_json(evaluation["ledger"]), _to_arrays(evaluation["states"])
+                Ledger.from_json(evaluation["ledger"]), states_from_json(evaluation["states"])
             ),
             evaluated_step=values["evaluated_step"],
         )
 
 
-def _to_lists(states: MetricStates) -> dict[str, Any]:
+def states_to_json(states: MetricStates) -> dict[str, Any]:
+    """Return metric states as JSON values."""
     return {
         name: [np.asarray(array).tolist() for array in arrays] for name, arrays in states.items()
     }
 
 
-def _to_arrays(states: Mapping[str, Any]) -> MetricStates:
+def states_from_json(states: Mapping[str, Any]) -> MetricStates:
+    """Return the metric states `states_to_json` wrote."""
     return {
         name: tuple(np.asarray(array, dtype=np.float64) for array in arrays)
         for name, arrays in states.items()

@@ -67,7 +67,7 @@ class Lines:
         if self._total:
             parts[0] += f"/{self._total:,} {self._unit}"
         parts += [f"{name} {value}" for name, value in self._facts.items()]
-        parts.append(f"{speed:,.0f} {self._unit}/s")
+        parts.append(_shown_speed(speed, self._unit))
         if self._total and speed > 0 and self._done < self._total:
             parts.append(f"{_duration((self._total - self._done) / speed)} left")
         print("  ".join(parts), file=self._stream, flush=True)
@@ -106,7 +106,8 @@ class Bar:
         """Move the bar."""
         speed = (done - self._first) / max(time.monotonic() - self._begun_s, 1e-9)
         words = "  ".join(f"{name} {value}" for name, value in facts.items())
-        self._bar.update(self._task, completed=done, facts=f"{words}  {speed:,.0f} {self._unit}/s")
+        words = f"{words}  {_shown_speed(speed, self._unit)}"
+        self._bar.update(self._task, completed=done, facts=words)
 
     def note(self, message: str) -> None:
         """Write a line above the bar."""
@@ -122,6 +123,12 @@ class Bar:
 def for_stream() -> Bar | Lines:
     """Return a bar if standard error is a terminal, else lines."""
     return Bar() if sys.stderr.isatty() else Lines()
+
+
+def _shown_speed(speed: float, unit: str) -> str:
+    if 0 < speed < 1:
+        return f"{1 / speed:,.1f} s/{unit.removesuffix('s')}"
+    return f"{speed:,.0f} {unit}/s"
 
 
 def _duration(seconds: float) -> str:

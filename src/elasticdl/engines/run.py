@@ -9,48 +9,31 @@ Callers: `in_process.py` and `elastic/`.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import importlib.metadata
-import json
 import os
-import platform
-import shutil
 import socket
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elasticdl import zoo
-from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
-from elasticdl.artifacts.event_log import open_event_log
-from elasticdl.artifacts.folder import OutputFolder
-from elasticdl.artifacts.trained_model import (
-    Description,
-    load_trained_model,
-    save_trained_model,
-)
-from elasticdl.definition import ModelDefinition, RecordInput
+from elasticdl.artifacts.trained_model import load_trained_model
+from elasticdl.engines.attempt import attempt
 from elasticdl.engines.engine import Outcome, Reporter
 from elasticdl.engines.material import Material, open_material
 from elasticdl.engines.place import Place
+from elasticdl.engines.publish import copy_code, publish, versions
 from elasticdl.errors import OutputError
-from elasticdl.events import JobFailed, JobFinished, JobStarted
+from elasticdl.events import JobFinished, JobStarted
 from elasticdl.tracking.create import attempt_of, follow_finished_job, follow_job
-from elasticdl.tracking.follow import FollowedLog
 from elasticdl.training.create import quiet_frameworks
-from elasticdl.training.trainer import Exporter, Trainer
 
 if TYPE_CHECKING:
+    from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
+    from elasticdl.artifacts.folder import OutputFolder
+    from elasticdl.definition import ModelDefinition
     from elasticdl.engines.seams import EventSink
     from elasticdl.job import Job
-
-_MAX_SHARD_BYTES = 256 * 2**20
-# A shard of validation data is evaluated between two looks at what else there is to do.
-_MINIBATCHES_PER_VALIDATION_SHARD = 8
-_VERSIONS_OF = ("elasticdl", "keras", "tensorflow", "tensorflow-cpu", "torch", "numpy")
+    from elasticdl.training.trainer import Trainer
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +97,7 @@ class Run:
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 resume=material.data.resume,
+                trust_used=material.definition.trust_used,
             )
         )
 
@@ -148,71 +132,51 @@ def train(
     Raises:
         ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
     """
-    if job.model is None or job.output is None:
+    if job.model is None:
         raise ValueError(f"Not a training job: {job}")
-    folder = OutputFolder(job.output)
-    with folder.claim(job) as claim:
-        store = CheckpointStore(folder, job.training.keep_checkpoint_max)
-        with (
-            store,
-            open_event_log(folder) as log,
-            FollowedLog(log, reporter.note) as events,
-            folder.scratch() as code,
-        ):
-            try:
-                restored = store.latest()
-                for damaged in restored.damaged if restored else ():
-                    reporter.note(f"Passed over: {damaged}")
-                checkpoint = restored.checkpoint if restored else None
-                if checkpoint is not None and _is_done(job, checkpoint, store, folder):
-                    reporter.note(f"{folder.uri} is trained already: {checkpoint.step:,} steps.")
-                    follow_finished_job(events, job, folder, claim.generation, checkpoint.step)
-                    return Outcome(
-                        folder.uri,
-                        checkpoint.step,
-                        checkpoint.metadata["metrics"],
-                        already_done=True,
-                    )
-                code_sha256 = _copy_code(job, code, checkpoint, reporter)
-                quiet_frameworks()
-                material, metadata = open_material(job, checkpoint, definition=definition)
-                step = checkpoint.step if checkpoint is not None else 0
-                about = attempt_of(job, claim.generation, material.definition, _versions())
-                about = replace(about, tags={**about.tags, "resume": material.data.resume})
-                follow_job(events, job, folder, about, step)
-                run = Run(
-                    material=material,
-                    folder=folder,
-                    generation=claim.generation,
-                    store=store,
-                    events=events,
-                    reporter=reporter,
-                    code=code,
-                    checkpoint=checkpoint,
-                    metadata={**metadata, "code_sha256": code_sha256},
-                )
-                trained = engine(run)
-                reporter.ended()
-                step = trained.trainer.step
-                if job.training.restore_best_weights:
-                    trained = _best_of(run, trained)
-                _save_model(run, trained)
-                events.write(JobFinished(step=step, metrics=trained.metrics))
-                return Outcome(folder.uri, step, trained.metrics)
-            except BaseException as error:
-                interrupted = not isinstance(error, Exception)
-                events.write(
-                    JobFailed(
-                        kind="Interrupted" if interrupted else type(error).__name__,
-                        message=str(error),
-                        step=max(store.steps(), default=0),
-                    )
-                )
-                if not store.steps():
-                    claim.abandon()
-                raise
-            finally:
-                reporter.ended()
+    with attempt(job, reporter) as begun:
+        folder, checkpoint, generation = begun.folder, begun.checkpoint, begun.generation
+        if checkpoint is not None and _is_done(job, checkpoint, begun.store, folder):
+            reporter.note(f"{folder.uri} is trained already: {checkpoint.step:,} steps.")
+            follow_finished_job(begun.events, job, folder, generation, checkpoint.step)
+            return Outcome(
+                folder.uri, checkpoint.step, checkpoint.metadata["metrics"], already_done=True
+            )
+        code_sha256 = copy_code(job, begun.scratch, checkpoint, reporter)
+        quiet_frameworks()
+        material, metadata = open_material(job, checkpoint, definition=definition)
+        for note in material.definition.notes():
+            reporter.note(note)
+        step = checkpoint.step if checkpoint is not None else 0
+        about = attempt_of(job, generation, material.definition, versions())
+        about = replace(about, tags={**about.tags, "resume": material.data.resume})
+        follow_job(begun.events, job, folder, about, step)
+        run = Run(
+            material=material,
+            folder=folder,
+            generation=generation,
+            store=begun.store,
+            events=begun.events,
+            reporter=reporter,
+            code=begun.scratch,
+            checkpoint=checkpoint,
+            metadata={**metadata, "code_sha256": code_sha256},
+        )
+        trained = engine(run)
+        reporter.ended()
+        step = trained.trainer.step
+        if job.training.restore_best_weights:
+            trained = _best_of(run, trained)
+        publish(
+            job,
+            material.definition,
+            trained.trainer,
+            trained.metrics,
+            folder=folder,
+            code=begun.scratch,
+        )
+        begun.events.write(JobFinished(step=step, metrics=trained.metrics))
+        return Outcome(folder.uri, step, trained.metrics)
 
 
 def _best_of(run: Run, trained: Trained) -> Trained:
@@ -250,81 +214,3 @@ def _is_done(
     except OutputError:
         return False
     return step == (checkpoint.step if best is None else best)
-
-
-def _save_model(run: Run, trained: Trained) -> None:
-    job, definition = run.material.job, run.material.definition
-    trainer, metrics = trained.trainer, trained.metrics
-    assert job.model is not None  # noqa: S101 - a training job
-    schema = definition.input.schema if isinstance(definition.input, RecordInput) else None
-    description = Description(
-        model_def=job.model.model_def,
-        model_def_params=json.dumps(dict(job.model.params)),
-        input_function=job.model.overrides.get("input_fn", ""),
-        loss=job.model.overrides.get("loss", ""),
-        optimizer=job.model.overrides.get("optimizer", ""),
-        dialect=definition.origin.dialect,
-        model_zoo=job.model.zoo or "",
-        zoo_commit=definition.origin.zoo_commit or "",
-        framework=definition.framework,
-        versions=_versions(),
-        data_schema_json=schema.to_json() if schema is not None else "",
-        job_id=job.id,
-        job_json=job.to_json(),
-        created_unix_s=time.time(),
-        overrides=job.model.overrides,
-        metrics=metrics,
-        step=trainer.step,
-    )
-
-    def copy_zoo(destination: Path) -> None:
-        shutil.copytree(run.code, destination, dirs_exist_ok=True)
-
-    def export(destination: Path) -> None:
-        if isinstance(trainer, Exporter):
-            trainer.export(destination)
-
-    save_trained_model(
-        run.folder,
-        description,
-        {
-            path.removeprefix("model/"): array
-            for path, array in trainer.state().items()
-            if path.startswith("model/")
-        },
-        copy_zoo=copy_zoo,
-        export=export,
-    )
-
-
-def _copy_code(
-    job: Job, destination: Path, checkpoint: Checkpoint | None, reporter: Reporter
-) -> str:
-    """Copy the user's code, which may be edited while the training runs; return its SHA-256."""
-    assert job.model is not None  # noqa: S101 - a training job
-    opened = zoo.open_zoo(job.model.zoo)
-    left_out = zoo.copy_zoo(opened.folder, destination)
-    if left_out:
-        reporter.note(
-            f"Too large for the trained model's copy of the code: {', '.join(left_out[:5])}"
-            + (f" and {len(left_out) - 5} more" if len(left_out) > 5 else "")  # noqa: PLR2004
-            + ". A model that reads these files cannot predict without them."
-        )
-    digest = hashlib.sha256()
-    for path in sorted(destination.rglob("*")):
-        if path.is_file():
-            digest.update(f"{path.relative_to(destination)}\0".encode() + path.read_bytes())
-    if checkpoint is not None and checkpoint.metadata["code_sha256"] != digest.hexdigest():
-        reporter.note(
-            f"The code in {opened.name} was changed since step {checkpoint.step:,}: from here on "
-            "the new code trains. Take another --output to start over with it."
-        )
-    return digest.hexdigest()
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in _VERSIONS_OF:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    return versions

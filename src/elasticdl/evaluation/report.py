@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,13 +27,13 @@ import pyarrow.parquet as pq
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.local_storage import output_errors
 from elasticdl.data.batch import arrays_bytes, leaves
+from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import DefinitionError
 from elasticdl.evaluation.functions import EvalFunctions, signature
 from elasticdl.evaluation.outcomes import Reading, outcomes, read
 
 if TYPE_CHECKING:
     import os
-    from types import TracebackType
 
     from elasticdl.data.batch import Arrays
     from elasticdl.evaluation.outcomes import Outcomes
@@ -115,7 +115,7 @@ class _Block:
     signature: str = ""
 
 
-class ReportWriter:
+class ReportWriter(WholeOrNothing):
     """Writes a report row by row, and publishes it when it is closed.
 
     Used in a `with` statement: an exception in its body publishes nothing, and what was there
@@ -161,20 +161,6 @@ class ReportWriter:
         self._stack = ExitStack()
         self._path = self._stack.enter_context(self._folder.scratch()) / self._name
         self._closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.discard()
 
     def add(
         self,

@@ -16,16 +16,16 @@ import json
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 from elasticdl.artifacts.local_storage import output_errors
+from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import DefinitionError, OutputError
 from elasticdl.prediction.rows import Field, fields_of, named_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from elasticdl.artifacts.folder import OutputFolder
     from elasticdl.data.batch import Arrays
@@ -109,7 +109,7 @@ class Parts:
         return sorted(found, key=lambda part: (len(part.name), part.name))
 
 
-class Part:
+class Part(WholeOrNothing):
     """One part being written; it counts when it is closed.
 
     Used in a `with` statement: an exception in its body leaves no part.
@@ -124,20 +124,6 @@ class Part:
         self._rows: RowWriter | None = None
         self._fields: tuple[Field, ...] = ()
         self.num_records = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.discard()
 
     def write(self, keys: Sequence[str], outputs: Arrays) -> None:
         """Append the predictions of the records that come next.

@@ -18,11 +18,12 @@ Callers: `phase.py`.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.local_storage import output_errors
 from elasticdl.artifacts.lock import hold
+from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import DefinitionError, OutputError, UsageError
 from elasticdl.prediction.parts import DEFAULT_RECORDS_PER_PART, Parts
 from elasticdl.prediction.rows import named_outputs, record_keys
@@ -30,7 +31,6 @@ from elasticdl.prediction.target import MANIFEST, Target, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from elasticdl.artifacts.lock import Lock
     from elasticdl.data.batch import Arrays
@@ -94,7 +94,7 @@ def open_writer(
     return PredictionWriter(target, Parts(staging, file_format, records_per_part), lock)
 
 
-class PredictionWriter:
+class PredictionWriter(WholeOrNothing):
     """Writes predictions in the order of the records, and publishes them when it is closed.
 
     Used in a `with` statement: an exception in its body publishes nothing, and what was there
@@ -112,20 +112,6 @@ class PredictionWriter:
         self._part_index = -1
         self._next_record = 0
         self._closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.discard()
 
     def write(self, start_record: int, keys: Sequence[str], outputs: Arrays) -> None:
         """Append the predictions of the records that come next.

@@ -13,6 +13,7 @@ submit.py         a session of a pushed commit
   submission.py     what was asked for, as a value
   queue.py          what waits, as files and locks
   runner.py         the process that goes through the queue
+  ray_job.py        the process that stands for a session the cluster runs
 orchestrator.py   `run`, for who comes from Python
 trainer.py        training on generators that are at hand in a notebook
 """

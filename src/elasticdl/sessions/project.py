@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl.config import ConfigStruct, read_config
-from elasticdl.dialects.abstractions import COMPONENTS, NAME, OPTIONAL_KEYS
+from elasticdl.dialects.abstractions import NAME
+from elasticdl.dialects.component_classes import COMPONENTS, OPTIONAL_KEYS
 from elasticdl.errors import DataError, DefinitionError, ElasticDLError, UsageError
 from elasticdl.job import Job, ModelReference, Tracking, TrainingOptions, Workers
 

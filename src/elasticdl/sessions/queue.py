@@ -230,11 +230,17 @@ class Queue:
             return submission
 
     def _signal(self, submission: Submission, *, at_once: bool) -> None:
+        if submission.as_ray_job and at_once:
+            raise UsageError(
+                f"{submission.id} is a Ray job, which is told to end and killed by Ray when that "
+                "takes too long. Leave out --now."
+            )
         if submission.host != socket.gethostname():
             raise UsageError(f"{submission.id} runs on {submission.host}; cancel it there.")
         status = self.status(submission)
         # Its runner may have died before it could write the number down.
-        pid = submission.pid or (status.pid if status.since >= submission.since else 0)
+        is_its = status.since >= submission.since and not submission.as_ray_job
+        pid = submission.pid or (status.pid if is_its else 0)
         if not pid:
             raise UsageError(f"{submission.id} is being started; try again in a second.")
         with contextlib.suppress(ProcessLookupError):

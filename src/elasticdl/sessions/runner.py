@@ -42,8 +42,12 @@ _detached: list[subprocess.Popen[bytes]] = []
 def session_command(submission: Submission, folder: Path) -> list[str]:
     """Return the command that runs a submitted session; `folder` is that of the submission."""
     # -P: modules of the folder it runs in must not shadow those of libraries.
-    program = [submission.python or sys.executable, "-P", "-m", "elasticdl.cli.main"]
-    return [*program, *submission.arguments(folder)]
+    python = [submission.python or sys.executable, "-P", "-m"]
+    session = [*python, "elasticdl.cli.main", *submission.arguments(folder)]
+    if not submission.as_ray_job:
+        return session
+    where = [f"--address={submission.ray_address}", f"--folder={folder}"]
+    return [*python, "elasticdl.sessions.ray_job", *where, "--", *session]
 
 
 def is_alive(queue: Queue) -> bool:

@@ -34,7 +34,7 @@ _SIGTERM_CODE = 143
 class Submission:
     """A session of a commit, and how far its turn is.
 
-    What it is (`repo` to `settings`) never changes; how it is trained (`epochs` to `ray_address`)
+    What it is (`repo` to `settings`) never changes; how it is trained (`epochs` to `as_ray_job`)
     is what it was submitted with last.
 
     Attributes:
@@ -50,6 +50,10 @@ class Submission:
         num_workers: As typed; None trains in one process.
         num_spare_workers: Processes that stand ready.
         ray_address: Cluster of the workers.
+        checkpoint_steps: Checkpoint each so many steps; 0 is by time.
+        tracking_uri: Where it is tracked, without a password; None leaves it to the environment.
+        tracked: Whether people can follow it.
+        as_ray_job: Whether the cluster runs the session itself, and not only its workers.
         python: The interpreter it was submitted with, which runs it.
         submitted: When, in seconds since 1970-01-01 UTC; the queue's order.
         state: How far it is.
@@ -76,6 +80,10 @@ class Submission:
     num_workers: str | None = None
     num_spare_workers: int | None = None
     ray_address: str | None = None
+    checkpoint_steps: int = 0
+    tracking_uri: str | None = None
+    tracked: bool = True
+    as_ray_job: bool = False
     python: str = ""
     submitted: float = 0.0
     state: State = State.QUEUED
@@ -102,7 +110,16 @@ class Submission:
     @property
     def how(self) -> tuple[Any, ...]:
         """How it is trained, of what two submissions of the same may differ in."""
-        return (self.epochs, self.num_workers, self.num_spare_workers, self.ray_address)
+        return (
+            self.epochs,
+            self.num_workers,
+            self.num_spare_workers,
+            self.ray_address,
+            self.checkpoint_steps,
+            self.tracking_uri,
+            self.tracked,
+            self.as_ray_job,
+        )
 
     def session_folder(self, folder: Path) -> Path:
         """Return where the session writes, in the folder of the submission."""
@@ -115,7 +132,10 @@ class Submission:
             "epochs": self.epochs,
             "num_workers": self.num_workers,
             "num_spare_workers": self.num_spare_workers,
-            "ray_address": self.ray_address,
+            # A job of the cluster finds it by itself.
+            "ray_address": "auto" if self.as_ray_job else self.ray_address,
+            "checkpoint_steps": self.checkpoint_steps or None,
+            "tracking_uri": self.tracking_uri,
         }
         return [
             "session",
@@ -124,6 +144,7 @@ class Submission:
             f"--project_root={folder / PROJECT / self.subfolder}",
             *(f"--set={setting}" for setting in self.settings),
             *(f"--{name}={value}" for name, value in given.items() if value is not None),
+            *(() if self.tracked else ("--no-track",)),
         ]
 
     def now(self, state: State, **changes: Any) -> Submission:

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING
 
 from elasticdl import api
 from elasticdl.errors import DataError, DefinitionError, UsageError
-from elasticdl.job import Workers
+from elasticdl.job import Workers, without_password
 from elasticdl.sessions import repository
 from elasticdl.sessions.project import RUNS, Session, open_session
 from elasticdl.sessions.state import State
 from elasticdl.sessions.submission import PATCH_FILE, PROJECT, Submission, id_of
+from elasticdl.tracking.address import tracking_uri
 from elasticdl.zoo import git
 from elasticdl.zoo.git import GitUrl
 
@@ -53,6 +54,10 @@ class Request:
         num_workers: As typed; None trains in one process.
         num_spare_workers: Processes that stand ready.
         ray_address: Cluster of the workers.
+        checkpoint_steps: Checkpoint each so many steps; 0 is by time.
+        tracking_uri: Where to track it, as typed; None leaves it to the environment.
+        tracked: Whether people can follow it in MLflow and TensorBoard.
+        as_ray_job: Let the cluster run the session itself, and not only its workers.
         with_patch: Take along what is not committed.
     """
 
@@ -65,6 +70,10 @@ class Request:
     num_workers: str | None = None
     num_spare_workers: int = Workers.spare
     ray_address: str | None = None
+    checkpoint_steps: int = 0
+    tracking_uri: str | None = None
+    tracked: bool = True
+    as_ray_job: bool = False
     with_patch: bool = False
 
 
@@ -138,6 +147,9 @@ def submit(request: Request, origin: Origin, queue: Queue, *, max_queued: int = 
         OutputError: The home cannot be written.
     """
     _check_home(queue, origin)
+    tracking = _tracking_uri(request)
+    if request.as_ray_job and request.ray_address is None:
+        raise UsageError("--as_ray_job: which cluster? Give its --ray_address.")
     new_files = _new_files(request, origin)
     queue.make()
     aside = Path(tempfile.mkdtemp(prefix=".new-", dir=queue.home))
@@ -160,6 +172,10 @@ def submit(request: Request, origin: Origin, queue: Queue, *, max_queued: int = 
             num_workers=request.num_workers,
             num_spare_workers=request.num_spare_workers if request.num_workers else None,
             ray_address=request.ray_address,
+            checkpoint_steps=request.checkpoint_steps,
+            tracking_uri=tracking,
+            tracked=request.tracked,
+            as_ray_job=request.as_ray_job,
             python=sys.executable,
             submitted=time.time(),
         )
@@ -184,7 +200,7 @@ def _queued(queue: Queue, new: Submission, aside: Path, max_queued: int) -> Subm
             )
         if before.state is State.RUNNING and before.how != new.how:
             raise UsageError(
-                f"{new.id} is running, with other --epochs or workers. Wait for it, or end it: "
+                f"{new.id} is running, with other options. Wait for it, or end it: "
                 f"elasticdl session cancel {new.id}"
             )
         is_done = before.exit_code == 0 and before.how == new.how
@@ -214,6 +230,25 @@ def _check_home(queue: Queue, origin: Origin) -> None:
             f"--home={queue.home} lies in the repository {origin.tree.top}. Name a folder outside "
             "of it: what sessions write must not become part of what is submitted."
         )
+
+
+def _tracking_uri(request: Request) -> str | None:
+    """Return where the session is to be tracked, as it is meant here: it runs in another folder.
+
+    Raises:
+        UsageError: There is a password in it.
+    """
+    if request.tracking_uri is None:
+        return None
+    uri = tracking_uri(request.tracking_uri)
+    shown = without_password(uri)
+    if shown != uri:
+        raise UsageError(
+            f"--tracking_uri={shown}: what is submitted is stored, and a password is not. Give the "
+            "address without it, and the password as MLFLOW_TRACKING_PASSWORD; or the whole "
+            "address as MLFLOW_TRACKING_URI, of the environment, instead of this option."
+        )
+    return uri
 
 
 def _new_files(request: Request, origin: Origin) -> Sequence[str]:
@@ -274,7 +309,9 @@ def _session(request: Request, origin: Origin, checkout: Path) -> Session:
     except (UsageError, DefinitionError) as error:
         raise type(error)(str(error).replace(str(checkout.resolve()), place)) from None
     workers = api.workers(request.num_workers, request.num_spare_workers, request.ray_address)
-    session.job(num_epochs=request.epochs, workers=workers)
+    session.job(
+        num_epochs=request.epochs, workers=workers, checkpoint_steps=request.checkpoint_steps
+    )
     return session
 
 

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.definition import BatchesInput, Epochs, Mode, ModelDefinition, Origin
 from elasticdl.dialects import pipelines
-from elasticdl.dialects.abstractions import NAME, batch_of, class_weight_of, own_callbacks
+from elasticdl.dialects.abstractions import NAME, class_weight_of, own_callbacks
+from elasticdl.dialects.component_batches import batch_of
 from elasticdl.engines import in_process, progress
 from elasticdl.errors import UsageError
 from elasticdl.job import Job, ModelReference, TrainingOptions

@@ -3,6 +3,7 @@
 EpochFinished -> a point of the training metrics (and the validation's, as last known)
 Evaluated     -> a point of the validation metrics
 StepCommitted -> one point for all of the last ten seconds: a long epoch can be followed
+RoundFinished -> a point of the training metrics of the parties, one a round
 JobFinished, JobFailed -> how the attempt ended
 """
 
@@ -17,6 +18,7 @@ from elasticdl.events import (
     JobFailed,
     JobFinished,
     JobStarted,
+    RoundFinished,
     StepCommitted,
 )
 from elasticdl.tracking.tracker import Kind, Point, Status
@@ -78,6 +80,9 @@ validation={'loss': 0.5})
                     event.time,
                     validation=flat(event.metrics),
                 )
+            case RoundFinished():
+                training = {**flat(event.metrics), "num_parties": float(len(event.parties))}
+                return Point(Kind.EPOCH, event.step, event.step - 1, event.time, training=training)
             case _:
                 pass
         return None

@@ -38,6 +38,9 @@ MetricStates: TypeAlias = Mapping[str, tuple[np.ndarray[Any, Any], ...]]
 State: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 """Path -> tensor: `model/...` (weights and statistics) and `optimizer/...` (slots, step)."""
 
+Weights: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
+"""Path -> tensor: the part of a `State` below `model/`, without that prefix."""
+
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
@@ -219,6 +222,36 @@ class Examiner(Protocol):
 
     def examine(self, batch: Batch) -> Examined:
         """Evaluate a batch, and keep what an evaluation sums up; leaves no trace."""
+        ...
+
+
+@runtime_checkable
+class Pulled(Protocol):
+    """A trainer whose steps can be held near some weights."""
+
+    def pull_towards(self, weights: Weights | None, strength: float) -> None:
+        """Add `strength` * (w - weights) to the gradient of each parameter from now on.
+
+        That is the gradient of the proximal term of FedProx (Li et al., 2020, equation 2,
+        https://arxiv.org/abs/1812.06127), strength / 2 * |w - weights|^2. The loss is told
+        without it.
+
+        Args:
+            weights: At least the trainable parameters; None lets go.
+            strength: mu in the paper.
+        """
+        ...
+
+
+@runtime_checkable
+class Differentiator(Protocol):
+    """A trainer that says what in a `Contribution` belongs to which parameter."""
+
+    def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
+        """Return the mean gradient of each parameter, and the mean change of each statistic.
+
+        Only after `gradients`; a parameter that no example reached has no gradient.
+        """
         ...
 
 

@@ -14,7 +14,7 @@ from elasticdl.dialects import preparation as _preparation
 from elasticdl.zoo.folder import PREBUILT, Zoo, open_zoo
 from elasticdl.zoo.params import parse_params
 from elasticdl.zoo.reference import OVERRIDES, load, load_symbol
-from elasticdl.zoo.snapshot import copy_zoo
+from elasticdl.zoo.snapshot import copy_model
 
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
@@ -25,7 +25,7 @@ __all__ = [
     "OVERRIDES",
     "PREBUILT",
     "Zoo",
-    "copy_zoo",
+    "copy_model",
     "define",
     "load",
     "load_symbol",

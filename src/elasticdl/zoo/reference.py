@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.config import lines_of
 from elasticdl.definition import Mode
-from elasticdl.dialects.abstractions import COMPONENTS
+from elasticdl.dialects.component_classes import COMPONENTS
 from elasticdl.dialects.reference import Reference, Symbol, symbol_of
 from elasticdl.errors import UsageError
-from elasticdl.zoo import imports
+from elasticdl.zoo import imports, specs
 from elasticdl.zoo.folder import Place, Zoo, find, open_zoo, public_names
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ def load_symbol(zoo: str | None, dotted: str) -> Symbol:
 
 def _load(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> Reference:
     imports.forget(zoo)
+    if specs.is_spec(model.model_def):
+        return _load_spec(zoo, model, context)
     place = find(zoo, model.model_def, _flag(model, "model_def"))
     module = imports.import_place(zoo, place)
     symbol = _in_module(module, place, _flag(model, "model_def"), model.model_def)
@@ -90,6 +92,30 @@ def _load(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> Refere
         },
         context=context,
         config_file=model.config_file,
+        reload=lambda: _load(zoo, model, context),
+    )
+
+
+def _load_spec(zoo: Zoo, model: ModelReference, context: Mapping[str, Any]) -> Reference:
+    spec = specs.open_spec(zoo, model.model_def)
+    file, _, line = spec.where.rpartition(":")
+    _check_overrides(model.overrides)
+    return Reference(
+        model_def=model.model_def,
+        symbol=Symbol(model.model_def, spec, file or spec.where, int(line) if file else 1),
+        modules=(),
+        zoo=zoo.name,
+        zoo_commit=zoo.commit,
+        params=dict(model.params),
+        overrides={
+            name: _symbol(zoo, dotted, _flag(model, name), ())
+            for name, dotted in model.overrides.items()
+        },
+        context=context,
+        objects={
+            each.key: _symbol(zoo, specs.dotted_name(zoo, model.model_def, each), each.where, ())
+            for each in spec.custom_objects
+        },
         reload=lambda: _load(zoo, model, context),
     )
 

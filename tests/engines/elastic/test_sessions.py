@@ -1,19 +1,20 @@
 """A session on workers: each batch of its pipeline is trained on once, whoever dies."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 import pytest
+from tests.sessions.conftest import in_this_process  # noqa: F401 - a fixture
 
 from elasticdl import api
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.engines.progress import Silent
 from elasticdl.events import Evaluated, WorkerJoined, WorkerLeft, read_events
+from elasticdl.sessions import run as sessions_run
+from elasticdl.sessions.project import open_session
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 PATIENCE_S = 200.0
@@ -88,6 +89,15 @@ def joined(log):
     return [e for e in read_events(log) if isinstance(e, WorkerJoined)]
 
 
+def kill_one_of_two(log):
+    deadline = time.monotonic() + PATIENCE_S
+    while len(joined(log)) < 2:
+        assert time.monotonic() < deadline, "there were never two workers"
+        time.sleep(0.1)
+    os.kill(joined(log)[0].pid, signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_a_session_survives_its_workers_and_uses_each_batch_once(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "components.py").write_text(COMPONENTS)
@@ -95,26 +105,13 @@ def test_a_session_survives_its_workers_and_uses_each_batch_once(tmp_path):
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(CONFIG)
     log = run / "training" / "events.jsonl"
-    command = [
-        sys.executable, "-m", "elasticdl.cli.main", "session", "run", "--run_name=small",
-        f"--project_root={tmp_path}", f"--data_dir={tmp_path}", "--num_workers=2", "--no-track",
-    ]  # fmt: skip
+    session = open_session("small", project_root=str(tmp_path), data_dir=str(tmp_path))
 
-    with (tmp_path / "log").open("w") as printed:
-        process = subprocess.Popen(command, stdout=printed, stderr=subprocess.STDOUT)
-    try:
-        deadline = time.monotonic() + PATIENCE_S
-        while len(joined(log)) < 2 and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.2)
-        os.kill(joined(log)[0].pid, signal.SIGKILL)
-        code = process.wait(PATIENCE_S)
-    finally:
-        if process.poll() is None:
-            for child in psutil.Process(process.pid).children(recursive=True):
-                child.kill()
-            process.kill()
+    with ThreadPoolExecutor(1) as beside:
+        killed = beside.submit(kill_one_of_two, log)
+        status = sessions_run.run(session, workers=api.workers(2), tracked=False, reporter=Silent())
+        killed.result()
 
-    assert code == 0, (tmp_path / "log").read_text()[-3000:]
     assert [e for e in read_events(log) if isinstance(e, WorkerLeft)]
     report = api.audit(str(run / "training"))
     assert all(epoch.clean for epoch in report.epochs)
@@ -122,4 +119,4 @@ def test_a_session_survives_its_workers_and_uses_each_batch_once(tmp_path):
     # The loss goes down to the end: the best is the last, which no later commit confirms.
     best = min((e for e in read_events(log) if isinstance(e, Evaluated)), key=loss_of)
     assert CheckpointStore(OutputFolder(run / "training")).best_step() == best.step
-    assert json.loads((run / "session.json").read_text())["state"] == "evaluated"
+    assert status.state == "evaluated"

@@ -185,30 +185,23 @@ def assert_close(ours, theirs):
 
 
 @pytest.mark.parametrize(("create", "labels"), MODELS)
-def test_training_gives_the_weights_and_the_metrics_of_keras(create, labels):
-    trainer, reference = both(create, labels)
-    batches = batches_of(labels, short_last=create is not two_outputs)
-
-    results = [trainer.train_steps(batches[:4]), *(trainer.train_steps([b]) for b in batches[4:])]
-    theirs = reference.fit(
-        for_keras(batches), steps_per_epoch=len(batches), shuffle=False, verbose=0
-    ).history
-
-    ours = trainer.training_metrics.results(add_states([r.metrics for r in results]))
-    assert_close(ours, {name: values[0] for name, values in theirs.items()})
-    for mine, other in zip(trainer.model.get_weights(), reference.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("create", "labels"), MODELS)
-def test_evaluating_gives_the_metrics_of_keras(create, labels):
+def test_evaluating_and_training_give_the_metrics_and_the_weights_of_keras(create, labels):
+    # One after the other with the same models: most of the time goes into making them.
     trainer, reference = both(create, labels)
     batches = batches_of(labels, short_last=create is not two_outputs)
 
     states = add_states([trainer.evaluate(batch) for batch in batches])
     theirs = reference.evaluate(for_keras(batches), steps=len(batches), verbose=0, return_dict=True)
-
     assert_close(trainer.evaluation_metrics.results(states), theirs)
+
+    results = [trainer.train_steps(batches[:4]), *(trainer.train_steps([b]) for b in batches[4:])]
+    theirs = reference.fit(
+        for_keras(batches), steps_per_epoch=len(batches), shuffle=False, verbose=0
+    ).history
+    ours = trainer.training_metrics.results(add_states([r.metrics for r in results]))
+    assert_close(ours, {name: values[0] for name, values in theirs.items()})
+    for mine, other in zip(trainer.model.get_weights(), reference.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("create", "labels"), MODELS[-1:])

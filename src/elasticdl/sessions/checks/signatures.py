@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from elasticdl.dialects.abstractions import missing_methods
+from elasticdl.dialects.component_classes import missing_methods
 from elasticdl.dialects.reference import place_of
 from elasticdl.sessions.checks.finding import Finding, error
 

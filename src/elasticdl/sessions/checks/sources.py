@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from elasticdl import zoo
 from elasticdl.definition import Mode
-from elasticdl.dialects.abstractions import COMPONENTS, Components, config_of
+from elasticdl.dialects.abstractions import Components
+from elasticdl.dialects.component_classes import COMPONENTS, config_of
 from elasticdl.engines.engine import context_of
 from elasticdl.errors import UsageError
 from elasticdl.sessions import project as project_files

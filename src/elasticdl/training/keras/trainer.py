@@ -33,7 +33,14 @@ from elasticdl.training.keras.compiled import CompiledMetrics
 from elasticdl.training.keras.hooks import KerasHooks
 from elasticdl.training.keras.labels import NotANumpyFunctionError, as_numpy, unwrap
 from elasticdl.training.keras.metrics import KerasMetrics
-from elasticdl.training.trainer import Contribution, Examined, MetricStates, State, StepResult
+from elasticdl.training.trainer import (
+    Contribution,
+    Examined,
+    MetricStates,
+    State,
+    StepResult,
+    Weights,
+)
 
 _log = logging.getLogger("elasticdl")
 _SEED_VARIABLE = "seed_generator_state"
@@ -90,6 +97,11 @@ class KerasTrainer:
         self.evaluation_metrics = self._create_metrics(Mode.EVALUATION, example)
         self.hooks = KerasHooks(self.model, definition.create_callbacks())
         self._with_gradient: list[int] | None = None
+        # What parameters are pulled to, and how strongly: variables, so that a compiled step
+        # serves all rounds.
+        self._anchors: list[tf.Variable] = []
+        self._pull: tf.Variable | None = None
+        self._is_pulled = False
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._eager = False
         self._loss_is_a_mean = False
@@ -188,6 +200,36 @@ class KerasTrainer:
     def export(self, folder: Any) -> list[str]:
         """Write what serving needs into a folder; returns the names written."""
         return export.export(self.model, folder)
+
+    def pull_towards(self, weights: Weights | None, strength: float) -> None:
+        """See `trainer.Pulled`."""
+        self._is_pulled = weights is not None
+        if weights is None:
+            return
+        if self._pull is None:
+            self._anchors = [tf.Variable(v.value, trainable=False) for v in self._trainable]
+            self._pull = tf.Variable(0.0, trainable=False)
+        paths = {id(v): path for path, v in self._variables().items()}
+        for variable, anchor in zip(self._trainable, self._anchors, strict=True):
+            anchor.assign(weights[paths[id(variable)].removeprefix("model/")])
+        self._pull.assign(strength)
+
+    def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
+        """See `trainer.Differentiator`."""
+        paths = {id(v): path.removeprefix("model/") for path, v in self._variables().items()}
+        reached = [self._trainable[i] for i in self._with_gradient or []]
+        mean = contribution.buffer / np.float32(contribution.num_examples)
+        found: dict[str, np.ndarray[Any, Any]] = {}
+        first = 0
+        for variable in [*reached, *self._statistics]:
+            size = int(np.prod(variable.shape))
+            found[paths[id(variable)]] = mean[first : first + size].reshape(variable.shape)
+            first += size
+        statistics = {paths[id(v)] for v in self._statistics}
+        return (
+            {path: array for path, array in found.items() if path not in statistics},
+            {path: array for path, array in found.items() if path in statistics},
+        )
 
     # --- the steps, as TensorFlow sees them ---------------------------------------------
 
@@ -316,7 +358,19 @@ class KerasTrainer:
             loss = self._loss(features, outputs, labels, training=True)
             scaled = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, [v.value for v in self._trainable])
-        return outputs, loss, [_one_row_an_index(gradient) for gradient in gradients]
+        gradients = [_one_row_an_index(gradient) for gradient in gradients]
+        return outputs, loss, self._pulled(gradients) if self._is_pulled else gradients
+
+    def _pulled(self, gradients: list[Any]) -> list[Any]:
+        """Add the proximal term's gradients, in the scale of those of the loss."""
+        pulled = []
+        for gradient, variable, anchor in zip(
+            gradients, self._trainable, self._anchors, strict=True
+        ):
+            term = self._pull * (tf.cast(variable.value, tf.float32) - tf.cast(anchor, tf.float32))
+            term = self.optimizer.scale_loss(tf.cast(term, variable.dtype))
+            pulled.append(term if gradient is None else tf.convert_to_tensor(gradient) + term)
+        return pulled
 
     def _loss(self, features: Any, outputs: Any, labels: Any, *, training: bool) -> tf.Tensor:
         if self._definition.compiled:
@@ -375,7 +429,7 @@ class KerasTrainer:
         specs = map_arrays(
             lambda t: tf.TensorSpec(_open(t.shape, axes, fixed_axis), t.dtype), tensors
         )
-        key = (name, fixed_axis, str(specs))
+        key = (name, fixed_axis, self._is_pulled, str(specs))
         try:
             if key not in self._compiled:
                 self._compiled[key] = self._compile(

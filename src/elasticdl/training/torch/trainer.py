@@ -42,7 +42,14 @@ from elasticdl.training.torch.inputs import Adapter, find_adapter
 from elasticdl.training.torch.metrics import TorchMetrics, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
 from elasticdl.training.torch.tensors import batch_tensors, to_array, to_tensor
-from elasticdl.training.trainer import Contribution, Examined, MetricStates, State, StepResult
+from elasticdl.training.trainer import (
+    Contribution,
+    Examined,
+    MetricStates,
+    State,
+    StepResult,
+    Weights,
+)
 
 # An update is the same on every worker, whatever its slot: if it draws, it draws as this one.
 _EVERY_SLOT = -1
@@ -114,6 +121,8 @@ class TorchTrainer:
         # Two of them: torch.export takes a size of one for a constant.
         self._example = map_arrays(lambda a: np.concatenate([a[:1], a[:1]]), example.features)
         self._loss_is_a_mean = False
+        self._anchors: dict[str, torch.Tensor] = {}
+        self._pull = 0.0
 
     # --- the seven methods -------------------------------------------------------------
 
@@ -230,7 +239,42 @@ class TorchTrainer:
         """Write what serving needs into a folder; returns the names written."""
         return export.export(self.model, self._adapt(self._tensors(self._example)), folder)
 
+    def pull_towards(self, weights: Weights | None, strength: float) -> None:
+        """See `trainer.Pulled`."""
+        self._pull = strength
+        self._anchors = {
+            name: to_tensor(weights[name]).to(parameter)
+            for name, parameter in self._parameters.items()
+            if weights is not None and parameter.requires_grad
+        }
+
+    def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
+        """See `trainer.Differentiator`."""
+        trainable = {name: p for name, p in self._parameters.items() if p.requires_grad}
+        mean = contribution.buffer / np.float32(contribution.num_examples)
+        reached = mean[mean.size - len(trainable) :] > 0
+        tensors = {**trainable, **self._buffers.tensors()}
+        found: dict[str, np.ndarray[Any, Any]] = {}
+        first = 0
+        for name, tensor in tensors.items():
+            found[name] = mean[first : first + tensor.numel()].reshape(tuple(tensor.shape))
+            first += tensor.numel()
+        return (
+            {
+                name: found[name]
+                for name, is_reached in zip(trainable, reached, strict=True)
+                if is_reached
+            },
+            {name: array for name, array in found.items() if name not in trainable},
+        )
+
     # --- a step ---------------------------------------------------------------------------
+
+    def _add_pull(self) -> None:
+        for name, anchor in self._anchors.items():
+            parameter = self._parameters[name]
+            term = self._pull * (parameter.detach() - anchor)
+            parameter.grad = term if parameter.grad is None else parameter.grad + term
 
     def _forward_backward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Leave the gradients of the batch's mean loss; return it and the other means."""
@@ -242,6 +286,7 @@ class TorchTrainer:
             outputs = self._forward(features)
             loss = self._loss(outputs, labels)
             loss.backward()  # type: ignore[no-untyped-call]
+            self._add_pull()
         with torch.no_grad():
             means = self.training_metrics.means(map_arrays(_detached, outputs), labels)
         return {"loss": loss.detach(), **means}

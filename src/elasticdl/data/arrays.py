@@ -1,0 +1,88 @@
+"""Arrays as records: what a person's own code has read.
+
+Record i is row i of every array. Which arrays there are is not judged here.
+
+Callers: the federated engine, for data handlers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl.data.example import decode_batch_schemaless, encode
+from elasticdl.data.record_source import RecordFile
+from elasticdl.errors import DataError
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Record
+    from elasticdl.data.schema import Schema
+
+
+class ArraySource:
+    """Rows of arrays as records; see `record_source.RecordSource`.
+
+    Args:
+        arrays: Name -> array; the first axis is the record.
+        name: What to call them, for messages.
+
+    Raises:
+        DataError: They differ in length, or there is none.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]], name: str) -> None:
+        self._arrays = {key: np.asarray(array) for key, array in arrays.items()}
+        self._name = name
+        lengths = {key: len(a) if a.ndim else 0 for key, a in self._arrays.items()}
+        if len(set(lengths.values())) != 1:
+            said = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+            raise DataError(
+                f"{name}: the arrays must have one row an example, all as many: {said or 'none'}."
+            )
+        self._num_records = next(iter(lengths.values()))
+
+    @property
+    def files(self) -> Sequence[RecordFile]:
+        """One file: all rows."""
+        return [RecordFile(self._name, self._num_records)]
+
+    @property
+    def num_records(self) -> int:
+        """How many rows there are."""
+        return self._num_records
+
+    def read_bytes(self, start: int, stop: int) -> list[bytes]:
+        """Return rows as serialized `tf.Example`s."""
+        self._check(start, stop)
+        return [encode(_row(self._arrays, i)) for i in range(start, stop)]
+
+    def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
+        """Return rows, decoded."""
+
+        def where(i: int) -> str:
+            return f"{self._name}, row {start + i}"
+
+        raw = self.read_bytes(start, stop)
+        if schema is None:
+            return list(decode_batch_schemaless(raw, where))
+        return list(schema.decode_batch(raw, where))
+
+    def _check(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self._num_records:
+            raise IndexError(f"{start} to {stop} of {self._num_records} records.")
+
+
+def _row(arrays: Mapping[str, np.ndarray[Any, Any]], number: int) -> dict[str, Any]:
+    """Return one row of each array, flat, with the widest numbers that an example can hold."""
+    row: dict[str, Any] = {}
+    for name, array in arrays.items():
+        value = array[number].reshape(-1)
+        if value.dtype.kind in "US":
+            row[name] = [str(v).encode() if v.dtype.kind == "U" else bytes(v) for v in value]
+        elif value.dtype.kind in "iub":
+            row[name] = value.astype(np.int64)
+        else:
+            row[name] = value.astype(np.float32)
+    return row

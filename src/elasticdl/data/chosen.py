@@ -1,0 +1,81 @@
+"""Some of the records of another source, in memory: a part of a data set that is small enough.
+
+Callers: the federated engine, where one data set is dealt out among parties that are simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from elasticdl.data.record_source import RecordFile
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Record
+    from elasticdl.data.record_source import RecordSource
+    from elasticdl.data.schema import Schema
+
+
+class ChosenRecords:
+    """Records of another source, by their numbers there; see `record_source.RecordSource`.
+
+    They are read once and kept, each time in the way they were asked for.
+
+    Args:
+        source: Where they are.
+        numbers: Which of them, in the order they are to have here.
+        name: What to call this choice, for messages.
+    """
+
+    def __init__(self, source: RecordSource, numbers: Sequence[int], name: str) -> None:
+        self._source = source
+        self._numbers = np.asarray(numbers, np.int64)
+        self._name = name
+        self._bytes: list[bytes] | None = None
+        self._records: dict[Schema | None, list[Record]] = {}
+
+    @property
+    def files(self) -> Sequence[RecordFile]:
+        """One file: the choice."""
+        first = self._source.files[0].uri
+        return [RecordFile(f"{first} ({self._name})", self.num_records)]
+
+    @property
+    def num_records(self) -> int:
+        """How many were chosen."""
+        return len(self._numbers)
+
+    def read_bytes(self, start: int, stop: int) -> list[bytes]:
+        """See `record_source.RecordSource`."""
+        self._check(start, stop)
+        if self._bytes is None:
+            self._bytes = [
+                record for run in self._runs() for record in self._source.read_bytes(*run)
+            ]
+        return self._bytes[start:stop]
+
+    def read_records(self, start: int, stop: int, schema: Schema | None) -> list[Record]:
+        """See `record_source.RecordSource`."""
+        self._check(start, stop)
+        if schema not in self._records:
+            self._records[schema] = [
+                record for run in self._runs() for record in self._source.read_records(*run, schema)
+            ]
+        # Whoever gets one may change it.
+        return [
+            {name: array.copy() for name, array in record.items()}
+            for record in self._records[schema][start:stop]
+        ]
+
+    def _runs(self) -> Iterator[tuple[int, int]]:
+        """Yield the chosen numbers as ranges (start, stop) of neighbours."""
+        ends = np.flatnonzero(np.diff(self._numbers) != 1) + 1
+        for run in np.split(self._numbers, ends):
+            if run.size:
+                yield int(run[0]), int(run[-1]) + 1
+
+    def _check(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.num_records:
+            raise IndexError(f"{start} to {stop} of {self.num_records} records.")

@@ -1,0 +1,78 @@
+"""What the config of a session names, and what those classes must have; none of them is made here.
+
+Callers: `abstractions.py`, and whoever looks at a config or a class before a component is made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elasticdl.components import PreprocessorBase
+from elasticdl.config import ConfigStruct, lines_of
+
+if TYPE_CHECKING:
+    from elasticdl.dialects.reference import Reference, Symbol
+
+COMPONENTS = ("data_loader_class", "preprocessor_class", "augmentor_class", "evaluator_class")
+"""Keys of a config that name a class, beside that of the model builder."""
+OPTIONAL_KEYS = (
+    "augmentor_class",
+    "data_dir",
+    "do_train_augmentation",
+    "do_validation_augmentation",
+    "evaluator_class",
+    "project_name",
+    "seed",
+)
+"""Keys that are None where a config does not have them."""
+_METHODS = {
+    "data_loader_class": (
+        "create_training_generator",
+        "create_validation_generator",
+        "create_test_generator",
+    ),
+    "preprocessor_class": ("add_image_preprocess", "add_label_preprocess", "batchify"),
+    "augmentor_class": ("add_augmentation",),
+    "evaluator_class": ("get_eval_funcs",),
+    "model_builder_class": ("get_compiled_model",),
+}
+
+
+def config_of(reference: Reference) -> ConfigStruct:
+    """Return the config of a session, which knows its lines where its file can be read."""
+    file = reference.config_file
+    config = ConfigStruct(
+        reference.params,
+        file=file or "the config",
+        lines=lines_of(file) if file else {},
+        optional=OPTIONAL_KEYS,
+    )
+    if "num_epochs" not in reference.context:
+        return config
+    # A finished session may be asked for more than its file says.
+    return config.with_values(epochs=reference.context["num_epochs"])
+
+
+def missing_methods(key: str, symbol: Symbol) -> list[str]:
+    """Return the methods of the contract that a class lacks.
+
+    Args:
+        key: Of the config, which says what kind of component it is.
+        symbol: The class.
+    """
+    missing = [
+        name
+        for name in _METHODS[key]
+        if not callable(getattr(symbol.value, name, None))
+        or getattr(getattr(symbol.value, name), "__isabstractmethod__", False)
+    ]
+    if key == "preprocessor_class" and replaces_the_whole(symbol.value):
+        # Who replaces the whole needs no parts.
+        missing = []
+    return missing + sorted(getattr(symbol.value, "__abstractmethods__", frozenset()) - {*missing})
+
+
+def replaces_the_whole(preprocessor: type) -> bool:
+    """Return whether a preprocessor makes batches its own way, without the usual parts."""
+    own = getattr(preprocessor, "add_preprocess", None)
+    return own is not None and own is not PreprocessorBase.add_preprocess

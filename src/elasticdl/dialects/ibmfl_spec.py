@@ -1,0 +1,353 @@
+"""A model that exists as a saved file and a small spec, in IBM FL's words.
+
+    elasticdl train --spec=model.yml --data="train/*.recordio" --output=my_model
+
+The file is looked at before anything loads it: it says itself which library wrote it, and what in
+it would run as code is refused (`saved_models/`). Loss, metrics and optimizer are those of
+`compile_model_options`, or else those the file was compiled with; for PyTorch, `optimizer` and
+`loss_criterion`. The weights in the file are where training starts.
+
+Loading takes seconds of a framework's import, so it happens where the model is trained: `define`
+looks at the files and no more.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.config import ConfigStruct
+from elasticdl.definition import (
+    MetricFunctions,
+    Mode,
+    ModelDefinition,
+    NamedMetric,
+    RecordInput,
+    no_metrics,
+)
+from elasticdl.dialects.inputs import as_input
+from elasticdl.dialects.params import Params
+from elasticdl.dialects.reading import Reading
+from elasticdl.dialects.reference import Symbol
+from elasticdl.dialects.saved_input import SavedInput, TakenBatch, TakenInput
+from elasticdl.dialects.saved_spec import SavedSpec
+from elasticdl.errors import DefinitionError, ModelFileError
+from elasticdl.saved_models import loading, model_file, trust
+from elasticdl.saved_models.scan import scan
+
+if TYPE_CHECKING:
+    from elasticdl.definition import Input
+    from elasticdl.dialects.reference import Reference
+    from elasticdl.saved_models.compile_options import CompileOptions
+    from elasticdl.saved_models.model_file import ModelFile
+
+NAME = "ibmfl_spec"
+TITLE = "a saved model with a spec"
+NEEDS = "a YAML file with a section `model` (elasticdl train --spec=model.yml)"
+_log = logging.getLogger("elasticdl")
+_DEPRECATED = {"criterion": "loss_criterion"}
+# Losses of PyTorch that compare a row of scores with the number of a class.
+_OF_CLASSES = ("CrossEntropyLoss", "NLLLoss")
+
+
+def matches(reference: Reference) -> bool:
+    """Return whether a spec is named."""
+    return isinstance(reference.symbol.value, SavedSpec)
+
+
+def define(reference: Reference) -> ModelDefinition:
+    """Return the definition of a saved model.
+
+    Raises:
+        DefinitionError: A key, a file or a name in the spec is wrong, or the file would run code.
+        UsageError: A param is unknown or ill-typed.
+    """
+    spec = reference.symbol.value
+    if not isinstance(spec, SavedSpec):
+        raise DefinitionError(
+            f"{reference.symbol}: {reference.symbol.name} is no spec of a saved model. Name its "
+            "YAML file: --spec=model.yml"
+        )
+    reference = replace(reference, params={**spec.params, **reference.params})
+    params = Params(reference.params)
+    reading = Reading(NAME, TITLE, reference, params=params, framework=spec.library)
+    kind = _SavedKeras if spec.library == "keras" else _SavedTorch
+    saved = kind(spec, reference, params.declare(_rate_symbol(reference)).get("learning_rate"))
+    batches = saved.input(reading)
+    params.check()
+    return saved.definition(reading, batches)
+
+
+def _rate_symbol(reference: Reference) -> Symbol:
+    def optimizer(learning_rate: float | None = None) -> None:
+        """Name the params that change how a saved model is trained."""
+
+    return Symbol("optimizer", optimizer, reference.symbol.file, reference.symbol.line)
+
+
+class _Saved(ABC):
+    """A saved model: what its files say, and what follows from it.
+
+    Args:
+        spec: Names the files.
+        reference: Has the code the spec names.
+        learning_rate: Of the optimizer; None is what spec or file say.
+
+    Raises:
+        DefinitionError: A file is not there, is no model, or would run code.
+    """
+
+    framework = "keras"
+
+    def __init__(self, spec: SavedSpec, reference: Reference, learning_rate: float | None) -> None:
+        self._spec = spec.spec
+        self._section = spec.section
+        self._learning_rate = learning_rate
+        self._objects = {name: symbol.value for name, symbol in reference.objects.items()}
+        self._trust = trust.of(_plain(spec.section.get("trust")), spec.section.where("trust"))
+        self._files = {key: self._look(key, path) for key, path in spec.files.items()}
+        self._main = self._files.get("model_definition") or self._files["model_architecture"]
+        self._weights = self._files.get("model_weights")
+        self._check_library(spec)
+        self.trust_used = scan(self._main, known=self._objects, trust=self._trust)
+
+    def load(self) -> Any:
+        """Return the model with the weights of its file, not compiled."""
+        return loading.load(
+            self._main, self._weights, custom_objects=self._objects, trust=self._trust
+        )
+
+    def input(self, reading: Reading) -> Input:
+        """Return how records become batches: by the user's own function, or by the shapes."""
+        own = reading.reference.overrides.get("input_fn")
+        if own is not None:
+            return as_input(own, reading)
+
+        def input_fn(
+            records: Sequence[Any],
+            mode: Mode,
+            features: Sequence[str] | None = None,
+            label: str | None = None,
+            shape: Sequence[int] | None = None,
+        ) -> Any:
+            """Name the params that say which fields of a record are what."""
+
+        where = reading.reference.symbol
+        symbol = Symbol("input_fn", input_fn, where.file, where.line)
+        given = reading.params.declare(symbol, {"records", "mode"})
+        return RecordInput(SavedInput(self.taken, str(where), **given), takes_mode=True)
+
+    def taken(self) -> TakenBatch:
+        """Return what the model takes."""
+        return self._taken
+
+    @property
+    @abstractmethod
+    def _taken(self) -> TakenBatch:
+        """What the model takes."""
+
+    @abstractmethod
+    def definition(self, reading: Reading, batches: Input) -> ModelDefinition:
+        """Return what to train."""
+
+    def _look(self, key: str, path: Any) -> ModelFile:
+        try:
+            return model_file.look(path)
+        except ModelFileError as error:
+            raise ModelFileError(f"{self._spec.where(key)}: {key}: {error}") from error
+
+    def _check_library(self, spec: SavedSpec) -> None:
+        library = self._main.library
+        is_torch = library == "torch"
+        if library is not None and is_torch != (spec.library == "torch"):
+            wanted = "PytorchFLModel" if is_torch else "KerasFLModel or TensorFlowFLModel"
+            raise DefinitionError(
+                f"{self._section.where('name')}: name is {self._section.get('name')}, and "
+                f"{self._main} is of another library. Expected name: {wanted}"
+            )
+
+
+class _SavedKeras(_Saved):
+    """A model of Keras, whichever generation: Keras 3 trains it."""
+
+    framework = "keras"
+
+    def definition(self, reading: Reading, batches: Input) -> ModelDefinition:
+        return ModelDefinition(
+            origin=reading.origin,
+            framework=self.framework,
+            create_model=self.load,
+            input=batches,
+            loss=self._loss,
+            create_optimizer=self._create_optimizer,
+            create_metrics=self._create_metrics,
+            params=dict(reading.reference.params),
+            trust_used=[str(use) for use in self.trust_used],
+            notes=lambda: [f"Trained with {self._options.description}{self._own_rate}."],
+        )
+
+    @cached_property
+    def _options(self) -> CompileOptions:
+        from elasticdl.saved_models import compile_options  # noqa: PLC0415 - imports Keras
+
+        return compile_options.resolve(
+            self._given,
+            self._main.training_config,
+            custom_objects=self._objects,
+            where=self._spec.where("compile_model_options"),
+        )
+
+    @property
+    def _given(self) -> Mapping[str, Any] | None:
+        given: Mapping[str, Any] | None = _plain(self._spec.get("compile_model_options"))
+        return given
+
+    @property
+    def _own_rate(self) -> str:
+        rate = self._learning_rate
+        return "" if rate is None else f"; learning rate {rate:g} instead (from --params)"
+
+    def _loss(self, outputs: Any, labels: Any) -> Any:
+        return self._options.loss(outputs, labels)
+
+    def _create_optimizer(self) -> Any:
+        optimizer = self._options.create_optimizer()
+        if self._learning_rate is not None:
+            optimizer.learning_rate = self._learning_rate
+        return optimizer
+
+    def _create_metrics(self, mode: Mode) -> MetricFunctions:
+        if mode is Mode.PREDICTION:
+            return no_metrics(mode)
+        made = self._options.create_metrics()
+        return MetricFunctions(named=[NamedMetric(name, each) for name, each in made.items()])
+
+    @cached_property
+    def _taken(self) -> TakenBatch:
+        model = self.load()
+        inner = getattr(model, "inner", model)
+        inputs = [
+            TakenInput(
+                str(tensor.name).partition(":")[0],
+                tuple(None if axis is None else int(axis) for axis in tensor.shape[1:]),
+                getattr(tensor.dtype, "name", str(tensor.dtype)),
+            )
+            for tensor in _symbolic(inner, "inputs") or _saved_inputs(inner)
+        ]
+        outputs = _symbolic(inner, "outputs")
+        one_hot = len(outputs) == 1 and _compares_rows(self._given, self._main.training_config)
+        return TakenBatch(
+            inputs or [TakenInput("input", None)],
+            num_classes=int(outputs[0].shape[-1] or 0) if one_hot else 0,
+        )
+
+
+class _SavedTorch(_Saved):
+    """A module of PyTorch, with the optimizer and the loss that the spec names."""
+
+    framework = "torch"
+
+    def definition(self, reading: Reading, batches: Input) -> ModelDefinition:
+        from elasticdl.saved_models import torch  # noqa: PLC0415 - imports PyTorch
+
+        for old, new in _DEPRECATED.items():
+            if old in self._spec:
+                _log.warning("%s: %s is called %s now.", self._spec.where(old), old, new)
+        key = "loss_criterion" if "loss_criterion" in self._spec else "criterion"
+        loss_name, loss_arguments = self._named(key, "nn.NLLLoss")
+        name, arguments = self._named("optimizer", "optim.Adam")
+        if self._learning_rate is not None:
+            arguments = {**arguments, "lr": self._learning_rate}
+        made = torch.optimizer(name, arguments, where=self._spec.where("optimizer"))
+        loss = torch.loss(loss_name, loss_arguments, where=self._spec.where(key))
+        of_classes = type(loss).__name__ in _OF_CLASSES
+        return ModelDefinition(
+            origin=reading.origin,
+            framework=self.framework,
+            create_model=self.load,
+            input=batches,
+            loss=loss if of_classes else _like_outputs(loss),
+            create_optimizer=lambda: made.create,
+            create_metrics=_accuracy if of_classes else no_metrics,
+            params=dict(reading.reference.params),
+            trust_used=[str(use) for use in self.trust_used],
+            notes=lambda: [f"Trained with {made.description}; loss {loss_name}."],
+        )
+
+    def _named(self, key: str, example: str) -> tuple[str, Mapping[str, Any]]:
+        """Return the name and the arguments a key has: a text, or value and args."""
+        given = _plain(self._spec.get(key))
+        if isinstance(given, Mapping) and set(given) <= {"value", "args"} and "value" in given:
+            return str(given["value"]), dict(given.get("args") or {})
+        if isinstance(given, str):
+            return given, {}
+        what = "is not there" if given is None else f"is {given!r}"
+        raise DefinitionError(
+            f"{self._spec.where(key)}: {key} {what}; expected a name, such as {key}: {example}, "
+            f"or {key}: {{value: {example}, args: {{...}}}}."
+        )
+
+    @cached_property
+    def _taken(self) -> TakenBatch:
+        first = next(iter(self.load().parameters()), None)
+        # The first parameter tells what a module begins with, though not how large its input is.
+        shape: tuple[int | None, ...] | None = None
+        if first is not None and first.ndim == 2:  # noqa: PLR2004 - a Linear's weight
+            shape = (int(first.shape[1]),)
+        elif first is not None and first.ndim == 4:  # noqa: PLR2004 - a Conv2d's weight
+            shape = (int(first.shape[1]), None, None)
+        return TakenBatch([TakenInput("input", shape)])
+
+
+def _symbolic(model: Any, name: str) -> list[Any]:
+    try:
+        found = getattr(model, name, None)
+    except (AttributeError, ValueError):
+        return []
+    return list(found) if isinstance(found, (list, tuple)) else []
+
+
+def _saved_inputs(model: Any) -> list[Any]:
+    """Return what a SavedModel says of its inputs: made of a class, it has no symbolic ones."""
+    said = model.save_spec() if hasattr(model, "save_spec") else None
+    first = said[0] if said else ()
+    return [each for each in first if hasattr(each, "shape")] if len(first) == 1 else []
+
+
+def _compares_rows(*said: Mapping[str, Any] | None) -> bool:
+    """Whether the loss compares one-hot rows; the first that names a loss counts."""
+    loss = next((each["loss"] for each in said if each and each.get("loss") is not None), None)
+    if isinstance(loss, Mapping):
+        loss = loss.get("value") or loss.get("class_name") or loss.get("config")
+    return str(loss).replace("_", "").lower().startswith("categorical")
+
+
+def _like_outputs(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the loss with labels in the shape of the outputs.
+
+    One number an example against a column of outputs would be compared each with each.
+    """
+
+    def compared(outputs: Any, labels: Any) -> Any:
+        if labels.shape != outputs.shape and labels.numel() == outputs.numel():
+            labels = labels.reshape(outputs.shape)
+        return loss(outputs, labels.to(outputs.dtype))
+
+    return compared
+
+
+def _accuracy(mode: Mode) -> MetricFunctions:
+    del mode
+
+    def accuracy(labels: Any, outputs: Any) -> Any:
+        return (outputs.argmax(1) == labels).float()
+
+    return MetricFunctions(named=[NamedMetric("accuracy", accuracy)])
+
+
+def _plain(value: Any) -> Any:
+    return value.to_dict() if isinstance(value, ConfigStruct) else value

@@ -1,0 +1,193 @@
+"""From records to what a saved model takes: it says shapes, and nothing of where data come from.
+
+One field is the label, the others are features. A feature is brought into the shape the model
+takes, if it has as many numbers; several fields become one row of numbers where the model has one
+input, else each goes to the input of its name. Labels that are numbers of classes become one-hot
+rows where the loss wants such.
+
+Callers: `ibmfl_spec.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl.definition import Mode
+from elasticdl.errors import DataError
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Arrays, Record
+
+LABELS = ("label", "labels", "y", "y_train", "target", "class")
+"""What the field of the label is called, if nobody says; the first that is there."""
+
+
+@dataclass(frozen=True)
+class TakenInput:
+    """What a model takes in one place.
+
+    Attributes:
+        name: Of the input.
+        shape: Of one example; None along axes that are open, or as a whole if it is not known.
+        dtype: NumPy's name.
+    """
+
+    name: str
+    shape: tuple[int | None, ...] | None
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class TakenBatch:
+    """What a model takes, and what its loss does.
+
+    Attributes:
+        inputs: In the model's order.
+        num_classes: The loss compares one-hot rows of so many; 0 if it does not.
+        by_name: The features are a dict by the inputs' names.
+    """
+
+    inputs: Sequence[TakenInput]
+    num_classes: int = 0
+    by_name: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class SavedInput:
+    """Makes batches for a saved model: `input_fn` of a `RecordInput`.
+
+    Attributes:
+        taken: Says what the model takes; asked when the first batch is made.
+        where: Of the spec, for errors.
+        features: Names of the fields that are features; None is all but the label.
+        label: Name of the field that is the label; None looks for one of `LABELS`.
+        shape: Of one example's features; None is what the model says.
+    """
+
+    taken: Callable[[], TakenBatch]
+    where: str
+    features: Sequence[str] | None = None
+    label: str | None = None
+    shape: Sequence[int] | None = None
+
+    def __call__(self, records: Sequence[Record], mode: Mode) -> tuple[Arrays, Arrays]:
+        """Return features and labels of some records; no labels for prediction.
+
+        Raises:
+            DataError: The records are not such as the model takes.
+        """
+        fields = list(records[0])
+        label = self._label(fields, mode)
+        taken = self.taken()
+        features = self._features(records, fields, label, taken)
+        if label is None or mode is Mode.PREDICTION:
+            return features, None
+        return features, self._labels(records, label, taken.num_classes)
+
+    def _label(self, fields: Sequence[str], mode: Mode) -> str | None:
+        wanted = LABELS if self.label is None else (self.label,)
+        found = next((name for name in wanted if name in fields), None)
+        if found is None and mode is not Mode.PREDICTION:
+            named = f"no field {self.label!r}" if self.label else f"none of {', '.join(LABELS)}"
+            raise DataError(
+                f"{self.where}: the records have {named}; they have {', '.join(fields)}. Say which "
+                "is the label: --params=\"label='NAME'\""
+            )
+        return found
+
+    def _features(
+        self,
+        records: Sequence[Record],
+        fields: Sequence[str],
+        label: str | None,
+        taken: TakenBatch,
+    ) -> Arrays:
+        names = [name for name in fields if name != label]
+        if self.features is not None:
+            missing = [name for name in self.features if name not in fields]
+            if missing:
+                raise DataError(
+                    f"{self.where}: the records have no field {', '.join(missing)}; they have "
+                    f"{', '.join(fields)}."
+                )
+            names = list(self.features)
+        if not names:
+            raise DataError(f"{self.where}: the records have nothing but {label}.")
+        if len(taken.inputs) == 1:
+            rows = [_stacked(records, name, self.where) for name in names]
+            joined = rows[0] if len(rows) == 1 else np.concatenate(_numbers(rows, names), axis=1)
+            only = self._shaped(joined, taken.inputs[0], ", ".join(names))
+            return {taken.inputs[0].name: only} if taken.by_name else only
+        missing = [each.name for each in taken.inputs if each.name not in names]
+        if missing:
+            raise DataError(
+                f"{self.where}: the model has the inputs "
+                f"{', '.join(each.name for each in taken.inputs)}; the records have "
+                f"{', '.join(names)}. Missing: {', '.join(missing)}."
+            )
+        return {
+            each.name: self._shaped(_stacked(records, each.name, self.where), each, each.name)
+            for each in taken.inputs
+        }
+
+    def _shaped(self, rows: np.ndarray[Any, Any], taken: TakenInput, fields: str) -> Any:
+        if rows.dtype != object:
+            rows = rows.astype(taken.dtype, copy=False)
+        shape = taken.shape if self.shape is None else tuple(self.shape)
+        if shape is None:
+            return rows
+        size = math.prod(rows.shape[1:])
+        known = math.prod(axis for axis in shape if axis is not None)
+        open_axes = sum(axis is None for axis in shape)
+        if (not open_axes and known != size) or (open_axes and (known == 0 or size % known)):
+            shown = " x ".join("any" if axis is None else str(axis) for axis in shape)
+            raise DataError(
+                f"{self.where}: {fields} of a record has {size:,} numbers; the model takes "
+                f"{shown}{'' if open_axes else f' ({known:,})'}. Give it other data, or name the "
+                "fields that are features: --params=\"features=['NAME']\""
+            )
+        if open_axes > 1:
+            return rows
+        return rows.reshape(len(rows), *(-1 if axis is None else axis for axis in shape))
+
+    def _labels(self, records: Sequence[Record], label: str, num_classes: int) -> Any:
+        labels = _stacked(records, label, self.where)
+        if labels.shape[1] == 1:
+            labels = labels[:, 0]
+        if not num_classes or labels.ndim > 1 or labels.dtype.kind not in "iub":
+            return labels
+        if labels.min() < 0 or labels.max() >= num_classes:
+            worst = labels.min() if labels.min() < 0 else labels.max()
+            raise DataError(
+                f"{self.where}: the label {label} is {worst}; the model has {num_classes} classes, "
+                f"0 to {num_classes - 1}."
+            )
+        return np.eye(num_classes, dtype=np.float32)[labels.astype(np.int64)]
+
+
+def _stacked(records: Sequence[Record], name: str, where: str) -> np.ndarray[Any, Any]:
+    try:
+        return np.stack([record[name].reshape(-1) for record in records])
+    except (KeyError, ValueError) as error:
+        sizes = sorted({record[name].size if name in record else 0 for record in records})
+        raise DataError(
+            f"{where}: {name} has {sizes[0]} numbers in one record and {sizes[-1]} in another; "
+            "all examples of a saved model have one shape."
+        ) from error
+
+
+def _numbers(
+    rows: Sequence[np.ndarray[Any, Any]], names: Sequence[str]
+) -> Sequence[np.ndarray[Any, Any]]:
+    texts = [name for name, row in zip(names, rows, strict=True) if row.dtype == object]
+    if texts:
+        raise DataError(
+            f"{', '.join(texts)} is text, and the model takes numbers. Name the fields that are "
+            "features: --params=\"features=['NAME', ...]\""
+        )
+    return rows

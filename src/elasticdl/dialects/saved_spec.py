@@ -1,0 +1,273 @@
+"""The keys of a saved model's spec, as IBM FL's documents have them: read, judged, with lines.
+
+    model:
+      name: KerasFLModel                    or TensorFlowFLModel, PytorchFLModel
+      path: ibmfl.model.keras_fl_model      may be left out
+      spec:
+        model_name: keras-cnn
+        model_definition: compiled_keras.h5
+        ...
+      params: {learning_rate: 0.1}          may be left out; what --params says goes before it
+
+The section may stand in a file of its own, or in a party's config beside others. Nothing that it
+names is opened here.
+
+Callers: `ibmfl_spec.py`, and `zoo/specs.py`, which finds the files.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from elasticdl.config import ConfigStruct, read_config
+from elasticdl.errors import DefinitionError
+
+Library: TypeAlias = Literal["keras", "torch"]
+
+LIBRARIES: Mapping[str, Library] = {
+    "KerasFLModel": "keras",
+    "TensorFlowFLModel": "keras",
+    "PytorchFLModel": "torch",
+}
+"""`name` of a model section -> whose models they are."""
+
+PATHS: Mapping[str, str] = {
+    "ibmfl.model.keras_fl_model": "KerasFLModel",
+    "ibmfl.model.tensorflow_fl_model": "TensorFlowFLModel",
+    "ibmfl.model.pytorch_fl_model": "PytorchFLModel",
+}
+"""`path` of a model section -> its `name`."""
+
+_KNOWN_ELSEWHERE = (
+    "SklearnSGDFLModel",
+    "KMeansFLModel",
+    "NaiveBayesFLModel",
+    "DTFLModel",
+    "PrejRemoverFLModel",
+    "RLlibFLModel",
+    "Doc2VecFLModel",
+)
+_SECTION_KEYS = ("name", "path", "spec", "params", "info", "trust")
+_FILES = ("model_definition", "model_architecture", "model_weights")
+_SPEC_KEYS: Mapping[Library, Sequence[str]] = {
+    "keras": ("model_name", *_FILES, "custom_objects", "compile_model_options"),
+    "torch": (
+        "model_name",
+        "model_definition",
+        "model_weights",
+        "custom_objects",
+        "optimizer",
+        "loss_criterion",
+        "criterion",
+    ),
+}
+# What people write, and what they mean by it.
+_MEANT = {"compiled_options": "compile_model_options", "compile_options": "compile_model_options"}
+_COMPILE_KEYS = ("optimizer", "loss", "metrics", "loss_weights", "weighted_metrics")
+_OBJECT_KEYS = ("key", "value", "path")
+
+
+@dataclass(frozen=True)
+class CustomObject:
+    """Code that a saved model needs.
+
+    Attributes:
+        key: What the model file calls it.
+        value: Its name in the module.
+        path: Of the module: a Python file, relative to the spec, or a dotted name.
+        where: Where the spec says so.
+    """
+
+    key: str
+    value: str
+    path: str
+    where: str
+
+
+@dataclass(frozen=True, eq=False)
+class SavedSpec:
+    """What the section says.
+
+    Attributes:
+        library: Whose model it is.
+        section: The section itself.
+        files: Key -> file or folder, made absolute; `model_definition`, or an architecture and
+            its weights.
+        custom_objects: Code that the model needs.
+        where: `file:line` of the section.
+    """
+
+    library: Library
+    section: ConfigStruct
+    files: Mapping[str, Path]
+    custom_objects: tuple[CustomObject, ...]
+    where: str
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Params by name that the section gives."""
+        params = self.section.get("params")
+        return params.to_dict() if isinstance(params, ConfigStruct) else {}
+
+    @property
+    def spec(self) -> ConfigStruct:
+        """The section `spec` in it."""
+        spec: ConfigStruct = self.section.spec
+        return spec
+
+    def values_with(self, files: Mapping[str, str]) -> dict[str, Any]:
+        """Return the section with other files by the same keys."""
+        values = self.section.to_dict()
+        return {"model": {**values, "spec": {**values["spec"], **files}}}
+
+
+def read_spec(path: Path, shown: str) -> SavedSpec:
+    """Return the spec in a file.
+
+    Args:
+        path: The YAML file; other paths are relative to its folder.
+        shown: What errors call it.
+
+    Raises:
+        DefinitionError: It is no YAML, or its keys are not those of a spec.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DefinitionError(f"{shown}: the file cannot be read: {error}.") from error
+    config = read_config(text, shown)
+    section = config.model if "model" in config else config
+    return spec_of(section, path.parent)
+
+
+def spec_of(section: Any, folder: Path) -> SavedSpec:
+    """Return what a model section says.
+
+    Args:
+        section: `model` of a config.
+        folder: Where relative paths start.
+
+    Raises:
+        DefinitionError: Its keys are not those of a spec.
+    """
+    if not isinstance(section, ConfigStruct):
+        raise DefinitionError(
+            f"The model section is {section!r}; expected name, and spec with model_definition."
+        )
+    _refuse_unknown(section, _SECTION_KEYS, "the section `model`")
+    library = LIBRARIES[_name_of(section)]
+    if not isinstance(section.get("params"), (ConfigStruct, type(None))):
+        raise DefinitionError(
+            f"{section.where('params')}: params is {section.get('params')!r}; expected names and "
+            "values, such as `params: {learning_rate: 0.1}`."
+        )
+    spec = section.get("spec")
+    if not isinstance(spec, ConfigStruct):
+        raise DefinitionError(
+            f"{section.where('spec')}: spec is {spec!r}; expected keys and values, such as "
+            "`model_definition: model.h5`."
+        )
+    _refuse_unknown(spec, _SPEC_KEYS[library], f"the spec of a {_name_of(section)}")
+    if "compile_model_options" in spec:
+        options = spec.compile_model_options
+        if not isinstance(options, ConfigStruct):
+            raise DefinitionError(
+                f"{spec.where('compile_model_options')}: compile_model_options is {options!r}; "
+                "expected optimizer, loss and metrics."
+            )
+        _refuse_unknown(options, _COMPILE_KEYS, "compile_model_options")
+    return SavedSpec(
+        library=library,
+        section=section,
+        files=_files(spec, library, folder),
+        custom_objects=tuple(_custom_objects(spec)),
+        where=section.where(),
+    )
+
+
+def _name_of(section: ConfigStruct) -> str:
+    name, path = section.get("name"), section.get("path")
+    if name is None and path in PATHS:
+        return PATHS[path]
+    if name not in LIBRARIES:
+        known = ", ".join(LIBRARIES)
+        if name in _KNOWN_ELSEWHERE:
+            raise DefinitionError(
+                f"{section.where('name')}: models of the kind {name} are not supported; expected "
+                f"one of {known}."
+            )
+        near = difflib.get_close_matches(str(name), LIBRARIES, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise DefinitionError(
+            f"{section.where('name')}: name is {name!r}; expected one of {known}.{meant}"
+        )
+    if path is not None and PATHS.get(path) != name:
+        expected = next(each for each, other in PATHS.items() if other == name)
+        raise DefinitionError(
+            f"{section.where('path')}: path is {path!r}; expected {expected!r}, where a {name} is. "
+            "Classes of your own cannot be named here."
+        )
+    return str(name)
+
+
+def _files(spec: ConfigStruct, library: Library, folder: Path) -> dict[str, Path]:
+    given = {key: spec.get(key) for key in _FILES if spec.get(key) is not None}
+    for key, value in given.items():
+        if not isinstance(value, str) or not value:
+            raise DefinitionError(f"{spec.where(key)}: {key} is {value!r}; expected a path.")
+    whole = "model_definition" in given
+    if library == "keras":
+        parts = {"model_architecture", "model_weights"} & given.keys()
+        if whole and parts:
+            raise DefinitionError(
+                f"{spec.where('model_definition')}: model_definition is the whole model; with it, "
+                f"{' and '.join(sorted(parts))} cannot be given. Remove one or the other."
+            )
+        if not whole and len(parts) != 2:  # noqa: PLR2004 - architecture and weights
+            raise DefinitionError(
+                f"{spec.where()}: the spec names no model. Give model_definition, or "
+                "model_architecture and model_weights."
+            )
+    elif not whole:
+        raise DefinitionError(
+            f"{spec.where()}: the spec names no model. Give model_definition, such as "
+            "`model_definition: model.pt`."
+        )
+    return {key: (folder / Path(value).expanduser()).resolve() for key, value in given.items()}
+
+
+def _custom_objects(spec: ConfigStruct) -> list[CustomObject]:
+    given = spec.get("custom_objects") or []
+    where = spec.where("custom_objects")
+    if not isinstance(given, list):
+        raise DefinitionError(
+            f"{where}: custom_objects is {given!r}; expected a list of key, value and path, such "
+            "as `- {key: my_loss, value: my_loss, path: loss.py}`."
+        )
+    found = []
+    for each in given:
+        entry = each.to_dict() if isinstance(each, ConfigStruct) else each
+        if not isinstance(entry, Mapping) or set(entry) != set(_OBJECT_KEYS):
+            raise DefinitionError(
+                f"{where}: an entry of custom_objects is {entry!r}; expected key (its name in the "
+                "model file), value (its name in the code) and path (the Python file)."
+            )
+        if not all(isinstance(value, str) for value in entry.values()):
+            raise DefinitionError(f"{where}: {entry!r}: key, value and path are texts.")
+        found.append(CustomObject(**entry, where=f"{where}: custom_objects"))
+    return found
+
+
+def _refuse_unknown(section: ConfigStruct, known: Sequence[str], what: str) -> None:
+    for key in section:
+        if key in known:
+            continue
+        near = _MEANT.get(key) or next(iter(difflib.get_close_matches(key, known, n=1)), None)
+        meant = f" Did you mean {near}?" if near else ""
+        raise DefinitionError(
+            f"{section.where(key)}: {what} has no key {key!r}; expected {', '.join(known)}.{meant}"
+        )

@@ -1,0 +1,99 @@
+"""One start of a job: the claim on its output, its log and its checkpoints, until it ends.
+
+    claim the output -> open the log -> find the newest checkpoint -> ... -> tell how it ended
+
+Callers: `run.py` for a training on data that is here, `federated/` for one that is elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
+from elasticdl.artifacts.event_log import open_event_log
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.events import JobFailed
+from elasticdl.tracking.follow import FollowedLog
+
+if TYPE_CHECKING:
+    from elasticdl.engines.engine import Reporter
+    from elasticdl.job import Job
+
+
+@dataclass(frozen=True, eq=False)
+class Attempt:
+    """A job that was started, and what it holds while it runs.
+
+    Attributes:
+        job: What was asked for.
+        folder: The output, claimed.
+        generation: How often the job was started there.
+        store: Its checkpoints.
+        events: Its log.
+        reporter: Who tells people.
+        scratch: An empty folder on the output's disk, gone at the end.
+        checkpoint: The newest one; None at the start.
+    """
+
+    job: Job
+    folder: OutputFolder
+    generation: int
+    store: CheckpointStore
+    events: FollowedLog
+    reporter: Reporter
+    scratch: Path
+    checkpoint: Checkpoint | None
+
+
+@contextlib.contextmanager
+def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
+    """Claim a job's output and yield what a start of it holds; what its block raises is told.
+
+    A job that fails before its first checkpoint gives the place back.
+
+    Raises:
+        OutputError: The output cannot be used, or is another job's; see `elasticdl.errors`.
+    """
+    if job.output is None:
+        raise ValueError(f"Not a job with an output: {job}")
+    folder = OutputFolder(job.output)
+    with folder.claim(job) as claim:
+        store = CheckpointStore(folder, job.training.keep_checkpoint_max)
+        with (
+            store,
+            open_event_log(folder) as log,
+            FollowedLog(log, reporter.note) as events,
+            folder.scratch() as scratch,
+        ):
+            try:
+                restored = store.latest()
+                for damaged in restored.damaged if restored else ():
+                    reporter.note(f"Passed over: {damaged}")
+                yield Attempt(
+                    job=job,
+                    folder=folder,
+                    generation=claim.generation,
+                    store=store,
+                    events=events,
+                    reporter=reporter,
+                    scratch=scratch,
+                    checkpoint=restored.checkpoint if restored else None,
+                )
+            except BaseException as error:
+                interrupted = not isinstance(error, Exception)
+                events.write(
+                    JobFailed(
+                        kind="Interrupted" if interrupted else type(error).__name__,
+                        message=str(error),
+                        step=max(store.steps(), default=0),
+                    )
+                )
+                if not store.steps():
+                    claim.abandon()
+                raise
+            finally:
+                reporter.ended()

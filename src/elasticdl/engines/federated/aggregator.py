@@ -1,0 +1,409 @@
+"""The rounds of a federated training: what the aggregator does, and nothing of how it is heard.
+
+    wait until enough parties are there; ask each newcomer what its model looks like
+    until the rounds are over:
+        ask     every party that is there to train from the global weights
+        wait    for all of them, at most `max_timeout_s`
+        judge   each answer; one that cannot be used is left out, and its party named
+        fuse    the others, if they are as many as the quorum says; else the training fails
+        keep    weights, the fusion's memory and the number of the round: one checkpoint
+        tell    the round; what the parties measured of the model before it
+
+A round is a function of the global weights and the parties' data. So an aggregator that was killed
+asks the same again, parties answer the same (`party.py`), and the training goes on as if nothing
+had happened. Answers of other rounds and other histories count for nothing.
+
+Callers: `simulate.py`, and the aggregator's process of `flower/`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl.artifacts.checkpoint import Checkpoint
+from elasticdl.engines.federated.aggregation import FUSIONS
+from elasticdl.engines.federated.messages import (
+    LocalTraining,
+    Refusal,
+    Reply,
+    Request,
+    architecture_of,
+)
+from elasticdl.engines.federated.replies import problem_of
+from elasticdl.engines.federated.updates import PartyUpdate
+from elasticdl.engines.interrupts import Interrupts
+from elasticdl.engines.loop import in_words
+from elasticdl.errors import TrainingError
+from elasticdl.evaluation.metrics import add_states
+from elasticdl.events import Checkpointed, Evaluated, PartyJoined, RoundFinished
+
+if TYPE_CHECKING:
+    from elasticdl.engines.attempt import Attempt
+    from elasticdl.engines.federated.messages import Architecture, Kind
+    from elasticdl.engines.federated.parties import Parties
+    from elasticdl.engines.federated.updates import FusionState
+    from elasticdl.training.trainer import Metrics, MetricStates, Trainer, Weights
+
+_POLL_S = 0.05
+_ASK_AGAIN_S = 10.0
+_FUSION = "fusion/"
+_MODEL = "model/"
+_PARTIES = "parties/"
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalModel:
+    """What all parties share after a round.
+
+    Attributes:
+        weights: By parameter path.
+        round: How many rounds made it.
+        history: Names the training; another start from nothing has another one.
+        fusion: What the fusion remembers.
+        metrics: The last ones known.
+    """
+
+    weights: Weights
+    round: int
+    history: str
+    fusion: FusionState = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Aggregator:
+    """A federated training in progress.
+
+    Attributes:
+        attempt: The job, and its output.
+        parties: Who can be asked.
+        create_trainer: Makes the job's model for examples of the shapes a party tells; it says
+            what a party's model must look like, and what metric states come to.
+        metadata: What else every checkpoint says.
+        measure: Says what a model scores on data of the aggregator's own; None where it has none,
+            and the parties measure.
+    """
+
+    attempt: Attempt
+    parties: Parties
+    create_trainer: Callable[[Mapping[str, Any]], Trainer]
+    metadata: Mapping[str, Any]
+    measure: Callable[[Trainer], MetricStates] | None = None
+
+    def __post_init__(self) -> None:
+        assert self.attempt.job.federation is not None  # noqa: S101 - a federated job
+        self._federation = self.attempt.job.federation
+        self._fusion = FUSIONS[self._federation.fusion]
+        self._fusion_params = self._fusion.with_defaults(self._federation.fusion_params)
+        self._joined: dict[str, Reply] = {}
+        self._refused: dict[str, str] = {}
+        self._ask_again_at: dict[str, float] = {}
+        self._trainer: Trainer | None = None
+        self._architecture: Architecture = {}
+        self._evaluated_round = 0
+
+    def run(self) -> tuple[Trainer, GlobalModel]:
+        """Train to the last round; returns a trainer with the global weights, and all of it.
+
+        Raises:
+            TrainingError: Too few parties are there, or too few answer.
+            AggregationError: The answers cannot become one model.
+        """
+        reporter, total = self.attempt.reporter, self._federation.num_rounds
+        with Interrupts() as interrupts:
+            self._wait_for_parties(interrupts)
+            model = self._begin()
+            reporter.started("Training", total, "rounds", done=model.round)
+            while model.round < total and not self._is_good_enough(model):
+                interrupts.check()
+                model = self._next_round(model)
+            if not self._measures_at_once:
+                self._evaluate(model)
+                self._keep(model)
+        return self._restored(model), model
+
+    # --- who is there -----------------------------------------------------------------------
+
+    @property
+    def _needed(self) -> int:
+        """How many valid answers a round needs."""
+        share = self._federation.quorum * self._federation.num_parties
+        # A share of 0.6 of 5 is 3, whatever floating-point numbers say.
+        return max(1, math.ceil(share - 1e-9), self._fusion.needs(self._fusion_params))
+
+    def _wait_for_parties(self, interrupts: Interrupts) -> None:
+        """Wait until all parties have joined; those of a quorum, when the time is over."""
+        wanted, patience_s = self._federation.num_parties, self._federation.join_timeout_s
+        deadline = time.monotonic() + patience_s
+        while True:
+            self._join_newcomers()
+            if len(self._joined) >= wanted or time.monotonic() >= deadline:
+                break
+            interrupts.check()
+            time.sleep(_POLL_S)
+        if len(self._joined) < self._needed:
+            raise TrainingError(
+                f"Only {len(self._joined)} of {wanted} parties joined within {patience_s:g} s"
+                f"{_listed(self._joined)}; {self._needed} are needed."
+                f"{''.join(f'{chr(10)}  {why}' for why in self._refused.values())}\n"
+                "  Mend what keeps the others away, and run the same again."
+            )
+
+    def _join_newcomers(self) -> None:
+        here = [name for name in sorted(self.parties.here()) if name not in self._joined]
+        now = time.monotonic()
+        newcomers = [name for name in here if now >= self._ask_again_at.get(name, 0.0)]
+        if not newcomers:
+            return
+        request = Request(kind="join", history="", round=0, weights={}, options=self._options(0))
+        timeout_s = self._federation.max_timeout_s
+        for answer in self.parties.ask(dict.fromkeys(newcomers, request), timeout_s):
+            if isinstance(answer, Refusal):
+                why = f"Party {answer.party!r} could not join: {_said(answer)}"
+                self._refuse(answer.party, why)
+                continue
+            if self._trainer is None:
+                self._trainer = self.create_trainer(answer.example)
+                self._architecture = architecture_of(_below(_MODEL, self._trainer.state()))
+            problem = problem_of(answer, request, self._architecture)
+            if problem is not None:
+                self._refuse(answer.party, problem)
+                continue
+            self._joined[answer.party] = answer
+            self._refused.pop(answer.party, None)
+            self.attempt.events.write(
+                PartyJoined(step=0, party=answer.party, num_examples=answer.num_examples)
+            )
+            self.attempt.reporter.note(
+                f"Party {answer.party!r} joined, with {answer.num_examples:,} examples."
+            )
+
+    def _refuse(self, party: str, why: str) -> None:
+        # Somebody may be mending it meanwhile.
+        self._ask_again_at[party] = time.monotonic() + _ASK_AGAIN_S
+        if self._refused.get(party) != why:
+            self.attempt.reporter.note(why)
+        self._refused[party] = why
+
+    # --- rounds -----------------------------------------------------------------------------
+
+    def _begin(self) -> GlobalModel:
+        """Return where the training stands: at its start, or after the last round that was kept."""
+        checkpoint = self.attempt.checkpoint
+        if checkpoint is None:
+            assert self._trainer is not None  # noqa: S101 - a party has joined
+            return GlobalModel(_below(_MODEL, self._trainer.state()), 0, uuid.uuid4().hex)
+        self.parties.load_state(_below(_PARTIES, checkpoint.state), checkpoint.metadata["parties"])
+        self.attempt.reporter.note(
+            f"Going on from round {checkpoint.step:,} in {self.attempt.folder.uri}."
+        )
+        return GlobalModel(
+            weights=_below(_MODEL, checkpoint.state),
+            round=checkpoint.step,
+            history=checkpoint.metadata["history"],
+            fusion=_below(_FUSION, checkpoint.state),
+            metrics=dict(checkpoint.metadata["metrics"]),
+        )
+
+    def _next_round(self, model: GlobalModel) -> GlobalModel:
+        number, started = model.round + 1, time.monotonic()
+        self._join_newcomers()
+        good, left_out = self._ask("train", number, model)
+        if len(good) < self._needed:
+            raise TrainingError(
+                f"Round {number}: {len(good)} of {self._federation.num_parties} parties gave an "
+                f"answer that can be used{_listed([reply.party for reply in good])}; "
+                f"{self._needed} are needed (perc_quorum {self._federation.quorum:g})."
+                f"{''.join(f'{chr(10)}  {name}: {why}' for name, why in left_out.items())}\n"
+                f"  The model of round {model.round} is kept; the same command goes on from there."
+            )
+        fused = self._fusion.fuse(
+            model.weights,
+            [PartyUpdate(r.party, r.weights, r.num_examples) for r in good],
+            model.fusion,
+            score=None if self.measure is None else self._loss_of,
+            **self._fusion_params,
+        )
+        if self.measure is None:
+            self._tell_evaluation(model, [reply.evaluation_metrics for reply in good])
+        metrics = self._results("training_metrics", [reply.training_metrics for reply in good])
+        known = {k: v for k, v in model.metrics.items() if k.startswith("val_")}
+        after = replace(
+            model,
+            weights=fused.weights,
+            round=number,
+            fusion=fused.state,
+            metrics={**metrics, **known},
+        )
+        seconds = time.monotonic() - started
+        self.attempt.events.write(
+            RoundFinished(
+                step=number,
+                parties=fused.chosen or [reply.party for reply in good],
+                left_out=left_out,
+                num_examples=sum(reply.num_examples for reply in good),
+                metrics=metrics,
+                seconds=seconds,
+            )
+        )
+        for name, why in left_out.items():
+            self.attempt.reporter.note(f"Round {number} without {name!r}: {why}")
+        if self._measures_at_once:
+            self._evaluate(after)
+        self._keep(after)
+        self.attempt.reporter.advanced(
+            number,
+            {
+                "parties": f"{len(good)}/{self._federation.num_parties}",
+                **{name: f"{metrics[name]:.4g}" for name in ("loss",) if name in metrics},
+            },
+        )
+        return after
+
+    def _ask(
+        self, kind: Kind, number: int, model: GlobalModel
+    ) -> tuple[list[Reply], dict[str, str]]:
+        """Ask all parties that are there; return what can be used, and why the rest cannot."""
+        here = [name for name in sorted(self.parties.here()) if name in self._joined]
+        evaluating = {name for name, joined in self._joined.items() if joined.is_evaluating}
+        slots = {name: slot for slot, name in enumerate(sorted(self._joined))}
+        requests = {
+            name: Request(
+                kind=kind,
+                history=model.history,
+                round=number,
+                weights=model.weights,
+                options=self._options(slots[name], evaluates=name in evaluating),
+            )
+            for name in here
+            if kind == "train" or name in evaluating
+        }
+        left_out = {name: "not connected" for name in self._joined if name not in here}
+        left_out |= {name: why for name, why in self._refused.items() if name not in self._joined}
+        timeout_s = self._federation.max_timeout_s
+        good: dict[str, Reply] = {}
+        for answer in self.parties.ask(requests, timeout_s):
+            if isinstance(answer, Refusal):
+                left_out[answer.party] = _said(answer)
+                continue
+            problem = problem_of(answer, requests[answer.party], self._architecture)
+            if problem is None:
+                good[answer.party] = answer
+            else:
+                left_out[answer.party] = problem
+        for name in requests.keys() - good.keys() - left_out.keys():
+            left_out[name] = f"no answer within {timeout_s:g} s"
+        return [good[name] for name in sorted(good)], dict(sorted(left_out.items()))
+
+    def _options(self, slot: int, *, evaluates: bool = False) -> LocalTraining:
+        training = self.attempt.job.training
+        return LocalTraining(
+            num_epochs=self._federation.num_local_epochs,
+            minibatch_size=training.minibatch_size,
+            seed=training.seed,
+            slot=slot,
+            proximal_mu=self._fusion.proximal_mu(self._fusion_params),
+            keeps_own_weights=self._fusion.keeps_own_weights,
+            sends_gradients=self._fusion.sends_gradients,
+            evaluate_before=evaluates and not self._measures_at_once,
+        )
+
+    # --- looking ----------------------------------------------------------------------------
+
+    @property
+    def _measures_at_once(self) -> bool:
+        """Whether a model is measured when it is made, not when parties train on from it.
+
+        Where the end hangs on it, or the aggregator does it itself.
+        """
+        return self.measure is not None or self._federation.termination_accuracy is not None
+
+    def _loss_of(self, weights: Weights) -> float:
+        """Return the loss of weights on the aggregator's own data; see `selection.Score`."""
+        assert self.measure is not None  # noqa: S101 - asked only then
+        states = self.measure(self._restored(GlobalModel(weights, 0, "")))
+        return float(self._results("evaluation_metrics", [states])["loss"])
+
+    def _evaluate(self, model: GlobalModel) -> None:
+        """Find out how good a model is that nobody trains on from, or not yet."""
+        if not model.round:
+            return
+        if self.measure is not None:
+            self._tell_evaluation(model, [self.measure(self._restored(model))])
+            return
+        replies, _ = self._ask("evaluate", model.round, model)
+        self._tell_evaluation(model, [reply.evaluation_metrics for reply in replies])
+
+    def _tell_evaluation(self, model: GlobalModel, states: list[MetricStates]) -> None:
+        metrics = self._results("evaluation_metrics", states)
+        if not metrics or self._evaluated_round == model.round:
+            return
+        self._evaluated_round = model.round
+        model.metrics.update({f"val_{name}": value for name, value in metrics.items()})
+        self.attempt.events.write(Evaluated(step=model.round, epoch=model.round, metrics=metrics))
+        self.attempt.reporter.note(
+            f"round {model.round}: " + in_words(metrics, prefix="validation ")
+        )
+
+    def _is_good_enough(self, model: GlobalModel) -> bool:
+        wanted = self._federation.termination_accuracy
+        return wanted is not None and float(model.metrics.get("val_accuracy", 0.0)) >= wanted
+
+    def _results(self, which: str, states: list[MetricStates]) -> dict[str, Any]:
+        """Return what metric states of several parties come to together."""
+        assert self._trainer is not None  # noqa: S101 - a party has joined
+        summed = add_states(states)
+        metrics: Metrics = getattr(self._trainer, which)
+        return metrics.results(summed) if summed else {}
+
+    # --- keeping ----------------------------------------------------------------------------
+
+    def _keep(self, model: GlobalModel) -> None:
+        arrays, values = self.parties.state()
+        checkpoint = Checkpoint(
+            step=model.round,
+            state={
+                **{f"{_MODEL}{name}": array for name, array in model.weights.items()},
+                **{f"{_FUSION}{name}": array for name, array in model.fusion.items()},
+                **{f"{_PARTIES}{name}": array for name, array in arrays.items()},
+            },
+            metadata={
+                **self.metadata,
+                "history": model.history,
+                "metrics": model.metrics,
+                "parties": values,
+                "good_enough": self._is_good_enough(model),
+            },
+        )
+        saved = self.attempt.store.save(checkpoint)
+        self.attempt.events.write(
+            Checkpointed(step=saved.step, blocked_s=saved.blocked_s, num_bytes=saved.num_bytes)
+        )
+
+    def _restored(self, model: GlobalModel) -> Trainer:
+        assert self._trainer is not None  # noqa: S101 - a party has joined
+        state = {**self._trainer.state(), **{f"{_MODEL}{n}": a for n, a in model.weights.items()}}
+        # What a round is to the global model, a step is to others.
+        self._trainer.load_state({**state, "step": np.array(model.round, np.int64)})
+        return self._trainer
+
+
+def _said(refusal: Refusal) -> str:
+    return f"{refusal.error_kind}: {refusal.text}"
+
+
+def _below(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        path.removeprefix(prefix): array for path, array in state.items() if path.startswith(prefix)
+    }
+
+
+def _listed(names: Any) -> str:
+    return f" ({', '.join(sorted(names))})" if names else ""

@@ -1,0 +1,198 @@
+"""What the config of an aggregator, and of a party, asks for.
+
+The files are those of IBM FL: the same sections, keys and class names, each checked. What is not
+supported is refused with its line, never ignored: a key that is skipped would train something
+else than was asked for. Ours are the keys of `data` (uri, validation_uri), `model` (model_zoo,
+model_def, params, dialect, trust) and of `connection.info.tls_config`, and `output`.
+
+A config is read and nothing is done: no class is imported, no file but this one opened. Paths are
+relative to the file's folder.
+
+Callers: the command line, `init.py`, which checks what it has written, and `elasticdl.federated`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from elasticdl.config import read_config
+from elasticdl.engines.federated import names
+from elasticdl.engines.federated.config_parts import (
+    look_up,
+    path_of,
+    read_aggregator_address,
+    read_connection,
+    read_data,
+    read_model,
+    read_protocol,
+)
+from elasticdl.engines.federated.hyperparams import read_fusion, read_local, read_rounds
+from elasticdl.engines.federated.sections import Notes, Section
+from elasticdl.engines.federated.settings import (
+    Address,
+    AggregatorConfig,
+    Data,
+    DataHandler,
+    FusionChoice,
+    Local,
+    ModelChoice,
+    PartyConfig,
+    Recorder,
+    Rounds,
+    Tls,
+)
+from elasticdl.errors import DefinitionError, UsageError
+
+__all__ = [
+    "Address",
+    "AggregatorConfig",
+    "Data",
+    "DataHandler",
+    "FusionChoice",
+    "Local",
+    "ModelChoice",
+    "PartyConfig",
+    "Recorder",
+    "Rounds",
+    "Tls",
+    "read_aggregator",
+    "read_party",
+]
+
+_AGGREGATORS = ("fusion", "hyperparams")
+_PARTYS = ("aggregator", "local_training", "metrics_recorder", "privacy")
+
+
+def read_aggregator(path: str | Path) -> AggregatorConfig:
+    """Return what an aggregator's config says.
+
+    Raises:
+        UsageError: There is no such file.
+        DefinitionError: It is no YAML, or asks for what cannot be; all problems are in it, each
+            with its line.
+        MissingExtraError: The package that reads YAML is not installed.
+    """
+    file, top, notes = _opened(path)
+    listen, tls, _ = read_connection(top.section("connection"), file, own_name=False)
+    data = read_data(top.section("data"), file)
+    chosen, preset = read_fusion(top.section("fusion"))
+    hyperparams = top.section("hyperparams")
+    rounds, params = read_rounds(hyperparams.section("global"), chosen, preset, has_data=bool(data))
+    local = read_local(hyperparams.section("local"), chosen)
+    hyperparams.close()
+    model = read_model(top.section("model"), file)
+    read_protocol(top.section("protocol_handler"), "aggregator")
+    output = path_of(top, "output", file)
+    top.close(dict.fromkeys(_PARTYS, "it belongs into the config of a party"))
+    notes.raise_problems()
+    # What is None here has been a problem.
+    if chosen is None or rounds is None:
+        raise DefinitionError(f"{file}: fusion and hyperparams.global are needed.")
+    return AggregatorConfig(
+        file=file,
+        fusion=FusionChoice(chosen.name, params),
+        rounds=rounds,
+        local=local,
+        listen=listen,
+        tls=tls,
+        model=model,
+        data=data,
+        output=output,
+        warnings=tuple(notes.warnings),
+    )
+
+
+def read_party(path: str | Path) -> PartyConfig:
+    """Return what a party's config says.
+
+    Raises:
+        UsageError: There is no such file.
+        DefinitionError: It is no YAML, or asks for what cannot be; all problems are in it, each
+            with its line.
+        MissingExtraError: The package that reads YAML is not installed.
+    """
+    file, top, notes = _opened(path)
+    _, tls, name = read_connection(top.section("connection"), file, own_name=True)
+    aggregator = read_aggregator_address(top.section("aggregator"), tls)
+    data = read_data(top.section("data"), file)
+    if data is None and "data" not in top:
+        top.missing("data", "name the party's records (uri), or a class with get_data()")
+    model = read_model(top.section("model"), file)
+    if model is None and "model" not in top:
+        top.missing("model", "give it the model that all parties train")
+    local_training = _local_training(top.section("local_training"))
+    read_protocol(top.section("protocol_handler"), "party")
+    privacy = top.section("privacy")
+    metrics_may_leave = privacy.flag("metrics", default=False)
+    privacy.close()
+    recorder = _recorder(top.section("metrics_recorder"), file)
+    output = path_of(top, "output", file)
+    top.close(dict.fromkeys(_AGGREGATORS, "it belongs into the aggregator's config"))
+    notes.raise_problems()
+    if data is None or model is None:
+        raise DefinitionError(f"{file}: data and model are needed.")
+    return PartyConfig(
+        file=file,
+        name=name,
+        model=model,
+        data=data,
+        aggregator=aggregator,
+        tls=tls,
+        local_training=local_training,
+        metrics_may_leave=metrics_may_leave,
+        recorder=recorder,
+        output=output,
+        warnings=tuple(notes.warnings),
+    )
+
+
+# --- the file -------------------------------------------------------------------------------
+
+
+def _opened(path: str | Path) -> tuple[Path, Section, Notes]:
+    file = Path(path).expanduser()
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise UsageError(
+            f"{file}: this config cannot be read: {reason}. Name a YAML file."
+        ) from error
+    notes = Notes()
+    return file, Section(read_config(text, str(file)), "", notes, str(file)), notes
+
+
+# --- a party's own --------------------------------------------------------------------------
+
+
+def _local_training(section: Section) -> str | None:
+    found = look_up(section, names.LOCAL_TRAINING_NAMES)
+    if section and "name" not in section:
+        section.missing("name", "expected LocalTrainingHandler, or leave the section out")
+    info = section.section("info")
+    by_aggregator = "the aggregator says it to all parties: hyperparams.global.rho of its config"
+    info.close(
+        {
+            "alpha": by_aggregator,
+            "rho": by_aggregator,
+            "crypto": "homomorphic encryption is not part of ElasticDL. Leave it out",
+        }
+    )
+    section.close()
+    return None if found is None else found.ours
+
+
+def _recorder(section: Section, file: Path) -> Recorder | None:
+    if not section:
+        return None
+    look_up(section, names.RECORDER_NAMES)
+    output = path_of(section, "output_file", file)
+    kind = section.text("output_type")
+    if kind not in {None, "json"}:
+        section.problem("output_type", f"is {kind!r}; expected json")
+    before = section.flag("compute_pre_train_eval", default=True)
+    after = section.flag("compute_post_train_eval", default=True)
+    if "output_file" not in section:
+        section.missing("output_file", "name the file that metrics are written to")
+    section.close()
+    return None if output is None else Recorder(output, before, after)

@@ -1,0 +1,289 @@
+"""Sections that the config of an aggregator and that of a party both have.
+
+Connections, data and the model: each function reads one section, notes what is wrong with it, and
+returns None where nothing of it can be used. Nothing is opened or imported: of a file of the user's
+it is only looked whether it is there, and inside the config's folder.
+
+Callers: `config.py`.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.engines.federated import names
+from elasticdl.engines.federated.settings import Address, Data, DataHandler, ModelChoice, Tls
+from elasticdl.job import ModelReference
+
+if TYPE_CHECKING:
+    from elasticdl.engines.federated.sections import Section
+
+# As names of folders and in certificates.
+_PARTY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_LOOPBACK = ("localhost", "127.", "::1", "0:0:0:0:0:0:0:1")
+_HIGHEST_PORT = 65535
+_CUSTOM_MODEL = ("model_zoo", "model_def", "params", "dialect")
+
+
+def _folder(file: Path) -> Path:
+    return file.resolve().parent
+
+
+def path_of(section: Section, key: str, file: Path) -> Path | None:
+    """Return the path that a key names, relative to the config's folder."""
+    text = section.text(key, "the path of a file")
+    return None if text is None else _folder(file) / Path(text).expanduser()
+
+
+def read_connection(
+    section: Section, file: Path, *, own_name: bool
+) -> tuple[Address | None, Tls | None, str]:
+    """Return where it listens, its certificates, and its name: a party listens nowhere."""
+    if section:
+        look_up(section, names.CONNECTION_NAMES)
+    if section.flag("sync", default=False):
+        section.warning("sync", "says nothing here: a round waits for its replies in any case")
+    info = section.section("info")
+    tls = _tls(info.section("tls_config"), file, at_party=own_name)
+    name = info.text("id", "a name") or file.stem
+    listen = None
+    if own_name:
+        if not _PARTY_NAME.fullmatch(name):
+            info.problem(
+                "id",
+                f"is {name!r}; expected at most 64 letters, figures, dots, dashes and underscores, "
+                "because folders are called by it. Without an id, a party is called as its file",
+            )
+        for key, value in (("ip", info.text("ip")), ("port", info.whole("port"))):
+            if value is not None:
+                info.warning(
+                    key, "is not used: a party opens no port, it connects to the aggregator"
+                )
+    elif "ip" in info or "port" in info:
+        listen = _address(info, tls)
+    no_broker = "parties connect to the aggregator, and there is no broker. Leave it out"
+    info.close(dict.fromkeys(("credentials", "role", "task_name"), no_broker), more=("ip", "port"))
+    section.close()
+    return listen, tls, name
+
+
+def read_aggregator_address(section: Section, tls: Tls | None) -> Address | None:
+    """Return where a party's config says that the aggregator is."""
+    address = _address(section, tls) if section else None
+    section.close()
+    return address
+
+
+def _address(section: Section, tls: Tls | None) -> Address | None:
+    host = section.text("ip", "a host name or an IP address")
+    port = section.whole("port", low=1, high=_HIGHEST_PORT)
+    if "ip" not in section:
+        section.missing("ip", "give it the aggregator's host name or IP address")
+    if "port" not in section:
+        section.missing("port", "give it the aggregator's port, such as 5000")
+    if host is None or port is None:
+        return None
+    if tls is None and not host.startswith(_LOOPBACK):
+        section.warning(
+            "ip",
+            f"is {host}, and nothing is encrypted. Make certificates with `elasticdl federated "
+            "keys` and name them in connection.info.tls_config",
+        )
+    return Address(host.strip(), port)
+
+
+def _tls(section: Section, file: Path, *, at_party: bool) -> Tls | None:
+    enabled = section.flag("enable", default=section.there)
+    tls = Tls(
+        *(path_of(section, key, file) for key in ("ca_certificate", "certificate", "private_key"))
+    )
+    needed = ("ca_certificate",) if at_party else ("ca_certificate", "certificate", "private_key")
+    for key in needed if enabled else ():
+        if key not in section:
+            section.missing(key, "name the file that `elasticdl federated keys` has made")
+    section.close()
+    return tls if enabled else None
+
+
+def look_up(section: Section, table: names.Table) -> names.Known | None:
+    """Return what `name` and `path` of a section mean; None where there is no name, or a problem.
+
+    A section without a name is a problem only where its caller says so.
+    """
+    name = section.text("name", "a name")
+    path = section.text("path", "a dotted path")
+    if name is None:
+        return None
+    try:
+        return table.look_up(name, path)
+    except names.UnsupportedNameError as problem:
+        section.problem("name", f"is {name!r}: {problem}")
+        return None
+
+
+def read_protocol(section: Section, role: str) -> None:
+    """Look whether `protocol_handler` is that of the role, "aggregator" or "party"."""
+    found = look_up(section, names.PROTOCOL_NAMES)
+    if found is not None and found.ours != role:
+        section.problem("name", f"is that of the {found.ours}'s config; this one is the {role}'s")
+    section.close()
+
+
+def read_data(section: Section, file: Path) -> Data | None:
+    """Return where examples come from."""
+    if not section:
+        return None
+    uri, validation_uri = section.text("uri"), section.text("validation_uri")
+    name, path = section.text("name", "the name of a class"), section.text("path")
+    info = section.values("info")
+    section.close()
+    if uri is not None:
+        for key in ("name", "path", "info"):
+            if key in section:
+                section.problem(key, "is beside uri; expected records or a class, not both")
+        return Data(_located(uri, file), validation_uri and _located(validation_uri, file))
+    if validation_uri is not None:
+        section.problem("validation_uri", "is there without uri; name the records to train on too")
+        return None
+    if name is None or path is None:
+        for key, what in (
+            ("name", "name the records (uri), or a class with get_data()"),
+            ("path", "name the Python file that has the class, beside this file"),
+        ):
+            if key not in section:
+                section.missing(key, what)
+                break
+        return None
+    if not name.isidentifier() or keyword.iskeyword(name):
+        section.problem("name", f"is {name!r}; expected the name of a class")
+    source = _own_file(section, path, file)
+    return None if source is None else Data(handler=DataHandler(name, source, info))
+
+
+def _located(uri: str, file: Path) -> str:
+    """Return a URI that means the same wherever it is read."""
+    if "://" in uri or Path(uri).is_absolute():
+        return uri
+    return str(_folder(file) / Path(uri).expanduser())
+
+
+def _own_file(section: Section, path: str, file: Path) -> Path | None:
+    """Return the user's Python file of a dotted or a plain path; it lies inside the folder."""
+    problem = names.data_handler_problem(path)
+    if problem:
+        section.problem("path", f"is {path!r}: {problem}")
+        return None
+    folder = _folder(file)
+    dotted = all(part.isidentifier() for part in path.split(".")) and not path.endswith(".py")
+    inside = Path(*path.split(".")).with_suffix(".py") if dotted else Path(path).expanduser()
+    source = (folder / inside).resolve()
+    # Links are followed: what is imported is what lies there.
+    if not source.is_relative_to(folder):
+        section.problem(
+            "path",
+            f"is {path!r}, outside of {folder}; expected a Python file inside the folder of this "
+            "config. Copy it there",
+        )
+        return None
+    if not source.is_file():
+        section.problem(
+            "path", f"is {path!r}, and there is no file {source}. Name a Python file of the folder"
+        )
+        return None
+    return source
+
+
+def read_model(section: Section, file: Path) -> ModelChoice | None:
+    """Return the model: ElasticDL's own words, or a saved file with its spec."""
+    if not section:
+        return None
+    own = [key for key in _CUSTOM_MODEL if key in section and key != "params"]
+    choice = _own_model(section, file) if own else _saved_model(section, file)
+    section.close(more=(*_CUSTOM_MODEL, "name", "path", "spec", "trust"))
+    return choice
+
+
+def _own_model(section: Section, file: Path) -> ModelChoice | None:
+    """Return a model that ElasticDL's own words describe."""
+    zoo, model_def = section.text("model_zoo"), section.text("model_def")
+    dialect, params = section.text("dialect"), section.values("params")
+    for key in ("name", "path", "spec", "info", "trust"):
+        if key in section:
+            section.values(key) if key in {"spec", "info", "trust"} else section.text(key)
+            section.problem(
+                key,
+                "is of a saved model, and model_def is there as well. Keep one of the two",
+            )
+    if model_def is None:
+        if "model_def" not in section:
+            section.missing("model_def", "name the file and function, such as mnist.model")
+        return None
+    return ModelChoice(
+        ModelReference(
+            zoo=None if zoo is None else _zoo(zoo, file),
+            model_def=model_def,
+            dialect=dialect,
+            params=params,
+            config_file=str(file.resolve()),
+        )
+    )
+
+
+def _zoo(zoo: str, file: Path) -> str:
+    """Return a zoo's folder or address; what looks like the address of a repository is kept."""
+    if re.match(r"[\w+.-]+://|[\w.-]+@[\w.-]+:", zoo):
+        return zoo
+    return str((_folder(file) / Path(zoo).expanduser()).resolve())
+
+
+def _saved_model(section: Section, file: Path) -> ModelChoice | None:
+    """Return a model that is a file; its spec is read by the dialect."""
+    found = look_up(section, names.MODEL_NAMES)
+    if "name" not in section:
+        section.missing(
+            "name", "name KerasFLModel, TensorFlowFLModel or PytorchFLModel, or give a model_def"
+        )
+    spec = section.values("spec")
+    if "spec" not in section:
+        section.missing("spec", "expected keys such as model_name and model_definition")
+    info = section.section("info")
+    info.close(
+        {"gpu": "a process takes the devices it sees. Set CUDA_VISIBLE_DEVICES, and leave it out"}
+    )
+    trust = _trust(section.section("trust"))
+    # The dialect takes them from the same section.
+    section.values("params")
+    if found is None:
+        return None
+    return ModelChoice(
+        ModelReference(
+            zoo=str(_folder(file)),
+            model_def=file.name,
+            dialect="ibmfl_spec",
+            config_file=str(file.resolve()),
+        ),
+        spec=spec,
+        trust=trust,
+    )
+
+
+def _trust(section: Section) -> dict[str, Any]:
+    """Return what of a saved file may be executed; nothing without a digest of it."""
+    allowed = {key: section.flag(key, default=False) for key in ("allow_pickle", "allow_lambda")}
+    digest = section.text("sha256", "the SHA-256 of the file: 64 figures and letters a to f")
+    if digest is not None and not _SHA256.fullmatch(digest):
+        section.problem(
+            "sha256", f"is {digest!r}; expected 64 figures and letters a to f, as sha256sum says"
+        )
+    if any(allowed.values()) and "sha256" not in section:
+        section.missing(
+            "sha256",
+            "expected the digest of the file that is trusted, so that no other one is. Give what "
+            "sha256sum says of it",
+        )
+    section.close()
+    return {**allowed, "sha256": digest.lower() if digest else None} if section else {}

@@ -1,0 +1,93 @@
+"""A party's own code that reads its data: a class with `get_data()`.
+
+    class MyDataHandler:
+        def __init__(self, data_config): ...
+        def get_data(self): return (x_train, y_train), (x_test, y_test)
+
+It runs at the party only, which has named it in its own config. Rows become records with the
+fields `x` and `y`, so that any model trains on them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl.data.arrays import ArraySource
+from elasticdl.errors import DataError, DefinitionError, UserCodeError, users_traceback
+
+if TYPE_CHECKING:
+    from elasticdl.data.record_source import RecordSource
+    from elasticdl.engines.federated.config import DataHandler
+
+_NUM_SPLITS = 2
+
+
+def source_of(handler: DataHandler) -> Callable[[str], RecordSource]:
+    """Return what opens a handler's data by the names `NAME: training` and `NAME: test`.
+
+    The class is imported and asked once, when the first of them is opened.
+
+    Raises:
+        DefinitionError: The file has no such class.
+        UserCodeError: Its code raised.
+        DataError: What it returned is not two pairs of arrays.
+    """
+
+    @functools.cache
+    def splits() -> tuple[Any, Any]:
+        return _asked(handler)
+
+    def open_source(name: str) -> RecordSource:
+        x, y = splits()[0 if name.endswith(": training") else 1]
+        return ArraySource({"x": x, "y": y}, name)
+
+    return open_source
+
+
+def _asked(handler: DataHandler) -> tuple[Any, Any]:
+    made = _class_of(handler)
+    try:
+        found = made(dict(handler.info)).get_data()
+    except Exception as error:
+        raise UserCodeError(
+            f"{handler.file}: {handler.name}.get_data() raised:\n{users_traceback(error)}"
+        ) from error
+    try:
+        pairs = tuple((np.asarray(x), np.asarray(y)) for x, y in found)
+    except (TypeError, ValueError):
+        pairs = ()
+    if len(pairs) != _NUM_SPLITS:
+        raise DataError(
+            f"{handler.file}: {handler.name}.get_data() returned {type(found).__name__}; expected "
+            "((x_train, y_train), (x_test, y_test))."
+        )
+    return pairs[0], pairs[1]
+
+
+def _class_of(handler: DataHandler) -> Any:
+    spec = importlib.util.spec_from_file_location(handler.file.stem, handler.file)
+    if spec is None or spec.loader is None:
+        raise DefinitionError(f"{handler.file} is no Python file.")
+    module = importlib.util.module_from_spec(spec)
+    folder = str(handler.file.parent)
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserCodeError(
+            f"{handler.file} raised while it was imported:\n{users_traceback(error)}"
+        ) from error
+    finally:
+        sys.path.remove(folder)
+    if not hasattr(module, handler.name):
+        there = ", ".join(name for name in vars(module) if not name.startswith("_"))
+        raise DefinitionError(
+            f"{handler.file} has no class {handler.name!r}; it has {there or 'nothing'}."
+        )
+    return getattr(module, handler.name)

@@ -1,0 +1,181 @@
+"""Flower's commands as child processes: what they are called with, and what is done when one fails.
+
+Flower is driven by what it documents: `flower-superlink`, `flower-supernode`, `flwr --format json`,
+environment variables. Nothing is installed, asked for or told over the network by it.
+
+Callers: `superlink.py`, `supernode.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from elasticdl.errors import MissingExtraError, TrainingError
+
+_KEEPER = Path(__file__).with_name("keeper.py")
+_PACKAGES = Path(__file__).resolve().parents[4]
+_END_S = 10.0
+_COMMAND_S = 120.0
+_TAIL_BYTES = 16384
+# How often an executor looks for something to start, in seconds. Each look costs milliseconds
+# of two processes, so it is done often only where a message waits for it.
+POLL_INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
+_QUIET = {
+    # No usage statistics, no look for updates, nothing from pypi.org.
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "PYTHONUNBUFFERED": "1",
+    # Flower draws boxes as wide as the terminal.
+    "COLUMNS": "200",
+    "NO_COLOR": "1",
+}
+
+
+class Child:
+    """A command that runs until it is ended, and never longer than this process.
+
+    Args:
+        command: What runs.
+        environment: All of its variables.
+        log: What it prints is added to this file.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self.log = log
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with log.open("ab") as file:
+            self._log_start = file.tell()
+            self._process = subprocess.Popen(  # noqa: S603 - Flower's own commands
+                # -I: the keeper needs nothing but the standard library.
+                [sys.executable, "-I", str(_KEEPER), *command],
+                env=dict(environment),
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=file,
+                # Ctrl-C in a terminal is for us; we end what we started.
+                start_new_session=True,
+            )
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process whose child the command is."""
+        return self._process.pid
+
+    def said(self) -> str:
+        """Return the end of what it printed since it was started."""
+        with contextlib.suppress(OSError), self.log.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(self._log_start, end - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+        return ""
+
+    def end(self) -> None:
+        """End it and all it started; returns when it has ended."""
+        assert self._process.stdin is not None  # noqa: S101 - as it was started
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """Return the variables of a process of Flower's.
+
+    Args:
+        home: Flower's own folder, of this federation alone.
+        more: Further variables.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")}
+    local = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1", "localhost")))
+    return {
+        **kept,
+        **_QUIET,
+        "FLWR_HOME": str(home),
+        # Its own processes talk to each other; what leaves the machine may well go by a proxy.
+        "NO_PROXY": local,
+        "no_proxy": local,
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), kept.get("PATH", os.defpath))),
+        "PYTHONPATH": _python_path(),
+        **more,
+    }
+
+
+def program(name: str) -> str:
+    """Return the path of one of Flower's commands.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if found is None:
+        raise MissingExtraError("flwr", "federated", "Federated training")
+    return found
+
+
+def ask_flwr(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
+    """Run a `flwr` command that answers in JSON.
+
+    Args:
+        arguments: Without `flwr` and `--format json`.
+        variables: See `environment`.
+
+    Returns:
+        What it printed.
+
+    Raises:
+        TrainingError: It failed; the message has what Flower says.
+    """
+    what = f"flwr {arguments[0]}"
+    try:
+        done = subprocess.run(  # noqa: S603 - Flower's own command
+            [program("flwr"), *arguments, "--format", "json"],
+            env=dict(variables),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TrainingError(f"`{what}` did not answer within {_COMMAND_S:.0f} s.") from error
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        answer = {}
+    if not isinstance(answer, dict) or not answer.get("success"):
+        said = (answer or {}).get("error-message") or done.stderr.strip() or done.stdout.strip()
+        raise TrainingError(f"`{what}` failed: {said or f'exit code {done.returncode}'}")
+    return answer
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody uses at this moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _python_path() -> str:
+    """Return `PYTHONPATH` with absolute paths, and the place this package was loaded from."""
+    given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    paths = [str(Path(part).resolve()) for part in given]
+    return os.pathsep.join(dict.fromkeys([*paths, str(_PACKAGES)]))

@@ -1,0 +1,153 @@
+"""A federation on machines of its own: an aggregator's process, and one of each party.
+
+    aggregator   claim -> Flower's superlink and the one open port -> the rounds -> TrainedModel
+    party        lock -> its data and model -> Flower's supernode -> answers, until it is ended
+
+Callers: `elasticdl.federated`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elasticdl import zoo
+from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.lock import hold
+from elasticdl.definition import Mode
+from elasticdl.engines.engine import context_of
+from elasticdl.engines.federated import training
+from elasticdl.engines.federated.flower.keys import AggregatorKeys, PartyKeys
+from elasticdl.engines.federated.flower.parties import FlowerParties, connected
+from elasticdl.engines.federated.flower.resident import Resident, answering
+from elasticdl.engines.federated.flower.superlink import Superlink
+from elasticdl.engines.federated.flower.supernode import Supernode
+from elasticdl.engines.federated.party import DiskMemory, Party
+from elasticdl.training.create import quiet_frameworks
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from elasticdl.definition import ModelDefinition
+    from elasticdl.engines.engine import Outcome, Reporter
+    from elasticdl.engines.federated.settings import PartyConfig, Tls
+    from elasticdl.job import Job
+
+_FLOWER = "flower"
+_LOCK = ".party"
+_CONNECT_S = 10.0
+
+
+def aggregate(job: Job, reporter: Reporter, *, host: str, port: int, tls: Tls | None) -> Outcome:
+    """Train with parties that connect to this process, and leave a TrainedModel.
+
+    Args:
+        job: What is asked for; its output is on this machine.
+        reporter: Who tells people.
+        host: Where parties reach it.
+        port: Its port.
+        tls: Certificates and public keys; None: plain, and on this machine only.
+
+    Raises:
+        ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
+    """
+    assert job.output is not None  # noqa: S101 - a training job
+    keys = None
+    if tls is not None and tls.certificate is not None:
+        keys = AggregatorKeys.read(tls.certificate.parent)
+    superlink = Superlink(Path(job.output) / _FLOWER, keys, host, port)
+
+    @contextlib.contextmanager
+    def open_parties(definition: ModelDefinition) -> Iterator[FlowerParties]:
+        del definition
+        with connected(superlink) as parties:
+            reporter.note(f"Parties can connect to {superlink.address}.")
+            yield parties
+
+    return training.train(job, reporter, open_parties)
+
+
+def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **opens: Any) -> None:
+    """Be a party until this process is told to end (Ctrl-C, SIGTERM).
+
+    Args:
+        config: The party's.
+        job: Its model and data.
+        reporter: Who tells people.
+        state: Folder for what it remembers.
+        **opens: `open_source`, where its own code reads its data.
+
+    Raises:
+        OutputBusyError: Another process is this party.
+        TrainingError: The aggregator does not let it in.
+        ElasticDLError: Its model or its data cannot be used; see `elasticdl.errors`.
+    """
+    assert job.model is not None  # noqa: S101 - of a party
+    assert config.aggregator is not None  # noqa: S101 - it was asked for
+    folder = OutputFolder(str(state))
+    lock = hold(folder, _LOCK, f"party {config.name}")
+    try:
+        quiet_frameworks()
+        opened = zoo.open_zoo(job.model.zoo)
+        definition = zoo.define(job.model, context_of(job, Mode.TRAINING), opened)
+        with CheckpointStore(folder) as store, tempfile.TemporaryDirectory(prefix="edl-") as short:
+            party = Party(
+                name=config.name,
+                job=job,
+                definition=replace(definition, **opens),
+                memory=DiskMemory(store),
+                shares_metrics=config.metrics_may_leave,
+            )
+            # Before anybody asks: what is wrong here is to be told here, and takes its time.
+            num_examples = party.open()
+            keys = None
+            if config.tls is not None and config.tls.private_key is not None:
+                keys = PartyKeys.read(config.tls.private_key.parent)
+            address = f"{config.aggregator.host}:{config.aggregator.port}"
+            path = Path(short, "party")
+            supernode = Supernode(state / _FLOWER, address, keys, path)
+            with Resident(path, config.name, answering(config.name, party.answer)) as resident:
+                _end_on_signals(resident)
+                supernode.start()
+                try:
+                    reporter.note(
+                        f"Party {config.name!r} has {num_examples:,} examples and is connecting to "
+                        f"{address}. End it with Ctrl-C."
+                    )
+                    threading.Thread(
+                        target=_watch, args=(supernode, resident, reporter), daemon=True
+                    ).start()
+                    resident.run()
+                finally:
+                    supernode.close()
+                if supernode.error is not None:
+                    supernode.wait(0)
+    finally:
+        lock.release()
+
+
+def _watch(supernode: Supernode, resident: Resident, reporter: Reporter) -> None:
+    """Say when the aggregator has let the party in; end it when it never will."""
+    told = False
+    while supernode.error is None:
+        with contextlib.suppress(Exception):
+            if supernode.wait(_CONNECT_S) and not told:
+                told = True
+                reporter.note("Connected.")
+    resident.stop()
+
+
+def _end_on_signals(resident: Resident) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        resident.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)

@@ -1,0 +1,45 @@
+"""What Flower starts for each message: has the messenger become that process, and waits for it.
+
+    python -I -S errand.py SOCKET ARGUMENTS ...
+
+It imports a little of the standard library, so that it costs 20 ms.
+
+Callers: the script `flwr-clientapp` that `supernode.py` writes, by path.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+
+# The messenger may be importing Flower still, or be started again.
+_PATIENCE_S = 30.0
+_POLL_S = 0.05
+
+
+def main(path: str, arguments: list[str]) -> int:
+    """Return the exit code of the process that the messenger became."""
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while True:
+        stream = socket.socket(socket.AF_UNIX)
+        try:
+            stream.connect(path)
+            break
+        except OSError as error:
+            stream.close()
+            if time.monotonic() > deadline_s:
+                sys.stderr.write(f"{path}: nobody answers: {error}\n")
+                return 1
+            time.sleep(_POLL_S)
+    with stream:
+        stream.sendall(json.dumps(arguments).encode())
+        stream.shutdown(socket.SHUT_WR)
+        # One byte when it ends by itself, none if it is killed.
+        code = stream.recv(1)
+        return code[0] if code else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

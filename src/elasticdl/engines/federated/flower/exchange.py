@@ -1,0 +1,396 @@
+"""Who is here, and what they answer: arrays and facts, whatever they mean.
+
+    ask(requests, 10 s)                                             the caller's thread
+       |  letters                          ^ answers, as they come
+       v                                   |
+    outbox --> writer --socket--> server_app --socket--> reader     two threads for each server_app
+
+The aggregator's process stays when a part of Flower's dies. A ServerApp that has died is replaced
+by a new run, and gets again all letters that have not been answered; what a party is asked twice it
+answers alike. Deadlines are kept here, so nothing that Flower waits for can make them longer.
+
+Callers: `parties.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import math
+import queue
+import select
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from elasticdl.engines.federated.flower import wire
+from elasticdl.engines.federated.flower.membership import Membership
+from elasticdl.engines.federated.flower.wire import Arrays, Facts, Frame
+from elasticdl.engines.federated.flower.words import (
+    AGGREGATOR_SOCKET,
+    FORGET,
+    JOIN,
+    LOST,
+    NODES,
+    PUSH,
+    TASK,
+    UNANSWERED,
+)
+from elasticdl.errors import TrainingError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from elasticdl.engines.federated.flower.superlink import Superlink
+
+Parts: TypeAlias = tuple[Arrays, Facts]
+
+_CONNECT_S = 60.0
+_ACCEPT_S = 0.2
+_JOIN_S = 60.0
+# Flower's own.
+_MAX_TTL_S = 12 * 3600.0
+_MAX_FAILURES = 3
+
+_log = logging.getLogger("elasticdl")
+
+
+@dataclass(frozen=True, eq=False)
+class _Letter:
+    """What a party is asked, until it has answered.
+
+    Attributes:
+        party: Its name; of a newcomer's, the number of its node.
+        kind: TASK, or JOIN for a newcomer.
+        arrays: What it is sent.
+        facts: What it is told.
+        deadline_s: When nobody waits any more, by the monotonic clock.
+        inbox: Where its answer goes; None for a newcomer's.
+    """
+
+    party: str
+    kind: str
+    arrays: Arrays
+    facts: Facts
+    deadline_s: float
+    inbox: queue.SimpleQueue[tuple[str, Arrays, Facts]] | None = None
+
+
+class Exchange:
+    """See the module. Used with `with`: Flower is started at its beginning and ended at its end.
+
+    Args:
+        superlink: Not started yet.
+
+    Raises:
+        TrainingError: Flower does not start.
+    """
+
+    def __init__(self, superlink: Superlink) -> None:
+        self._superlink = superlink
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._membership = Membership()
+        self._letters: dict[int, _Letter] = {}
+        # To which node a letter has gone, in the run that is going on.
+        self._sent: dict[int, int] = {}
+        self._numbers = itertools.count(1)
+        self._outbox: queue.SimpleQueue[Frame | None] | None = None
+        self._closing = threading.Event()
+        self._broken: TrainingError | None = None
+
+    def __enter__(self) -> Self:
+        # Short: the path of a socket has room for 107 characters.
+        self._folder = tempfile.TemporaryDirectory(prefix="edl-")
+        path = Path(self._folder.name, "aggregator")
+        self._listener = wire.listen(path)
+        self._listener.settimeout(_ACCEPT_S)
+        try:
+            self._superlink.start(**{AGGREGATOR_SOCKET: str(path)})
+        except BaseException:
+            self._listener.close()
+            self._folder.cleanup()
+            raise
+        self._membership = Membership(registered=dict(self._superlink.names))
+        self._thread = threading.Thread(target=self._serve, name="parties", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing.set()
+        self._thread.join()
+        self._superlink.close()
+        self._listener.close()
+        self._folder.cleanup()
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT by which parties reach it."""
+        return self._superlink.address
+
+    def here(self) -> Sequence[str]:
+        """Return the names of the parties that are connected, as far as Flower knows.
+
+        It learns at once of a party that goes, and within a minute of one that died.
+
+        Raises:
+            TrainingError: Flower could not be kept running.
+        """
+        with self._lock:
+            self._check()
+            return sorted(self._membership.nodes)
+
+    def wait_for(self, num_parties: int, timeout_s: float) -> Sequence[str]:
+        """Wait until so many parties are here, and return who is then, or when the time is over.
+
+        Raises:
+            TrainingError: Flower could not be kept running.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._broken or len(self._membership.nodes) >= num_parties, timeout_s
+            )
+        return self.here()
+
+    def ask(
+        self, requests: Mapping[str, Parts], timeout_s: float | None
+    ) -> Iterator[tuple[str, dict[str, np.ndarray[Any, Any]], dict[str, Any]]]:
+        """Ask parties, and yield what they answer, as it comes.
+
+        Args:
+            requests: What each party, by name, is sent. A party that is not here is sent it when it
+                comes, if that is in time.
+            timeout_s: How long answers are waited for; None: until all have come.
+
+        Yields:
+            A party's name, and the arrays and facts of its answer. Facts that are nothing but
+            `unanswered` say why there is none. A silent party yields nothing.
+
+        Raises:
+            TrainingError: Flower could not be kept running.
+        """
+        inbox: queue.SimpleQueue[tuple[str, Arrays, Facts]] = queue.SimpleQueue()
+        deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        numbers = []
+        with self._lock:
+            self._check()
+            for party, (arrays, facts) in requests.items():
+                number = next(self._numbers)
+                self._letters[number] = _Letter(party, TASK, arrays, facts, deadline_s, inbox)
+                numbers.append(number)
+            self._post()
+        return self._answers(inbox, numbers, deadline_s)
+
+    def _answers(
+        self,
+        inbox: queue.SimpleQueue[tuple[str, Arrays, Facts]],
+        numbers: Sequence[int],
+        deadline_s: float,
+    ) -> Iterator[tuple[str, dict[str, np.ndarray[Any, Any]], dict[str, Any]]]:
+        try:
+            for _ in numbers:
+                while True:
+                    remaining_s = deadline_s - time.monotonic()
+                    if remaining_s <= 0:
+                        return
+                    with contextlib.suppress(queue.Empty):
+                        # Not longer, so that it is noticed when there will be no answer.
+                        party, arrays, facts = inbox.get(timeout=min(remaining_s, 1.0))
+                        yield party, dict(arrays), dict(facts)
+                        break
+                    with self._lock:
+                        self._check()
+        finally:
+            self._forget(numbers)
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise TrainingError(str(self._broken))
+
+    # --- letters; the lock is held -----------------------------------------------------------
+
+    def _post(self) -> None:
+        """Send the letters whose parties are here and have not been sent them in this run."""
+        if self._outbox is None:
+            return
+        nodes = self._membership.nodes
+        batches: dict[tuple[Any, ...], list[tuple[int, int, _Letter]]] = {}
+        for number, letter in self._letters.items():
+            node = int(letter.party) if letter.kind == JOIN else nodes.get(letter.party)
+            if node is None or number in self._sent:
+                continue
+            self._sent[number] = node
+            # What all are sent goes once through the socket, and once into Flower's store.
+            same = tuple((name, id(array)) for name, array in letter.arrays.items())
+            key = (letter.kind, letter.deadline_s, same)
+            batches.setdefault(key, []).append((number, node, letter))
+        for batch in batches.values():
+            first = batch[0][2]
+            facts = {
+                "kind": first.kind,
+                # Flower throws away what has not been fetched by then.
+                "ttl_s": min(max(first.deadline_s - time.monotonic(), 1.0), _MAX_TTL_S),
+                "letters": [
+                    {"id": number, "node": node, "facts": dict(letter.facts)}
+                    for number, node, letter in batch
+                ],
+            }
+            self._outbox.put(Frame(PUSH, facts, first.arrays))
+
+    def _forget(self, numbers: Iterable[int]) -> None:
+        with self._lock:
+            gone = [number for number in numbers if self._letters.pop(number, None)]
+            sent = [number for number in gone if self._sent.pop(number, None) is not None]
+            if sent and self._outbox is not None:
+                self._outbox.put(Frame(FORGET, {"ids": sent}))
+
+    def _seen(self, nodes: Sequence[int]) -> None:
+        """Note who is online, and ask newcomers for their names."""
+        before = self._membership
+        self._membership = before.now(nodes)
+        now_s = time.monotonic()
+        asked = {
+            int(one.party): number
+            for number, one in self._letters.items()
+            if one.kind == JOIN and one.deadline_s > now_s
+        }
+        for number in [n for n, one in self._letters.items() if one.kind == JOIN]:
+            if number not in asked.values():
+                del self._letters[number]
+        for node in self._membership.strangers - asked.keys():
+            letter = _Letter(str(node), JOIN, {}, {}, time.monotonic() + _JOIN_S)
+            self._letters[next(self._numbers)] = letter
+        self._tell(before)
+        self._post()
+
+    def _tell(self, before: Membership) -> None:
+        for name in sorted(self._membership.nodes.keys() - before.nodes.keys()):
+            _log.info("Party %r has connected.", name)
+        for name in sorted(before.nodes.keys() - self._membership.nodes.keys()):
+            _log.warning("Party %r has gone.", name)
+        for node in self._membership.refused.keys() - before.refused.keys():
+            _log.warning(
+                "A second party says its name is %r, and is left out: give each party a name of "
+                "its own. (If it is the same one after a crash, it is taken within a minute.)",
+                self._membership.refused[node],
+            )
+        self._changed.notify_all()
+
+    # --- the ServerApp's other end --------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Keep a ServerApp running, and listen to it."""
+        failures = 0
+        while not self._closing.is_set():
+            try:
+                stream = self._accept(self._superlink.start_run())
+            except TrainingError as error:
+                failures += 1
+                _log.warning("%s", error)
+                if failures == _MAX_FAILURES:
+                    with self._changed:
+                        self._broken = error
+                        self._changed.notify_all()
+                    return
+            else:
+                if stream is None:
+                    return
+                failures = 0
+                self._listen(stream)
+                if not self._closing.is_set():
+                    _log.warning("Flower's ServerApp has ended; another one is started.")
+
+    def _accept(self, run: str) -> socket.socket | None:
+        """Return the connection of a run's ServerApp; None when closing.
+
+        Raises:
+            TrainingError: It does not come.
+        """
+        deadline_s = time.monotonic() + _CONNECT_S
+        while not self._closing.is_set():
+            with contextlib.suppress(TimeoutError):
+                stream, _ = self._listener.accept()
+                stream.settimeout(None)
+                return stream
+            if time.monotonic() > deadline_s:
+                status, details = self._superlink.run_status(run)
+                raise TrainingError(
+                    f"Flower's ServerApp did not start within {_CONNECT_S:.0f} s: {status} "
+                    f"{details}. See {self._superlink.folder / 'superlink.log'}."
+                )
+        return None
+
+    def _listen(self, stream: socket.socket) -> None:
+        """Read from a ServerApp until it ends, while another thread writes to it."""
+        outbox: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        writer = threading.Thread(
+            target=_write, args=(stream, outbox), name="to Flower", daemon=True
+        )
+        writer.start()
+        with self._lock:
+            self._outbox = outbox
+            self._sent = {}
+            self._post()
+        try:
+            poll = select.poll()
+            poll.register(stream, select.POLLIN)
+            while not self._closing.is_set():
+                if poll.poll(_ACCEPT_S * 1000):
+                    self._read(wire.receive(stream))
+        except (EOFError, OSError, wire.WireError):
+            return
+        finally:
+            with self._lock:
+                self._outbox = None
+            outbox.put(None)
+            with contextlib.suppress(OSError):
+                stream.shutdown(socket.SHUT_RDWR)
+            writer.join()
+            stream.close()
+
+    def _read(self, frame: Frame) -> None:
+        with self._lock:
+            if frame.kind == NODES:
+                self._seen(frame.facts["nodes"])
+                return
+            number = frame.facts["id"]
+            if frame.kind == LOST:
+                # It is sent again when the ServerApp says next who is here.
+                self._sent.pop(number, None)
+                return
+            letter = self._letters.pop(number, None)
+            self._sent.pop(number, None)
+            if letter is None:
+                # It is late, or was answered by another run's ServerApp.
+                return
+            facts = frame.facts.get("facts", {UNANSWERED: frame.facts.get("reason")})
+            if letter.inbox is not None:
+                letter.inbox.put((letter.party, frame.arrays, facts))
+            elif isinstance(facts.get("name"), str):
+                before = self._membership
+                self._membership = before.introduced(int(letter.party), facts["name"])
+                self._tell(before)
+                self._post()
+            else:
+                _log.warning("A newcomer did not say its name: %.200s", facts.get(UNANSWERED))
+
+
+def _write(stream: socket.socket, outbox: queue.SimpleQueue[Frame | None]) -> None:
+    while (frame := outbox.get()) is not None:
+        try:
+            wire.send(stream, frame)
+        except OSError:
+            # The reader notices as well, and what was not sent is in the letters.
+            return

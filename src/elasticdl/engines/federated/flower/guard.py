@@ -1,0 +1,94 @@
+"""Two locks of the process that runs what the aggregator sends.
+
+For each message Flower unpacks the bundle that came from the aggregator and imports what it names.
+Whoever controls the aggregator could so run any Python on every party. Therefore:
+
+1.  An archive is opened in this process only if it is our app (`fab.py`): another is refused
+    before a byte of it is unpacked, and the aggregator is told.
+2.  What is imported is looked for in the places that were there when the process started. Flower
+    puts the unpacked folder in front of them; it is not seen.
+
+The first would do as long as Flower unpacks with `zipfile`; the second as long as it imports with
+Python's import system. It would have to change both ways for a foreign app to run, and a test
+with such an app says when it changes one.
+
+Callers: `messenger.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from collections.abc import Iterable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import (
+    Distribution,
+    DistributionFinder,
+    MetadataPathFinder,
+)
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from elasticdl.engines.federated.flower import fab
+
+
+class _OurArchive(zipfile.ZipFile):
+    """An archive that is our app; any other cannot be opened."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        foreign = fab.what_is_foreign(self)
+        if foreign is not None:
+            self.close()
+            # It is told to the aggregator, so it quotes nothing of this machine.
+            raise zipfile.BadZipFile(
+                f"This party runs no app but {fab.NAME} {fab.VERSION}, and was sent another: "
+                f"{foreign}. Both sides need the same version of ElasticDL."
+            )
+
+
+class _FromWhereItWas:
+    """Finds modules where they could be found when the process started, and nowhere else.
+
+    Args:
+        path: The places.
+    """
+
+    def __init__(self, path: Sequence[str]) -> None:
+        self._path = [str(Path(place).resolve()) for place in path if place]
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        # The path of a package without __init__ grows with `sys.path`.
+        places = self._path if path is None else [one for one in path if self._was_there(one)]
+        return PathFinder.find_spec(fullname, places, target)
+
+    def find_distributions(
+        self, context: DistributionFinder.Context | None = None
+    ) -> Iterable[Distribution]:
+        """See `importlib.metadata.DistributionFinder`."""
+        name = None if context is None else context.name
+        return MetadataPathFinder.find_distributions(
+            DistributionFinder.Context(name=name, path=self._path)
+        )
+
+    def invalidate_caches(self) -> None:
+        """See `importlib.abc.MetaPathFinder`."""
+        PathFinder.invalidate_caches()
+
+    def _was_there(self, place: str) -> bool:
+        return any(Path(place).resolve().is_relative_to(start) for start in self._path)
+
+
+def lock() -> None:
+    """Set both locks; they last as long as the process."""
+    zipfile.ZipFile = _OurArchive  # type: ignore[misc]
+    sys.meta_path[:] = [
+        _FromWhereItWas(sys.path) if finder is PathFinder else finder for finder in sys.meta_path
+    ]

@@ -1,0 +1,148 @@
+"""The party's end: a process that stays, and answers one message at a time.
+
+    supernode -> client_app (new for each message) --socket--> Resident -> answer(arrays, facts)
+
+Callers: `elasticdl federated party`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import select
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeAlias
+
+from elasticdl.engines.federated.flower import wire
+from elasticdl.engines.federated.flower.wire import Arrays, Facts, Frame
+from elasticdl.engines.federated.flower.words import JOIN, TASK, UNANSWERED
+from elasticdl.engines.federated.messages import Refusal, Reply, Request, read_request, redacted
+from elasticdl.errors import MessageError
+
+Answer: TypeAlias = Callable[[Arrays, Facts], tuple[Arrays, Facts]]
+
+_ACCEPT_S = 0.2
+# Somebody of this machine sends what it has in memory.
+_READ_S = 60.0
+
+_log = logging.getLogger("elasticdl")
+
+
+class Resident:
+    """Answers what arrives at a socket.
+
+    Whoever calls `run` answers in its own thread: frameworks and signals prefer the main one.
+
+    Args:
+        path: Of the socket, in a folder of this user's.
+        name: The party's.
+        answer: Called with each request's arrays and facts, one at a time. What it raises stays in
+            this process' log: the text of an exception may quote data.
+    """
+
+    def __init__(self, path: Path, name: str, answer: Answer) -> None:
+        self._path = path
+        self._name = name
+        self._answer = answer
+        self._requests: queue.Queue[tuple[socket.socket, Frame]] = queue.Queue()
+        self._closing = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._listener = wire.listen(self._path)
+        self._listener.settimeout(_ACCEPT_S)
+        self._thread = threading.Thread(target=self._accept, name="resident", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        self._thread.join()
+        self._listener.close()
+        self._path.unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """Let `run` return after what it is answering; may be called from anywhere."""
+        self._closing.set()
+
+    def run(self) -> None:
+        """Answer until `stop` is called."""
+        while not self._closing.is_set():
+            with contextlib.suppress(queue.Empty):
+                stream, frame = self._requests.get(timeout=_ACCEPT_S)
+                with stream:
+                    # Who has given up meanwhile would not take the answer.
+                    if not _is_closed(stream):
+                        self._reply(stream, frame)
+
+    def _accept(self) -> None:
+        while not self._closing.is_set():
+            with contextlib.suppress(TimeoutError):
+                stream, _ = self._listener.accept()
+                stream.settimeout(_READ_S)
+                try:
+                    frame = wire.receive(stream)
+                except (EOFError, OSError, wire.WireError):
+                    stream.close()
+                    continue
+                stream.settimeout(None)
+                if frame.kind == JOIN:
+                    # Answered beside what is being trained.
+                    with stream, contextlib.suppress(OSError):
+                        wire.send(stream, Frame(JOIN, {"name": self._name}))
+                else:
+                    self._requests.put((stream, frame))
+
+    def _reply(self, stream: socket.socket, frame: Frame) -> None:
+        try:
+            arrays, facts = self._answer(frame.arrays, frame.facts)
+            answer = Frame(TASK, facts, arrays)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the party stays
+            _log.exception("A request of the aggregator's could not be answered.")
+            answer = Frame(
+                TASK, {UNANSWERED: f"it raised {type(error).__name__}; what it said is in its log"}
+            )
+        try:
+            wire.send(stream, answer)
+        except wire.WireError as error:
+            _log.error("An answer could not be sent: %s", error)
+            with contextlib.suppress(OSError):
+                wire.send(stream, Frame(TASK, {UNANSWERED: "its answer could not be sent"}))
+        except OSError:
+            _log.warning("Flower gave up waiting for an answer; the aggregator may ask again.")
+
+
+def answering(name: str, answer: Callable[[Request], Reply | Refusal]) -> Answer:
+    """Return what a `Resident` calls, for a party that answers requests.
+
+    Args:
+        name: The party's.
+        answer: `Party.answer`.
+    """
+
+    def respond(arrays: Arrays, facts: Facts) -> tuple[Arrays, Facts]:
+        try:
+            request = read_request(arrays, facts)
+        except MessageError as error:
+            return Refusal(name, "MessageError", redacted(str(error)), "unknown", 0).to_message()
+        return answer(request).to_message()
+
+    return respond
+
+
+def _is_closed(stream: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    try:
+        return bool(poll.poll(0)) and not stream.recv(1, socket.MSG_PEEK)
+    except OSError:
+        return True

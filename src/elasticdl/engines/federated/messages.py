@@ -1,0 +1,421 @@
+"""What an aggregator asks of a party and what it answers: values, and their form for sending.
+
+    aggregator --Request--> party
+    aggregator <--Reply---- party        or a Refusal: it could not, and says why in safe words
+
+A message travels as named arrays and as JSON values (`to_message`): no code, no class and no
+pickle is ever in one. What comes in is read strictly: a field that is unknown or missing, a value
+of another type, an array nobody announced or another version is a `MessageError`, and nothing of
+the message is used. Whether a reply that could be read makes sense is decided in `replies.py`.
+
+What travels how is not known here: `flower/` packs both parts into its records.
+
+Callers: `party.py`, `aggregator.py`, `flower/`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from elasticdl.engines.federated.message_fields import (
+    Rules,
+    check_fields,
+    is_amount,
+    is_architecture,
+    is_count,
+    is_counts,
+    is_flag,
+    is_long_text,
+    is_mapping,
+    is_text,
+    is_whole,
+    or_none,
+    shown,
+)
+from elasticdl.engines.federated.redaction import redacted
+from elasticdl.engines.federated.updates import Array, Weights
+from elasticdl.errors import MessageError
+
+if TYPE_CHECKING:
+    from elasticdl.training.trainer import MetricStates
+
+__all__ = [
+    "KINDS",
+    "VERSION",
+    "Answer",
+    "Architecture",
+    "Kind",
+    "LocalTraining",
+    "Message",
+    "Refusal",
+    "Reply",
+    "Request",
+    "architecture_of",
+    "digest_of",
+    "read_answer",
+    "read_request",
+    "redacted",
+]
+
+VERSION = 1
+"""Of the messages; a party and an aggregator must have the same."""
+
+Kind = Literal["join", "train", "evaluate", "sync", "save"]
+KINDS: tuple[str, ...] = get_args(Kind)
+
+Message: TypeAlias = tuple[dict[str, Array], dict[str, Any]]
+"""Named arrays, and JSON values."""
+
+Architecture: TypeAlias = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Name of an array -> dtype and shape."""
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How a party trains before it answers.
+
+    Attributes:
+        num_epochs: How often each of its examples is used.
+        minibatch_size: Examples in a step; None is what the party's own config says.
+        learning_rate: Of the local optimizer; None is the model's.
+        max_steps: Stop after so many steps; 0 for no limit.
+        seed: Decides order of records and dropout.
+        slot: The party's number in the federation, for randomness of its own.
+        proximal_mu: mu/2 * |w - weights of the request|² is added to the loss.
+        keeps_own_weights: It goes on from its own weights; those of the request are what the
+            proximal term pulls towards.
+        sends_gradients: It makes no step, and answers with the gradient of the mean loss over its
+            examples, by parameter.
+        evaluate_before: It evaluates the weights it was sent, and then trains on.
+    """
+
+    num_epochs: int = 1
+    minibatch_size: int | None = None
+    learning_rate: float | None = None
+    max_steps: int = 0
+    seed: int = 0
+    slot: int = 0
+    proximal_mu: float = 0.0
+    keeps_own_weights: bool = False
+    sends_gradients: bool = False
+    evaluate_before: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What an aggregator asks.
+
+    Attributes:
+        kind: `join`: who are you, and what is your model; `train`: train on from these weights;
+            `evaluate`: evaluate them; `sync`: take them over; `save`: write your model to disk.
+        history: Which training, from its first round to its last, resumes included.
+        round: From 1; 0 before the first.
+        weights: The global ones; empty for `join`, and for `save` of what the party has.
+        options: How to train.
+    """
+
+    kind: Kind
+    history: str
+    round: int
+    weights: Weights = field(default_factory=dict)
+    options: LocalTraining = LocalTraining()
+
+    def to_message(self) -> Message:
+        """Return its form for sending; the arrays are the request's own."""
+        facts = {
+            "version": VERSION,
+            "message": "request",
+            "kind": self.kind,
+            "history": self.history,
+            "round": self.round,
+            "num_arrays": len(self.weights),
+            "options": dataclasses.asdict(self.options),
+        }
+        return {f"weights/{name}": array for name, array in self.weights.items()}, facts
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """What a party answers.
+
+    Attributes:
+        party: Its name.
+        kind: Of the request.
+        history: Of the request.
+        round: Of the request.
+        weights: What it has trained, or gradients; empty for other kinds than `train`.
+        num_examples: Its training examples.
+        training_metrics: Additive states of the local training, `loss` among them.
+        evaluation_metrics: Additive states of the weights it was sent, before training.
+        metrics_stay_home: The party's config keeps metrics to itself (`privacy.metrics: false`):
+            both are empty.
+        architecture: Of its model.
+        example: Shapes and dtypes of one of its examples, and nothing of what is in it
+            (`party.shapes_of`); for `join`.
+        is_evaluating: It has data to evaluate on, and tells what comes of it; for `join`.
+        seconds: How long it took.
+    """
+
+    party: str
+    kind: Kind
+    history: str
+    round: int
+    weights: Weights = field(default_factory=dict)
+    num_examples: int = 0
+    training_metrics: MetricStates = field(default_factory=dict)
+    evaluation_metrics: MetricStates = field(default_factory=dict)
+    metrics_stay_home: bool = False
+    architecture: Architecture = field(default_factory=dict)
+    example: Mapping[str, Any] = field(default_factory=dict)
+    is_evaluating: bool = False
+    seconds: float = 0.0
+
+    def to_message(self) -> Message:
+        """Return its form for sending; the arrays are the reply's own."""
+        arrays = {f"weights/{name}": array for name, array in self.weights.items()}
+        counts = {}
+        for group in _METRICS:
+            states: MetricStates = getattr(self, group)
+            counts[group] = {name: len(state) for name, state in states.items()}
+            for name, state in states.items():
+                arrays.update({f"{group}/{name}/{i}": part for i, part in enumerate(state)})
+        facts = {
+            "version": VERSION,
+            "message": "reply",
+            "party": self.party,
+            "kind": self.kind,
+            "history": self.history,
+            "round": self.round,
+            "num_arrays": len(self.weights),
+            "num_examples": self.num_examples,
+            **counts,
+            "metrics_stay_home": self.metrics_stay_home,
+            "architecture": {
+                name: [dtype, list(shape)] for name, (dtype, shape) in self.architecture.items()
+            },
+            "example": self.example,
+            "is_evaluating": self.is_evaluating,
+            "seconds": self.seconds,
+        }
+        return arrays, facts
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a party could not do what it was asked.
+
+    Attributes:
+        party: Its name.
+        error_kind: Name of the error's class.
+        text: What went wrong, as `redacted` leaves it.
+        history: Of the request.
+        round: Of the request.
+    """
+
+    party: str
+    error_kind: str
+    text: str
+    history: str
+    round: int
+
+    @staticmethod
+    def of(party: str, error: BaseException, request: Request) -> Refusal:
+        """Return the refusal that an error comes to; its text is redacted."""
+        return Refusal(
+            party, type(error).__name__, redacted(str(error)), request.history, request.round
+        )
+
+    def to_message(self) -> Message:
+        """Return its form for sending."""
+        facts = {"version": VERSION, "message": "refusal", **dataclasses.asdict(self)}
+        return {}, facts
+
+
+Answer: TypeAlias = Reply | Refusal
+
+
+def read_request(arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Request:
+    """Return the request that `Request.to_message` made into these.
+
+    Raises:
+        MessageError: It is none, or of another version.
+    """
+    _check(facts, "request", _REQUEST_FIELDS)
+    options = facts["options"]
+    check_fields(options, _OPTION_FIELDS, "a request's options")
+    return Request(
+        kind=facts["kind"],
+        history=facts["history"],
+        round=facts["round"],
+        weights=_weights(arrays, facts["num_arrays"], {}),
+        options=LocalTraining(**options),
+    )
+
+
+def read_answer(arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Answer:
+    """Return the reply or the refusal that its `to_message` made into these.
+
+    Raises:
+        MessageError: It is neither, or of another version.
+    """
+    if facts.get("message") == "refusal":
+        _check(facts, "refusal", _REFUSAL_FIELDS)
+        _weights(arrays, 0, {})
+        values = {name: facts[name] for name in _REFUSAL_FIELDS}
+        # Who sent it may not have done so.
+        return Refusal(**{**values, "text": redacted(values["text"])})
+    _check(facts, "reply", _REPLY_FIELDS)
+    counts = {group: facts[group] for group in _METRICS}
+    weights = _weights(arrays, facts["num_arrays"], counts)
+    return Reply(
+        **{name: facts[name] for name in _REPLY_FIELDS if name not in _NOT_AS_THEY_ARE},
+        weights=weights,
+        training_metrics=_states(arrays, "training_metrics", counts["training_metrics"]),
+        evaluation_metrics=_states(arrays, "evaluation_metrics", counts["evaluation_metrics"]),
+        architecture={
+            name: (dtype, tuple(shape)) for name, (dtype, shape) in facts["architecture"].items()
+        },
+    )
+
+
+def architecture_of(weights: Weights) -> Architecture:
+    """Return dtype and shape of each array.
+
+    Example:
+        >>> architecture_of({"dense/kernel": np.zeros((2, 3), np.float32)})
+        {'dense/kernel': ('float32', (2, 3))}
+    """
+    return {name: (array.dtype.name, array.shape) for name, array in weights.items()}
+
+
+def digest_of(weights: Weights) -> str:
+    """Return a SHA-256 over names, dtypes, shapes and numbers, whatever their order.
+
+    A party keeps its replies by (history, round, this), so that a request that is made again
+    gets the same answer.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        array = weights[name]
+        digest.update(repr((name, array.dtype.name, array.shape)).encode())
+        # As the numbers follow each other, not as they lie in memory.
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+# ---------------------------------------------------------------------------------------------
+
+
+def _is_kind(value: object) -> bool:
+    return isinstance(value, str) and value in KINDS
+
+
+_METRICS = ("training_metrics", "evaluation_metrics")
+_REQUEST_FIELDS: Rules = {
+    "kind": _is_kind,
+    "history": is_text,
+    "round": is_count,
+    "num_arrays": is_count,
+    "options": is_mapping,
+}
+_OPTION_FIELDS: Rules = {
+    "num_epochs": is_count,
+    "minibatch_size": or_none(lambda value: is_count(value) and value != 0),
+    "learning_rate": or_none(is_amount),
+    "max_steps": is_count,
+    "seed": is_whole,
+    "slot": is_count,
+    "proximal_mu": is_amount,
+    "keeps_own_weights": is_flag,
+    "sends_gradients": is_flag,
+    "evaluate_before": is_flag,
+}
+_REPLY_FIELDS: Rules = {
+    "party": is_text,
+    "kind": _is_kind,
+    "history": is_text,
+    "round": is_count,
+    "num_arrays": is_count,
+    # Judged by `replies.py`, which names the party.
+    "num_examples": is_whole,
+    "training_metrics": is_counts,
+    "evaluation_metrics": is_counts,
+    "metrics_stay_home": is_flag,
+    "architecture": is_architecture,
+    "example": is_mapping,
+    "is_evaluating": is_flag,
+    "seconds": is_amount,
+}
+_NOT_AS_THEY_ARE = {"num_arrays", "architecture", *_METRICS}
+_REFUSAL_FIELDS: Rules = {
+    "party": is_text,
+    "error_kind": is_text,
+    "text": is_long_text,
+    "history": is_text,
+    "round": is_count,
+}
+
+
+def _check(facts: Mapping[str, Any], what: str, rules: Rules) -> None:
+    version = facts.get("version")
+    if version != VERSION:
+        raise MessageError(
+            f"A message of version {shown(version)}; expected {VERSION}. Install the same version "
+            "of elasticdl at the aggregator and at all parties."
+        )
+    if facts.get("message") != what:
+        raise MessageError(
+            f"A message that says it is {shown(facts.get('message'))}; expected a {what}."
+        )
+    inside = {name: value for name, value in facts.items() if name not in {"version", "message"}}
+    check_fields(inside, rules, f"a {what}")
+
+
+def _weights(
+    arrays: Mapping[str, Array], num_weights: int, counts: Mapping[str, Mapping[str, int]]
+) -> dict[str, Array]:
+    """Return the arrays of the weights, after a look at the names of all."""
+    announced = {
+        f"{group}/{name}/{i}"
+        for group, states in counts.items()
+        for name, count in states.items()
+        for i in range(min(count, len(arrays) + 1))
+    }
+    weights = {}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise MessageError(f"{shown(name)} is a {type(array).__name__}; expected an array.")
+        group, _, inner = name.partition("/")
+        if group == "weights" and inner:
+            weights[inner] = array
+        elif name not in announced:
+            raise MessageError(f"The array {shown(name)} was not announced in its message.")
+    missing = sorted(announced - arrays.keys())
+    if missing:
+        raise MessageError(f"The array {shown(missing[0])} was announced and is not there.")
+    if len(weights) != num_weights:
+        raise MessageError(
+            f"{num_weights} arrays of weights were announced; {len(weights)} are there."
+        )
+    return weights
+
+
+def _states(arrays: Mapping[str, Array], group: str, counts: Mapping[str, int]) -> MetricStates:
+    return {
+        name: tuple(arrays[f"{group}/{name}/{i}"] for i in range(count))
+        for name, count in counts.items()
+    }
+
+
+# A field that is added to a dataclass must be added to its rules, or every message is refused.
+assert {f.name for f in dataclasses.fields(LocalTraining)} == _OPTION_FIELDS.keys()  # noqa: S101
+assert {f.name for f in dataclasses.fields(Refusal)} == _REFUSAL_FIELDS.keys()  # noqa: S101
+assert {f.name for f in dataclasses.fields(Reply)} - {"weights"} == (  # noqa: S101
+    _REPLY_FIELDS.keys() - {"num_arrays"}
+)

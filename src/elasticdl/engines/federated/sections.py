@@ -1,0 +1,199 @@
+"""One section of a person's config, read key by key.
+
+Each key is asked for once, with what it may be. A value that cannot be is noted with its line and
+what was expected, and the reading goes on: so a person learns of all mistakes at once. A key that
+nobody has asked for is a mistake too, because ignoring it would train something else than was
+asked for.
+
+Which keys there are is not known here. Callers: `config.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from elasticdl.config import ConfigStruct
+from elasticdl.errors import DefinitionError
+
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+@dataclass
+class Notes:
+    """What was noted while a file was read.
+
+    Attributes:
+        problems: What makes the file unusable, each with its line.
+        warnings: What is good to know.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def raise_problems(self) -> None:
+        """Raise all problems as one error, in the order they were found.
+
+        Raises:
+            DefinitionError: There is a problem.
+        """
+        if len(self.problems) == 1:
+            raise DefinitionError(self.problems[0])
+        if self.problems:
+            listed = "\n".join(f"- {problem}" for problem in self.problems)
+            raise DefinitionError(f"{len(self.problems)} problems:\n{listed}")
+
+
+class Section:
+    """A section of a config.
+
+    Args:
+        values: What the file has there; None where it has no such section.
+        path: Its keys, dots between; empty for the whole file.
+        notes: Where problems are noted.
+        where: `file:line` of the section, or of what it should be in.
+    """
+
+    def __init__(self, values: ConfigStruct | None, path: str, notes: Notes, where: str) -> None:
+        self._values = values if values is not None else ConfigStruct()
+        self._path = path
+        self._notes = notes
+        self._where = where
+        self._known: list[str] = []
+        self.there = values is not None
+
+    def __contains__(self, key: str) -> bool:
+        # A key with nothing behind it says nothing.
+        return self._values.get(key) is not None
+
+    def __bool__(self) -> bool:
+        return self.there
+
+    def where(self, key: str = "") -> str:
+        """Return `file:line` of a key; of the section if it has no such key."""
+        return self._values.where(key) if self.there else self._where
+
+    def problem(self, key: str, text: str) -> None:
+        """Note a problem: what it is, what was expected, what to do."""
+        self._notes.problems.append(f"{self.where(key)}: {self._name(key)}: {_sentence(text)}")
+
+    def warning(self, key: str, text: str) -> None:
+        """Note what is good to know of a key."""
+        self._notes.warnings.append(f"{self.where(key)}: {self._name(key)}: {_sentence(text)}")
+
+    def missing(self, key: str, what: str) -> None:
+        """Note that a key is not there; `what` says what to write."""
+        self.problem(key, f"is missing; {what}")
+
+    def section(self, key: str) -> Section:
+        """Return an inner section; an empty one if it is not there."""
+        value = self._asked(key)
+        if value is not None and not isinstance(value, ConfigStruct):
+            self._wrong(key, value, "a section of `key: value` lines")
+            value = None
+        return Section(value, self._name(key), self._notes, self.where(key))
+
+    def text(self, key: str, expected: str = "a text") -> str | None:
+        """Return a text; None where there is none."""
+        value = self._asked(key)
+        if value is None or (isinstance(value, str) and value.strip()):
+            return value
+        self._wrong(key, value, expected)
+        return None
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """Return true or false; words are taken as well, since they come from templates."""
+        value = self._asked(key)
+        if isinstance(value, str):
+            value = _FLAGS.get(value.strip().lower(), value)
+        if value is None or isinstance(value, bool):
+            return default if value is None else value
+        self._wrong(key, value, "true or false")
+        return default
+
+    def whole(self, key: str, *, low: int = 1, high: float = math.inf) -> int | None:
+        """Return a whole number from `low` to `high`; None where there is none."""
+        value = self._asked(key)
+        if value is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+            return value
+        most = "" if math.isinf(high) else f" and at most {high}"
+        self._wrong(key, value, f"a whole number, at least {low}{most}")
+        return None
+
+    def number(self, key: str, expected: str, *, high: float = math.inf) -> float | None:
+        """Return a number above 0 and at most `high`; None where there is none.
+
+        Args:
+            key: The key.
+            expected: What it is, for errors.
+            high: The highest.
+        """
+        value = self._asked(key)
+        if value is None:
+            return None
+        real = isinstance(value, int | float) and not isinstance(value, bool)
+        if real and math.isfinite(value) and 0 < value <= high:
+            return float(value)
+        self._wrong(key, value, expected)
+        return None
+
+    def values(self, key: str) -> dict[str, Any]:
+        """Return what a section says that is somebody else's to read."""
+        value = self._asked(key)
+        if value is None or isinstance(value, ConfigStruct):
+            return {} if value is None else value.to_dict()
+        self._wrong(key, value, "a section of `key: value` lines")
+        return {}
+
+    def others(self) -> dict[str, Any]:
+        """Return the keys that nobody has asked for, with their values."""
+        plain = self._values.to_dict()
+        return {key: value for key, value in plain.items() if key not in self._known}
+
+    def close(self, refused: Mapping[str, str] | None = None, more: Collection[str] = ()) -> None:
+        """Note the keys that nobody has asked for.
+
+        Args:
+            refused: Keys that others know -> why they are not read here, and what to do.
+            more: Names that keys may have meant, besides those that were asked for.
+        """
+        for key in self._values:
+            if key in self._known:
+                continue
+            if key in (refused or {}):
+                self.problem(key, f"is not supported: {(refused or {})[key]}")
+                continue
+            self.unknown(key, more)
+
+    def unknown(self, key: str, more: Collection[str] = ()) -> None:
+        """Note a key that this section does not have.
+
+        Args:
+            key: The key.
+            more: Names that it may have meant, besides those that were asked for.
+        """
+        known = [name for name in dict.fromkeys([*self._known, *more]) if name != key]
+        near = difflib.get_close_matches(key, known, n=1)
+        meant = f"did you mean {near[0]}?" if near else "leave it out"
+        self.problem(key, f"is no key of this section; expected {', '.join(known)}; {meant}")
+
+    def _asked(self, key: str) -> Any:
+        if key not in self._known:
+            self._known.append(key)
+        return self._values.get(key)
+
+    def _wrong(self, key: str, value: object, expected: str) -> None:
+        shown = value.to_dict() if isinstance(value, ConfigStruct) else value
+        self.problem(key, f"is {shown!r}; expected {expected}")
+
+    def _name(self, key: str) -> str:
+        return ".".join(part for part in (self._path, key) if part)
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?")) else f"{text}."

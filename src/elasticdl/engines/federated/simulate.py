@@ -1,0 +1,208 @@
+"""All parties of a federation in this process: for trying out, and for counting on.
+
+Nothing travels, and parties take turns on one trainer; what they answer is what they would answer
+elsewhere. Their memory lies in the aggregator's checkpoints, so that a simulation that was killed
+goes on with the same bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.artifacts.checkpoint import Checkpoint
+from elasticdl.data.chosen import ChosenRecords
+from elasticdl.data.sources import open_source
+from elasticdl.engines.federated import training
+from elasticdl.engines.federated.party import Party, shapes_of
+
+if TYPE_CHECKING:
+    from elasticdl.data.record_source import RecordSource
+    from elasticdl.definition import ModelDefinition
+    from elasticdl.engines.engine import Outcome, Reporter
+    from elasticdl.engines.federated.messages import Refusal, Reply, Request
+    from elasticdl.engines.material import Material
+    from elasticdl.job import Job
+    from elasticdl.training.trainer import State, Trainer, Weights
+
+
+_MOST_KEPT_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Member:
+    """A party that is to be simulated.
+
+    Attributes:
+        name: What it is called.
+        data: Its records.
+        validation_data: What it evaluates on; None for nothing.
+        shares_metrics: Whether what it measures may leave it.
+        open_source: Opens its records by these names; None opens them as every other job does.
+    """
+
+    name: str
+    data: str
+    validation_data: str | None = None
+    shares_metrics: bool = True
+    open_source: Callable[[str], RecordSource] | None = None
+
+
+def _as_it_is(request: Request, answer: Reply | Refusal) -> Reply | Refusal | None:
+    del request
+    return answer
+
+
+def train(
+    job: Job,
+    reporter: Reporter,
+    members: Sequence[Member],
+    *,
+    change: Callable[[Request, Reply | Refusal], Reply | Refusal | None] = _as_it_is,
+) -> Outcome:
+    """Train a model with parties that are all here.
+
+    Args:
+        job: What is asked for.
+        reporter: Who tells people.
+        members: The parties.
+        change: What becomes of an answer on its way, to see what faults and lies come to; None
+            for it getting lost.
+
+    Raises:
+        ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
+    """
+    trainers = _Trainers()
+
+    @contextlib.contextmanager
+    def open_parties(definition: ModelDefinition) -> Iterator[SimulatedParties]:
+        made = [_party(member, job, definition, trainers) for member in members]
+        yield SimulatedParties(made, change)
+
+    return training.train(job, reporter, open_parties, trainers.for_shapes)
+
+
+class _Trainers:
+    """One trainer for all models of one look: making and compiling it takes longer than a round."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[Trainer, State]] = {}
+
+    def for_material(self, material: Material) -> Trainer:
+        """Return the one that a party's material asks for, as it is before the first step."""
+        return self._at_start(repr(shapes_of(material.example())), material.create_trainer)
+
+    def for_shapes(
+        self, job: Job, definition: ModelDefinition, example: Mapping[str, Any]
+    ) -> Trainer:
+        """Return the one for examples of these shapes; see `training.trainer_for`."""
+        return self._at_start(repr(example), lambda: training.trainer_for(job, definition, example))
+
+    def _at_start(self, look: str, make: Callable[[], Trainer]) -> Trainer:
+        if look not in self._made:
+            trainer = make()
+            self._made[look] = trainer, trainer.state()
+        trainer, start = self._made[look]
+        trainer.load_state(start)
+        return trainer
+
+
+class RamMemory:
+    """What a party remembers of its last two rounds; see `party.Memory`."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Checkpoint] = {}
+
+    def after(self, history: str, round_number: int) -> Checkpoint | None:
+        """See `party.Memory`."""
+        found = self.kept.get(round_number)
+        return found if found is not None and found.metadata["history"] == history else None
+
+    def keep(self, checkpoint: Checkpoint) -> None:
+        """See `party.Memory`."""
+        self.kept = {n: c for n, c in self.kept.items() if n == checkpoint.step - 1}
+        self.kept[checkpoint.step] = checkpoint
+
+
+class SimulatedParties:
+    """Parties that are objects; see `parties.Parties`."""
+
+    def __init__(
+        self,
+        parties: Sequence[tuple[Party, RamMemory]],
+        change: Callable[[Request, Reply | Refusal], Reply | Refusal | None],
+    ) -> None:
+        self._change = change
+        self._parties = {party.name: party for party, _ in parties}
+        self._memories = {party.name: memory for party, memory in parties}
+
+    def here(self) -> Collection[str]:
+        """See `parties.Parties`."""
+        return self._parties.keys()
+
+    def ask(
+        self, requests: Mapping[str, Request], timeout_s: float | None
+    ) -> Iterator[Reply | Refusal]:
+        """See `parties.Parties`; nobody is late here."""
+        del timeout_s
+        for name, request in requests.items():
+            answer = self._change(request, self._parties[name].answer(request))
+            if answer is not None:
+                yield answer
+
+    def state(self) -> tuple[Weights, dict[str, Any]]:
+        """See `parties.Parties`."""
+        arrays: dict[str, Any] = {}
+        values: dict[str, Any] = {}
+        for name, memory in self._memories.items():
+            if not memory.kept:
+                continue
+            newest = memory.kept[max(memory.kept)]
+            arrays |= {f"{name}/{path}": array for path, array in newest.state.items()}
+            values[name] = {"round": newest.step, **newest.metadata}
+        return arrays, values
+
+    def load_state(self, arrays: Weights, values: Mapping[str, Any]) -> None:
+        """See `parties.Parties`."""
+        for name, kept in values.items():
+            if name not in self._memories:
+                continue
+            prefix = f"{name}/"
+            state = {
+                path.removeprefix(prefix): array
+                for path, array in arrays.items()
+                if path.startswith(prefix)
+            }
+            metadata = {key: value for key, value in kept.items() if key != "round"}
+            self._memories[name].keep(Checkpoint(kept["round"], state, metadata))
+
+
+def _party(
+    member: Member, job: Job, definition: ModelDefinition, trainers: _Trainers
+) -> tuple[Party, RamMemory]:
+    memory = RamMemory()
+    own = replace(job, data=member.data, validation_data=member.validation_data, federation=None)
+    opens = definition.open_source if member.open_source is None else member.open_source
+    kept = replace(definition, open_source=lambda data: _kept(data, opens, member.name))
+    party = Party(
+        name=member.name,
+        job=own,
+        definition=kept,
+        memory=memory,
+        create_trainer=trainers.for_material,
+        shares_metrics=member.shares_metrics,
+        redacts=False,
+    )
+    return party, memory
+
+
+def _kept(
+    data: str, opens: Callable[[str], RecordSource] | None, name: str
+) -> RecordSource | ChosenRecords:
+    """Open a party's records, and keep few ones in memory: they are read again in every round."""
+    source = open_source(data) if opens is None else opens(data)
+    if source.num_records * len(source.read_bytes(0, 1)[0]) > _MOST_KEPT_BYTES:
+        return source
+    return ChosenRecords(source, range(source.num_records), name)

@@ -1,0 +1,235 @@
+"""One data set dealt to parties, as an experiment needs it.
+
+Every split takes the labels of the examples and gives each party the positions of its own. Each
+example goes to one party, and each party gets one at least; the same seed deals the same way.
+
+    iid         everybody has the same mixture of labels
+    dirichlet   mixtures differ: the less alpha, the more
+    shards      everybody has a few labels only
+    by_size     the same mixture, but much here and little there
+
+Labels are only compared with each other; what the examples are is not known here.
+
+Callers: `init.py`, benchmarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from elasticdl.errors import UsageError
+
+Labels: TypeAlias = npt.NDArray[Any]
+Positions: TypeAlias = npt.NDArray[np.int64]
+
+
+def iid(labels: Labels, num_parties: int, seed: int) -> list[Positions]:
+    """Deal the examples at random, to each party as many, give or take one.
+
+    Args:
+        labels: One an example, 1-D; only their number counts.
+        num_parties: How many there are.
+        seed: Decides who gets what.
+
+    Returns:
+        For each party the positions of its examples, ascending.
+
+    Raises:
+        UsageError: There are fewer examples than parties, or no parties.
+
+    Example:
+        >>> [part.size for part in iid(np.zeros(10), num_parties=3, seed=0)]
+        [4, 3, 3]
+    """
+    labels = _checked(labels, num_parties)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    return _sorted(np.array_split(order, num_parties))
+
+
+def dirichlet(
+    labels: Labels, num_parties: int, seed: int, *, alpha: float = 0.5
+) -> list[Positions]:
+    """Deal the examples of each label in proportions that are drawn from Dir(alpha).
+
+    Mixtures from a Dirichlet distribution are from Hsu et al., 2019
+    (https://arxiv.org/abs/1909.06335). They draw a mixture of labels for each party; here, as in
+    most experiments since, proportions of parties are drawn for each label, so that each example
+    is dealt once. Parties then differ in size as well.
+
+    Args:
+        labels: One an example, 1-D.
+        num_parties: How many there are.
+        seed: Decides who gets what.
+        alpha: 0.1 gives a party mostly one or two labels, 100 is nearly iid.
+
+    Returns:
+        For each party the positions of its examples, ascending. Who would have none is given one
+        of the party that has the most.
+
+    Raises:
+        UsageError: There are fewer examples than parties, no parties, or alpha is not above 0.
+
+    Example:
+        >>> labels = np.arange(100) % 2
+        >>> parts = dirichlet(labels, num_parties=3, seed=1, alpha=0.1)
+        >>> sorted(np.concatenate(parts).tolist()) == list(range(100))
+        True
+    """
+    labels = _checked(labels, num_parties)
+    if not (np.isfinite(alpha) and alpha > 0):
+        raise UsageError(f"alpha is {alpha}; expected a number above 0, such as 0.5.")
+    rng = np.random.default_rng(seed)
+    parts: list[list[Positions]] = [[] for _ in range(num_parties)]
+    for label in np.unique(labels):
+        positions = rng.permutation(np.flatnonzero(labels == label))
+        # Where alpha is tiny, all that are drawn may be 0: then somebody has all of them.
+        drawn = rng.standard_gamma(alpha, num_parties)
+        if not drawn.sum() > 0:
+            drawn[rng.integers(num_parties)] = 1
+        ends = np.cumsum(drawn / drawn.sum())[:-1]
+        for part, given in zip(
+            parts, np.split(positions, np.round(ends * len(positions)).astype(int)), strict=True
+        ):
+            part.append(given)
+    return _sorted(_none_empty([np.concatenate(part) for part in parts]))
+
+
+def shards(
+    labels: Labels, num_parties: int, seed: int, *, shards_per_party: int = 2
+) -> list[Positions]:
+    """Deal shards of the examples sorted by label, so that each party has a few labels.
+
+    The pathological split of McMahan et al., 2017, section 3 (https://arxiv.org/abs/1602.05629).
+
+    Args:
+        labels: One an example, 1-D.
+        num_parties: How many there are.
+        seed: Decides who gets what.
+        shards_per_party: How many each gets. A shard has one label, or two where one ends in it.
+
+    Returns:
+        For each party the positions of its examples, ascending.
+
+    Raises:
+        UsageError: There are fewer examples than shards, no parties, or no shards.
+
+    Example:
+        >>> labels = np.repeat([0, 1, 2, 3], 5)
+        >>> [len(set(labels[part])) for part in shards(labels, num_parties=2, seed=0)]
+        [2, 2]
+    """
+    if shards_per_party < 1:
+        raise UsageError(f"shards_per_party is {shards_per_party}; expected at least 1.")
+    num_shards = max(num_parties, 0) * shards_per_party
+    labels = _checked(labels, num_parties, needed=num_shards, of="shards")
+    rng = np.random.default_rng(seed)
+    # Which examples of a label lie in a shard is drawn too: files are often sorted by more.
+    shuffled = rng.permutation(len(labels))
+    cut = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], num_shards)
+    dealt = rng.permutation(num_shards).reshape(num_parties, shards_per_party)
+    return _sorted([np.concatenate([cut[shard] for shard in own]) for own in dealt])
+
+
+def by_size(labels: Labels, num_parties: int, seed: int, *, skew: float = 1.0) -> list[Positions]:
+    """Deal the examples at random, to party i (from 1) in proportion to i to the power of -skew.
+
+    Args:
+        labels: One an example, 1-D; only their number counts.
+        num_parties: How many there are.
+        seed: Decides who gets what, but not how much: the first party has the most.
+        skew: 0 is `iid`; with 1 the tenth party has a tenth of what the first has.
+
+    Returns:
+        For each party the positions of its examples, ascending.
+
+    Raises:
+        UsageError: There are fewer examples than parties, no parties, or skew is below 0.
+
+    Example:
+        >>> [part.size for part in by_size(np.zeros(110), num_parties=3, seed=0)]
+        [60, 30, 20]
+    """
+    labels = _checked(labels, num_parties)
+    if not (np.isfinite(skew) and skew >= 0):
+        raise UsageError(f"skew is {skew}; expected a number, at least 0.")
+    wanted = np.arange(1, num_parties + 1, dtype=np.float64) ** -skew
+    # One each; of the others, what is left over when rounding down goes to the first.
+    free = len(labels) - num_parties
+    sizes = 1 + np.floor(free * wanted / wanted.sum() + 1e-9).astype(int)
+    sizes[: len(labels) - sizes.sum()] += 1
+    order = np.random.default_rng(seed).permutation(len(labels))
+    return _sorted(np.split(order, np.cumsum(sizes)[:-1]))
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """Who has how many examples of which label.
+
+    Attributes:
+        labels: The labels there are, ascending: the columns.
+        counts: int64[parties, labels].
+    """
+
+    labels: tuple[Any, ...]
+    counts: npt.NDArray[np.int64]
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many examples each party has."""
+        return [int(size) for size in self.counts.sum(axis=1)]
+
+
+def summary(labels: Labels, parts: Sequence[Positions]) -> Summary:
+    """Return the number of examples by party and label.
+
+    Args:
+        labels: One an example, 1-D.
+        parts: As a split returns them.
+
+    Example:
+        >>> labels = np.array([5, 5, 7])
+        >>> found = summary(labels, [np.array([0, 2]), np.array([1])])
+        >>> found.labels, found.counts.tolist()
+        ((5, 7), [[1, 1], [1, 0]])
+    """
+    known, column = np.unique(np.asarray(labels), return_inverse=True)
+    counts = [np.bincount(column[part], minlength=len(known)) for part in parts]
+    return Summary(tuple(known.tolist()), np.array(counts, np.int64).reshape(-1, len(known)))
+
+
+def _checked(
+    labels: Labels, num_parties: int, *, needed: int | None = None, of: str = "parties"
+) -> Labels:
+    labels = np.asarray(labels)
+    if labels.ndim != 1:
+        raise UsageError(
+            f"The labels have shape {list(labels.shape)}; expected one an example. Of one-hot "
+            "labels, take argmax(axis=1)."
+        )
+    if num_parties < 1:
+        raise UsageError(f"{num_parties} parties; expected at least 1.")
+    needed = num_parties if needed is None else needed
+    if len(labels) < needed:
+        raise UsageError(
+            f"{len(labels)} examples for {needed} {of}; each needs one at least. Take fewer "
+            "parties, or more data."
+        )
+    return labels
+
+
+def _none_empty(parts: list[Positions]) -> list[Positions]:
+    """Return the parts with one example at least in each, taken from the largest."""
+    for i, part in enumerate(parts):
+        if not part.size:
+            largest = max(range(len(parts)), key=lambda at: parts[at].size)
+            parts[i], parts[largest] = parts[largest][-1:], parts[largest][:-1]
+    return parts
+
+
+def _sorted(parts: Sequence[Positions]) -> list[Positions]:
+    return [np.sort(part) for part in parts]

@@ -1,0 +1,161 @@
+"""A federated training, from the claim on its output to its TrainedModel; as `engines/run.py`.
+
+    claim the output -> copy the code -> define the model -> PARTIES -> the rounds -> publish
+
+The global model is a TrainedModel like any other. Where the parties are is given in.
+
+Callers: `simulate.py` and `flower/`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl import zoo
+from elasticdl.artifacts.trained_model import load_trained_model
+from elasticdl.data.batch import Batch
+from elasticdl.definition import Mode, ModelDefinition
+from elasticdl.engines.attempt import Attempt, attempt
+from elasticdl.engines.engine import Outcome, Reporter, context_of
+from elasticdl.engines.federated.aggregator import Aggregator
+from elasticdl.engines.publish import copy_code, publish, versions
+from elasticdl.engines.record_data import batches_in_order, open_records
+from elasticdl.errors import OutputError
+from elasticdl.evaluation.metrics import add_states
+from elasticdl.events import JobFinished, JobStarted
+from elasticdl.tracking.create import attempt_of, follow_finished_job, follow_job
+from elasticdl.training.create import create_trainer, quiet_frameworks
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Arrays
+    from elasticdl.engines.federated.parties import Parties
+    from elasticdl.job import Job
+    from elasticdl.training.trainer import MetricStates, Trainer
+
+_NUM_ZEROS = 2
+
+
+def train(
+    job: Job,
+    reporter: Reporter,
+    open_parties: Callable[[ModelDefinition], AbstractContextManager[Parties]],
+    make_trainer: Callable[[Job, ModelDefinition, Mapping[str, Any]], Trainer] | None = None,
+) -> Outcome:
+    """Train a model with parties, going on after the last round of an earlier run of the job.
+
+    Args:
+        job: What is asked for.
+        reporter: Who tells people.
+        open_parties: Gives those that can be asked, for as long as the training takes.
+        make_trainer: Makes the aggregator's own model; None is `trainer_for`.
+
+    Raises:
+        ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
+    """
+    if job.model is None or job.federation is None:
+        raise ValueError(f"Not a federated training job: {job}")
+    make = trainer_for if make_trainer is None else make_trainer
+    with attempt(job, reporter) as begun:
+        folder, checkpoint = begun.folder, begun.checkpoint
+        step = checkpoint.step if checkpoint is not None else 0
+        if checkpoint is not None and _is_done(begun):
+            reporter.note(f"{folder.uri} is trained already: {step:,} rounds.")
+            follow_finished_job(begun.events, job, folder, begun.generation, step)
+            return Outcome(folder.uri, step, checkpoint.metadata["metrics"], already_done=True)
+        code_sha256 = copy_code(job, begun.scratch, checkpoint, reporter)
+        quiet_frameworks()
+        opened = zoo.open_zoo(job.model.zoo)
+        definition = zoo.define(job.model, context_of(job, Mode.TRAINING), opened)
+        about = attempt_of(job, begun.generation, definition, versions())
+        follow_job(begun.events, job, folder, about, step)
+        begun.events.write(
+            JobStarted(
+                job_id=job.id,
+                attempt=begun.generation,
+                resumed_from_step=step,
+                num_epochs=job.federation.num_rounds,
+                minibatch_size=job.training.minibatch_size,
+                model_def=job.model.model_def,
+                framework=definition.framework,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                trust_used=definition.trust_used,
+            )
+        )
+        for note in definition.notes():
+            reporter.note(note)
+        with open_parties(definition) as parties:
+            trainer, model = Aggregator(
+                begun,
+                parties,
+                lambda example: make(job, definition, example),
+                {"code_sha256": code_sha256},
+                _measure(job, definition),
+            ).run()
+        reporter.ended()
+        publish(job, definition, trainer, model.metrics, folder=folder, code=begun.scratch)
+        begun.events.write(JobFinished(step=model.round, metrics=model.metrics))
+        return Outcome(folder.uri, model.round, model.metrics)
+
+
+def _measure(job: Job, definition: ModelDefinition) -> Callable[[Trainer], MetricStates] | None:
+    """Return what evaluates on the aggregator's own data; None where it has none."""
+    if job.validation_data is None:
+        return None
+    source = open_records(definition, job.validation_data)
+    size = job.training.minibatch_size
+
+    def measure(trainer: Trainer) -> MetricStates:
+        batches = batches_in_order(definition, source, size, Mode.EVALUATION)
+        return add_states(trainer.evaluate(batch) for _, batch in batches)
+
+    return measure
+
+
+def trainer_for(job: Job, definition: ModelDefinition, example: Mapping[str, Any]) -> Trainer:
+    """Return a trainer of a job's model, for examples of which only the shapes are known.
+
+    Args:
+        job: How it is trained.
+        definition: What it is.
+        example: `features` and `labels`, as a party tells them when it joins.
+    """
+    batch = Batch(_zeros(example["features"]), _zeros(example["labels"]), _NUM_ZEROS)
+    return create_trainer(
+        definition,
+        batch,
+        minibatch_size=job.training.minibatch_size,
+        seed=job.training.seed,
+        deterministic=job.training.deterministic,
+    )
+
+
+def _zeros(shapes: Any) -> Arrays:
+    if shapes is None:
+        return None
+    if "dict" in shapes:
+        return {name: _zeros(value) for name, value in shapes["dict"].items()}
+    for name, kind in (("list", list), ("tuple", tuple)):
+        if name in shapes:
+            return kind(_zeros(value) for value in shapes[name])
+    return np.zeros((_NUM_ZEROS, *shapes["shape"]), np.dtype(shapes["dtype"]))
+
+
+def _is_done(begun: Attempt) -> bool:
+    """Whether the rounds are over, and the model of the last one is there."""
+    assert begun.checkpoint is not None  # noqa: S101 - asked only then
+    assert begun.job.federation is not None  # noqa: S101 - a federated job
+    step = begun.checkpoint.step
+    ended = begun.checkpoint.metadata["good_enough"]
+    if step < begun.job.federation.num_rounds and not ended:
+        return False
+    try:
+        return load_trained_model(begun.folder.uri).description.step == step
+    except OutputError:
+        return False

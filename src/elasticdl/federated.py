@@ -1,0 +1,431 @@
+"""Train one model with parties that keep their data: what `elasticdl federated` does, from Python.
+
+    from elasticdl import federated
+
+    federated.init("hospitals", data="data/train/*.recordio", model_def="mnist", num_parties=3)
+    federated.simulate("hospitals/aggregator.yml")
+
+Configs are IBM FL's YAML files; docs/federated.md has their keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.errors import DefinitionError, MissingExtraError, UsageError
+from elasticdl.job import Federation, Job, Tracking, TrainingOptions
+
+if TYPE_CHECKING:
+    from elasticdl.engines.engine import Outcome, Reporter
+    from elasticdl.engines.federated.config import AggregatorConfig, PartyConfig
+    from elasticdl.engines.federated.init import Federation as FederationFiles
+    from elasticdl.engines.federated.simulate import Member
+
+# For a start: a party that hangs must not be waited for without end.
+_MAX_TIMEOUT_S = 600
+_PARTY_FILES = "party*.y*ml"
+_SIMULATED_MINIBATCH_SIZE = TrainingOptions.minibatch_size
+
+
+def init(
+    folder: str,
+    *,
+    data: str,
+    num_parties: int = 2,
+    model_def: str | None = None,
+    spec: str | None = None,
+    model_zoo: str | None = None,
+    params: str | Mapping[str, Any] = "",
+    validation_data: str | None = None,
+    split: str = "iid",
+    alpha: float = 0.5,
+    shards_per_party: int = 2,
+    label: str | None = None,
+    seed: int = 0,
+    fusion: str = "fedavg",
+    num_rounds: int = 10,
+    num_epochs: int = 1,
+    minibatch_size: int = 32,
+) -> FederationFiles:
+    """Deal records out to parties and write the configs of a federation.
+
+    Args:
+        folder: Where; it is made.
+        data: URI or glob of the records to deal out.
+        num_parties: How many parties there are.
+        model_def: Dotted name of the model; a saved model has a `spec` instead.
+        spec: YAML file of a saved model.
+        model_zoo: Folder or git URL of the user's code; None is the prebuilt zoo.
+        params: For the model.
+        validation_data: Records for the parties to evaluate on, dealt out evenly.
+        split: `iid`, `dirichlet`, `shards` or `size`.
+        alpha: Of `dirichlet`: the smaller, the less do parties have in common.
+        shards_per_party: Of `shards`: about so many labels has each party.
+        label: Field of the label; None looks for it.
+        seed: Decides who gets what, and how parties train.
+        fusion: How their models become one.
+        num_rounds: How often they do.
+        num_epochs: How often a party uses each of its records in a round.
+        minibatch_size: Records in a step.
+
+    Raises:
+        ElasticDLError: See `elasticdl.errors`.
+    """
+    from elasticdl.engines.federated.config import read_aggregator, read_party  # noqa: PLC0415
+    from elasticdl.engines.federated.init import check_split, write_federation  # noqa: PLC0415
+
+    check_split(split)
+    settings: Mapping[str, Mapping[str, Any]] = {
+        "dirichlet": {"alpha": alpha},
+        "shards": {"shards_per_party": shards_per_party},
+    }
+    made = write_federation(
+        Path(folder).expanduser(),
+        data=data,
+        validation_data=validation_data,
+        num_parties=num_parties,
+        split=split,
+        settings=settings.get(split, {}),
+        label=label,
+        seed=seed,
+        aggregator={
+            "fusion": {"name": fusion},
+            "hyperparams": {
+                "global": {
+                    "rounds": num_rounds,
+                    "num_parties": num_parties,
+                    "max_timeout": _MAX_TIMEOUT_S,
+                    "seed": seed,
+                },
+                "local": {"training": {"epochs": num_epochs, "batch_size": minibatch_size}},
+            },
+            "output": "trained_model",
+        },
+        model=_model_section(model_def, spec, model_zoo, params),
+    )
+    try:
+        read_aggregator(made.aggregator)
+        for path in made.parties:
+            read_party(path)
+    except DefinitionError:
+        made.remove()
+        raise
+    return made
+
+
+def _model_section(
+    model_def: str | None, spec: str | None, model_zoo: str | None, params: str | Mapping[str, Any]
+) -> dict[str, Any]:
+    from elasticdl.api import training_job  # noqa: PLC0415
+
+    job = training_job(
+        model_def=model_def, spec=spec, model_zoo=model_zoo, params=params, data="", output="."
+    )
+    assert job.model is not None  # noqa: S101 - of a training job
+    if spec is not None:
+        from elasticdl.dialects.saved_spec import read_spec  # noqa: PLC0415
+
+        read = read_spec(Path(spec), spec)
+        section = read.values_with({key: str(path) for key, path in read.files.items()})
+        given = {**read.params, **job.model.params}
+        return {**section["model"], **({"params": given} if given else {})}
+    section = {"model_def": job.model.model_def}
+    if job.model.zoo is not None:
+        section["model_zoo"] = job.model.zoo
+    if job.model.params:
+        section["params"] = dict(job.model.params)
+    return section
+
+
+def simulate(
+    config: str,
+    *,
+    num_parties: int | None = None,
+    num_rounds: int | None = None,
+    output: str | None = None,
+    tracking: Tracking | None = None,
+    reporter: Reporter | None = None,
+) -> Outcome:
+    """Train with all parties in this process, and leave a TrainedModel.
+
+    The same call goes on where an earlier one ended.
+
+    Args:
+        config: The aggregator's config; those of the parties, `party*.yml`, lie beside it.
+        num_parties: Take so many of them, in the order of their names; None takes as many as the
+            config says there are.
+        num_rounds: Instead of what the config says.
+        output: Folder for the TrainedModel, instead of what the config says.
+        tracking: Where people follow it.
+        reporter: Who tells people; None decides by the terminal.
+
+    Raises:
+        ElasticDLError: See `elasticdl.errors`.
+    """
+    # Only now are they needed; what is imported here takes its time.
+    from elasticdl.engines import progress  # noqa: PLC0415
+    from elasticdl.engines.federated import simulate as simulation  # noqa: PLC0415
+    from elasticdl.engines.federated.config import read_aggregator, read_party  # noqa: PLC0415
+
+    reporter = progress.for_stream() if reporter is None else reporter
+    aggregator = read_aggregator(config)
+    wanted = aggregator.rounds.num_parties if num_parties is None else num_parties
+    parties = [read_party(path) for path in _party_files(Path(config), wanted)]
+    for each in parties:
+        _check_party(each, aggregator)
+    for warning in [*aggregator.warnings, *(each for party in parties for each in party.warnings)]:
+        reporter.note(f"warning: {warning}")
+    job = job_of(aggregator, parties, num_rounds=num_rounds, output=output, tracking=tracking)
+    if job.federation is not None:
+        # All that will ever be here are here.
+        job = replace(job, federation=replace(job.federation, join_timeout_s=0.0))
+    return simulation.train(job, reporter, [member_of(party) for party in parties])
+
+
+def aggregator(
+    config: str,
+    *,
+    num_rounds: int | None = None,
+    output: str | None = None,
+    tracking: Tracking | None = None,
+    reporter: Reporter | None = None,
+) -> Outcome:
+    """Train with parties on machines of their own, and leave a TrainedModel.
+
+    Waits until all parties of the config are connected, or a quorum when the time to join is over.
+    The same call goes on after the last round of an earlier one.
+
+    Args:
+        config: The aggregator's config; it says where parties connect to.
+        num_rounds: Instead of what the config says.
+        output: Folder for the TrainedModel, instead of what the config says.
+        tracking: Where people follow it.
+        reporter: Who tells people; None decides by the terminal.
+
+    Raises:
+        ElasticDLError: See `elasticdl.errors`.
+    """
+    from elasticdl.engines import progress  # noqa: PLC0415 - not for `--help`
+    from elasticdl.engines.federated.config import read_aggregator  # noqa: PLC0415
+
+    reporter = progress.for_stream() if reporter is None else reporter
+    read = read_aggregator(config)
+    for warning in read.warnings:
+        reporter.note(f"warning: {warning}")
+    if read.listen is None:
+        raise DefinitionError(
+            f"{read.file}: connection.info has no ip and port for parties to connect to. Add them, "
+            "such as `connection: {info: {ip: 127.0.0.1, port: 5000}}`."
+        )
+    if read.local.learning_rate is not None:
+        raise DefinitionError(
+            f"{read.file}: hyperparams.local: a learning rate cannot be told to parties elsewhere; "
+            "give it to the model in each party's config: model.params.learning_rate."
+        )
+    job = job_of(read, [], num_rounds=num_rounds, output=output, tracking=tracking)
+    outcome: Outcome = _deployment().aggregate(
+        job, reporter, host=read.listen.host, port=read.listen.port, tls=read.tls
+    )
+    return outcome
+
+
+def party(config: str, *, reporter: Reporter | None = None) -> None:
+    """Be a party of a federation until this process is told to end.
+
+    Args:
+        config: The party's config; it says where the aggregator is.
+        reporter: Who tells people; None decides by the terminal.
+
+    Raises:
+        ElasticDLError: See `elasticdl.errors`.
+    """
+    from elasticdl.engines import progress  # noqa: PLC0415 - not for `--help`
+    from elasticdl.engines.federated.config import read_party  # noqa: PLC0415
+
+    reporter = progress.for_stream() if reporter is None else reporter
+    read = read_party(config)
+    for warning in read.warnings:
+        reporter.note(f"warning: {warning}")
+    _check_party(read, None)
+    if read.aggregator is None:
+        raise DefinitionError(
+            f"{read.file}: there is no section `aggregator` that says where it is. Add it, such as "
+            "`aggregator: {ip: 127.0.0.1, port: 5000}`."
+        )
+    member = member_of(read)
+    state = read.output or read.file.resolve().parent / read.name / "state"
+    job = Job(
+        command="train",
+        data=member.data,
+        output=str(state),
+        model=read.model.reference,
+        validation_data=member.validation_data,
+    )
+    own = {} if member.open_source is None else {"open_source": member.open_source}
+    _deployment().serve(read, job, reporter, state=Path(state), **own)
+
+
+def make_keys(folder: str, *, parties: Sequence[str], hosts: Sequence[str]) -> None:
+    """Make the certificates and keys of a federation.
+
+    Args:
+        folder: Is made: `aggregator/` is carried to the aggregator's machine, `parties/NAME/` to
+            that of each party.
+        parties: Their names.
+        hosts: Names and addresses by which parties reach the aggregator.
+
+    Raises:
+        ElasticDLError: See `elasticdl.errors`.
+    """
+    _deployment()
+    from elasticdl.engines.federated.flower import keys  # noqa: PLC0415 - imports cryptography
+
+    keys.make_keys(Path(folder).expanduser(), parties, hosts)
+
+
+def _deployment() -> ModuleType:
+    try:
+        from elasticdl.engines.federated.flower import deployment  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        if error.name in {"flwr", "cryptography", "starlette", "uvicorn", "httpx"}:
+            raise MissingExtraError(
+                error.name, "federated", "Federations on machines of their own"
+            ) from error
+        raise
+    return deployment
+
+
+def job_of(
+    aggregator: AggregatorConfig,
+    parties: list[PartyConfig],
+    *,
+    num_rounds: int | None = None,
+    output: str | None = None,
+    tracking: Tracking | None = None,
+) -> Job:
+    """Return the job that an aggregator's config asks for.
+
+    Args:
+        aggregator: The config.
+        parties: Those of the parties, where they are known: the first has the model, if the
+            aggregator's has none.
+        num_rounds: Instead of what the config says.
+        output: Instead of what the config says.
+        tracking: Where people follow it.
+
+    Raises:
+        DefinitionError: Nobody names the model.
+        UsageError: Nobody names the output.
+    """
+    model = aggregator.model or (parties[0].model if parties else None)
+    if model is None:
+        raise DefinitionError(
+            f"{aggregator.file}: there is no section `model`. Name the model that all parties "
+            "train, as their configs do."
+        )
+    where = output or (str(aggregator.output) if aggregator.output is not None else None)
+    if where is None:
+        raise UsageError(
+            f"{aggregator.file} names no output: name the folder for the trained model with "
+            "--output, or as `output:` in the config."
+        )
+    rounds = aggregator.rounds
+    data = aggregator.data
+    if data is not None and data.handler is not None:
+        raise DefinitionError(
+            f"{aggregator.file}: data: a handler is of use at a party only; name the aggregator's "
+            "records by their uri."
+        )
+    reference = model.reference
+    rate = aggregator.local.learning_rate
+    if rate is not None:
+        # Told where it is a param of the model's; else the model says that it has none.
+        reference = replace(reference, params={**reference.params, "learning_rate": rate})
+    return Job(
+        command="train",
+        data="",
+        output=str(Path(where).expanduser().resolve()),
+        model=reference,
+        validation_data=data.uri if data is not None else None,
+        training=TrainingOptions(
+            minibatch_size=aggregator.local.minibatch_size or _SIMULATED_MINIBATCH_SIZE,
+            seed=rounds.seed,
+        ),
+        tracking=tracking,
+        federation=Federation(
+            num_rounds=num_rounds or rounds.num_rounds,
+            fusion=aggregator.fusion.name,
+            fusion_params=dict(aggregator.fusion.params),
+            num_parties=len(parties) or rounds.num_parties,
+            quorum=rounds.perc_quorum,
+            max_timeout_s=rounds.max_timeout_s,
+            num_local_epochs=aggregator.local.num_epochs,
+            termination_accuracy=rounds.termination_accuracy,
+        ),
+    )
+
+
+def _check_party(party: PartyConfig, aggregator: AggregatorConfig | None) -> None:
+    """Refuse what a party's config asks for and nobody here would do.
+
+    Raises:
+        DefinitionError: It asks for such.
+    """
+    if party.recorder is not None:
+        raise DefinitionError(
+            f"{party.file}: metrics_recorder is not supported: what a party measures is in the "
+            "aggregator's events.jsonl, if privacy.metrics is true. Remove the section."
+        )
+    if aggregator is None or party.local_training in {None, "local"}:
+        return
+    fusion = aggregator.fusion.fusion
+    asks = "gradients" if fusion.sends_gradients else "proximal" if fusion.proximal else "local"
+    asks = "own_weights" if fusion.keeps_own_weights else asks
+    if party.local_training != asks:
+        raise DefinitionError(
+            f"{party.file}: local_training names a handler of the kind {party.local_training!r}; "
+            f"the fusion {fusion.name} of {aggregator.file} asks parties for {asks!r}. Remove the "
+            "section: parties do what the aggregator asks."
+        )
+
+
+def _party_files(config: Path, num_parties: int) -> list[Path]:
+    found = sorted(config.expanduser().parent.glob(_PARTY_FILES), key=_by_number)
+    if len(found) < num_parties:
+        raise UsageError(
+            f"{len(found)} configs of parties lie beside {config} ({_PARTY_FILES}); there are to "
+            f"be {num_parties}. Make them with `elasticdl federated init`, or take fewer: "
+            "--parties=N"
+        )
+    return found[:num_parties]
+
+
+def _by_number(path: Path) -> tuple[str, int]:
+    digits = "".join(character for character in path.stem if character.isdigit())
+    return path.stem.rstrip("0123456789"), int(digits or 0)
+
+
+def member_of(party: PartyConfig) -> Member:
+    """Return a party as it is simulated: with the data that its config names."""
+    from elasticdl.engines.federated.data_handlers import source_of  # noqa: PLC0415
+    from elasticdl.engines.federated.simulate import Member  # noqa: PLC0415
+
+    member = Member(
+        name=party.name,
+        data=party.data.uri or "",
+        validation_data=party.data.validation_uri,
+        shares_metrics=party.metrics_may_leave,
+    )
+    if party.data.handler is None:
+        return member
+    named = f"{party.data.handler.name}"
+    return replace(
+        member,
+        data=f"{named}: training",
+        validation_data=f"{named}: test",
+        open_source=source_of(party.data.handler),
+    )

@@ -1,0 +1,509 @@
+"""Optimizer, loss and metrics of Keras 3, from what a spec or a saved file says.
+
+    "adadelta"                                                            a name
+    {"class_name": "Adadelta", "config": {"lr": 1.0, "decay": 0.0}}       as Keras 2.2.4 saved it
+    {"value": "Adam", "path": "keras.optimizers", "args": {"lr": 0.1}}    as a config of IBM FL
+
+A spec goes before the file, item by item. Names are looked up in Keras and in the declared custom
+objects; nothing is imported or evaluated because a config says so. What an old config says and
+Keras 3 cannot do is an error, never left out: a silently different optimizer trains too.
+
+Callers: dialects.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import keras
+
+from elasticdl.errors import DefinitionError
+
+_ITEMS = ("optimizer", "loss", "metrics")
+# What a compiled model says beside these; taken only where it changes nothing.
+_BESIDE = {"loss_weights", "weighted_metrics", "sample_weight_mode"}
+# Of optimizers: how they are computed, not what.
+_SPEED = {"jit_compile", "is_legacy_optimizer"}
+_NADAM_OF_KERAS_2 = 0.004
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_RATES_OF_KERAS_2 = {"Adadelta": 1.0, "Adagrad": 0.01, "Adamax": 0.002, "Nadam": 0.002}
+"""Default learning rates of Keras 2.2.4 that are others in Keras 3."""
+
+_ACCURACY = ("accuracy", "acc")
+_OLD_NAMES = {
+    "kullback_leibler_divergence": "kl_divergence",
+    "logcosh": "log_cosh",
+    "kld": "kl_divergence",
+    "KLD": "kl_divergence",
+}
+
+Loss: TypeAlias = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class CompileOptions:
+    """What a model is trained with.
+
+    Attributes:
+        create_optimizer: Returns a new optimizer of Keras 3.
+        loss: `(outputs, labels)`; one value an example, or their mean.
+        create_metrics: Returns new metrics by name: metrics of Keras 3, or functions `(labels,
+            predictions)` of one value an example.
+        description: Optimizer, learning rate and loss, and who said so, for a person.
+    """
+
+    create_optimizer: Callable[[], Any]
+    loss: Loss
+    create_metrics: Callable[[], dict[str, Any]]
+    description: str
+
+
+def resolve(
+    options: Mapping[str, Any] | None,
+    training_config: Mapping[str, Any] | None = None,
+    *,
+    custom_objects: Mapping[str, Any] | None = None,
+    where: object,
+) -> CompileOptions:
+    """Return what a model is trained with.
+
+    Args:
+        options: `compile_model_options` of a spec.
+        training_config: What the model file says (`ModelFile.training_config`).
+        custom_objects: Functions and classes of the user's, by name.
+        where: Where the options stand, for errors.
+
+    Raises:
+        DefinitionError: Something is missing, unknown, or cannot be done by Keras 3.
+    """
+    given = _given(options, where)
+    saved = _saved(training_config, where)
+    objects = custom_objects or {}
+    for item in _ITEMS[:2]:
+        if given.get(item) is None and saved.get(item) is None:
+            raise DefinitionError(
+                f"{where}: there is no {item}: the spec names none, and the model file was not "
+                f"compiled. Add it: compile_model_options: {{optimizer: adam, loss: mse}}."
+            )
+
+    def chosen(item: str) -> tuple[Any, str]:
+        if given.get(item) is not None:
+            return given[item], "from the spec"
+        return saved.get(item), "from the file"
+
+    optimizer, by = chosen("optimizer")
+    create_optimizer, description = _optimizer(optimizer, by, objects, where)
+    loss, by_loss = chosen("loss")
+    function, loss_name = _loss(loss, saved.get("loss_weights"), objects, where)
+    metrics, _ = chosen("metrics")
+    items = [each for each in _flat(metrics) if each is not None]
+    for each in items:
+        # Made once now, so that a mistake is told before any data is read.
+        _metric(each, objects, where)
+    # Optimizers as well: a value may be out of range.
+    create_optimizer()
+    return CompileOptions(
+        create_optimizer,
+        function,
+        lambda: dict(_metric(each, objects, where) for each in items),
+        f"{description}; loss {loss_name} ({by_loss})",
+    )
+
+
+def _given(options: Mapping[str, Any] | None, where: object) -> dict[str, Any]:
+    for key, value in (options or {}).items():
+        if key in _BESIDE and value is None:
+            continue
+        if key not in _ITEMS:
+            near = difflib.get_close_matches(str(key), _ITEMS, n=1)
+            meant = f"Did you mean {near[0]}?" if near else f"It takes {', '.join(_ITEMS)}."
+            raise DefinitionError(f"{where}: compile_model_options has no {key!r}. {meant}")
+    return dict(options or {})
+
+
+def _saved(training_config: Mapping[str, Any] | None, where: object) -> dict[str, Any]:
+    if not training_config:
+        return {}
+    saved = dict(training_config)
+    if "optimizer_config" in saved:
+        saved["optimizer"] = saved.pop("optimizer_config")
+    for key in ("weighted_metrics", "sample_weight_mode"):
+        if any(each is not None for each in _flat(saved.get(key))):
+            raise DefinitionError(
+                f"{where}: the model file was compiled with {key} {saved[key]!r}, and data from a "
+                "spec have no sample weights. Save the model compiled without them."
+            )
+    return saved
+
+
+# --- optimizers ----------------------------------------------------------------------------------
+
+
+def _optimizer(
+    said: Any, by: str, objects: Mapping[str, Any], where: object
+) -> tuple[Callable[[], Any], str]:
+    name, config, path = _named(said, "optimizer", where)
+    if name in objects and not (path and path.startswith(("keras", "tensorflow", "tf_keras"))):
+        return _custom_optimizer(name, objects[name], config, by, where)
+    known = _classes(keras.optimizers, keras.optimizers.Optimizer)
+    found = _find(name, known, "optimizer", path, where)
+    arguments = _optimizer_arguments(found, config, where)
+
+    def create() -> Any:
+        try:
+            return found(**_made(arguments))
+        except (TypeError, ValueError) as error:
+            raise DefinitionError(
+                f"{where}: the optimizer {name} cannot be made with {arguments}: {error}"
+            ) from error
+
+    if "learning_rate" in arguments:
+        rate = arguments["learning_rate"]
+        text = f"{rate}" if not isinstance(rate, _Schedule) else rate.text
+        return create, f"{found.__name__}, learning rate {text} ({by})"
+    default = inspect.signature(found).parameters["learning_rate"].default
+    before = _RATES_OF_KERAS_2.get(found.__name__)
+    changed = f"; that of Keras 2.2.4 was {before}" if before is not None else ""
+    return create, (
+        f"{found.__name__} ({by}), learning rate {default} (the default of Keras 3{changed})"
+    )
+
+
+def _custom_optimizer(
+    name: str, value: Any, config: Mapping[str, Any], by: str, where: object
+) -> tuple[Callable[[], Any], str]:
+    def create() -> Any:
+        try:
+            made = value(**config) if callable(value) else value
+        except (TypeError, ValueError) as error:
+            raise DefinitionError(
+                f"{where}: the optimizer {name} cannot be made with {dict(config)}: {error}"
+            ) from error
+        if not isinstance(made, keras.optimizers.Optimizer):
+            raise DefinitionError(
+                f"{where}: the optimizer {name} is a {type(made).__module__}."
+                f"{type(made).__name__}; expected one of Keras 3: derive it from "
+                "keras.optimizers.Optimizer or one of its classes."
+            )
+        return made
+
+    rate = config.get("learning_rate", config.get("lr", "of its own"))
+    return create, f"{name} (a custom object), learning rate {rate} ({by})"
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """A learning rate that changes, made anew for each optimizer."""
+
+    create: Callable[[], Any]
+    text: str
+
+
+def _made(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value.create() if isinstance(value, _Schedule) else value
+        for key, value in arguments.items()
+    }
+
+
+def _optimizer_arguments(kind: Any, config: Mapping[str, Any], where: object) -> dict[str, Any]:
+    """Return a config of whichever Keras as arguments of an optimizer of Keras 3."""
+    arguments = {key: _value(value) for key, value in config.items() if key not in _SPEED}
+    if "lr" in arguments:
+        arguments.setdefault("learning_rate", arguments.pop("lr"))
+        arguments.pop("lr", None)
+    if arguments.get("epsilon", 0) is None:
+        # Keras 2.2.4 took that of its backend, 1e-7: the default of all of them today.
+        del arguments["epsilon"]
+    if kind.__name__ == "Nadam" and arguments.get("schedule_decay") == _NADAM_OF_KERAS_2:
+        # What Nadam of Keras 3 does without being told.
+        del arguments["schedule_decay"]
+    rate = arguments.get("learning_rate")
+    if isinstance(rate, Mapping):
+        arguments["learning_rate"] = _schedule(rate, where)
+    decay = arguments.pop("decay", None)
+    if decay:
+        arguments["learning_rate"] = _decayed(kind, arguments.get("learning_rate"), decay, where)
+    takes = inspect.signature(kind).parameters
+    for key, value in arguments.items():
+        if key not in takes or takes[key].kind is inspect.Parameter.VAR_KEYWORD:
+            near = difflib.get_close_matches(key, takes, n=1)
+            meant = (
+                f"Did you mean {near[0]}?"
+                if near
+                else "Write the optimizer with arguments of Keras 3 into compile_model_options."
+            )
+            raise DefinitionError(
+                f"{where}: the optimizer {kind.__name__} of Keras 3 takes no {key!r} (it is "
+                f"{value!r}). {meant}"
+            )
+    return arguments
+
+
+def _decayed(kind: Any, rate: Any, decay: Any, where: object) -> _Schedule:
+    """Return what `decay` was in Keras 2: rate / (1 + decay * step)."""
+    if isinstance(rate, _Schedule) or not isinstance(decay, (int, float)):
+        raise DefinitionError(
+            f"{where}: the optimizer {kind.__name__} has decay {decay!r} and a learning rate that "
+            "changes by itself; expected one of the two."
+        )
+    start = rate
+    if start is None:
+        start = inspect.signature(kind).parameters["learning_rate"].default
+    return _Schedule(
+        lambda: keras.optimizers.schedules.InverseTimeDecay(
+            start, decay_steps=1, decay_rate=float(decay)
+        ),
+        f"{start} / (1 + {decay} * step)",
+    )
+
+
+def _schedule(config: Mapping[str, Any], where: object) -> _Schedule:
+    name, arguments, path = _named(config, "learning_rate", where)
+    known = _classes(keras.optimizers.schedules, keras.optimizers.schedules.LearningRateSchedule)
+    found = _find(name, known, "learning rate schedule", path, where)
+
+    def create() -> Any:
+        try:
+            return found(**arguments)
+        except (TypeError, ValueError) as error:
+            raise DefinitionError(
+                f"{where}: the learning rate schedule {name} cannot be made with "
+                f"{dict(arguments)}: {error}"
+            ) from error
+
+    start = arguments.get("initial_learning_rate", "as it says")
+    return _Schedule(create, f"{start} with {name}")
+
+
+# --- losses --------------------------------------------------------------------------------------
+
+
+def _loss(said: Any, weights: Any, objects: Mapping[str, Any], where: object) -> tuple[Loss, str]:
+    several = _several(said, where)
+    if len(several) == 1:
+        function, name = _one_loss(several[0], objects, where)
+        factor = next((each for each in _flat(weights) if each is not None), 1.0)
+
+        def loss(outputs: Any, labels: Any) -> Any:
+            found = function(labels, outputs)
+            return found if factor == 1.0 else found * factor
+
+        return loss, name
+    pairs = [_one_loss(each, objects, where) for each in several]
+    factors = list(_flat(weights)) or [1.0] * len(pairs)
+    if len(factors) != len(pairs):
+        raise DefinitionError(
+            f"{where}: there are {len(pairs)} losses and {len(factors)} loss_weights; expected one "
+            "for each output."
+        )
+
+    def total(outputs: Any, labels: Any) -> Any:
+        parts = zip(pairs, factors, outputs, labels, strict=True)
+        return sum(
+            keras.ops.mean(function(label, output)) * factor
+            for (function, _), factor, output, label in parts
+        )
+
+    return total, " + ".join(name for _, name in pairs)
+
+
+def _several(said: Any, where: object) -> list[Any]:
+    if isinstance(said, Mapping) and not {"class_name", "value"} & set(said):
+        if len(said) == 1:
+            return list(said.values())
+        raise DefinitionError(
+            f"{where}: the losses are named for outputs ({', '.join(said)}); expected a list, in "
+            "the order of the model's outputs."
+        )
+    if isinstance(said, (list, tuple)):
+        if not said or any(each is None for each in said):
+            raise DefinitionError(
+                f"{where}: the losses are {said!r}; expected one for each output."
+            )
+        return list(said)
+    return [said]
+
+
+def _one_loss(said: Any, objects: Mapping[str, Any], where: object) -> tuple[Any, str]:
+    """Return a loss as `(labels, outputs)`, and its name."""
+    name, config, path = _named(said, "loss", where)
+    if name in {"function", "LossFunctionWrapper"}:
+        inner = config.get("fn") if isinstance(config, Mapping) else config
+        return _one_loss(inner, objects, where)
+    if name in objects:
+        found = objects[name]
+        made = found(**config) if inspect.isclass(found) else found
+        if not callable(made):
+            raise DefinitionError(
+                f"{where}: the custom loss {name} is a {type(made).__name__}; expected a function "
+                "(labels, predictions)."
+            )
+        return made, name
+    public = _OLD_NAMES.get(name, name)
+    classes = _classes(keras.losses, keras.losses.Loss)
+    if name in classes:
+        return _made_with(classes[name], config, "loss", where), name
+    functions = {key: value for key, value in vars(keras.losses).items() if _is_loss(key, value)}
+    if public in functions and not config:
+        return functions[public], public
+    try:
+        # Short names: mse, bce, ...
+        found = keras.losses.get(public)
+    except ValueError:
+        found = None
+    if callable(found) and not config:
+        return found, getattr(found, "__name__", public)
+    raise DefinitionError(_no_such(name, {**classes, **functions}, "loss", path, where))
+
+
+def _is_loss(name: str, value: Any) -> bool:
+    return inspect.isfunction(value) and name not in {"get", "serialize", "deserialize"}
+
+
+# --- metrics -------------------------------------------------------------------------------------
+
+
+def _metric(said: Any, objects: Mapping[str, Any], where: object) -> tuple[str, Any]:
+    """Return a metric's name and a new metric, or a function `(labels, predictions)`."""
+    name, config, path = _named(said, "metric", where)
+    if name in {"function", "MeanMetricWrapper", "SumOverBatchSizeMetricWrapper"}:
+        inner = config.get("fn") if isinstance(config, Mapping) else config
+        called, function = _metric(inner, objects, where)
+        own = config.get("name") if isinstance(config, Mapping) else None
+        if own in _ACCURACY:
+            # What `metrics=["accuracy"]` was compiled to before tf_keras had seen any labels is a
+            # guess of its own; the labels say which accuracy it is.
+            return "accuracy", _accuracy
+        return str(own or called), function
+    if name in _ACCURACY:
+        return "accuracy", _accuracy
+    if name in objects:
+        found = objects[name]
+        return name, found(**config) if inspect.isclass(found) else found
+    classes = _classes(keras.metrics, keras.metrics.Metric)
+    if name in classes:
+        made = _made_with(classes[name], config, "metric", where)
+        return made.name, made
+    try:
+        function = keras.metrics.get(_OLD_NAMES.get(name, name))
+    except ValueError:
+        function = None
+    if callable(function) and not config:
+        return name, function
+    known = {**classes, **vars(keras.metrics), "accuracy": _accuracy}
+    raise DefinitionError(_no_such(name, known, "metric", path, where))
+
+
+def _accuracy(labels: Any, predictions: Any) -> Any:
+    """Compare as `compile(metrics=["accuracy"])` does: which way, the shapes say."""
+    if predictions.shape[-1] == 1:
+        return keras.metrics.binary_accuracy(labels, predictions)
+    if len(labels.shape) == len(predictions.shape) and labels.shape[-1] == predictions.shape[-1]:
+        return keras.metrics.categorical_accuracy(labels, predictions)
+    return keras.metrics.sparse_categorical_accuracy(labels, predictions)
+
+
+# --- names and arguments -------------------------------------------------------------------------
+
+
+def _named(said: Any, what: str, where: object) -> tuple[str, Any, str | None]:
+    """Return the name, the arguments and the module of what a config says."""
+    if isinstance(said, str):
+        return said.rpartition(">")[2], {}, None
+    if isinstance(said, Mapping) and isinstance(said.get("class_name"), str):
+        name = said["class_name"].rpartition(">")[2]
+        config = said.get("config")
+        if name == "function":
+            return str(config), {}, None
+        return name, dict(config) if isinstance(config, Mapping) else {}, None
+    if isinstance(said, Mapping) and isinstance(said.get("value"), str):
+        arguments = said.get("args") or {}
+        if isinstance(arguments, Mapping):
+            path = said.get("path")
+            values = {str(key): _value(value) for key, value in arguments.items()}
+            return said["value"], values, str(path) if path else None
+    raise DefinitionError(
+        f"{where}: the {what} is {said!r}; expected a name, or {{value: <name>, path: <module>, "
+        "args: {...}}."
+    )
+
+
+def _value(value: Any) -> Any:
+    """Return a value as it was meant: configs have `"true"`, and YAML reads `1e-3` as text."""
+    if not isinstance(value, str):
+        return value
+    if value.lower() in {"true", "false"}:
+        return value.lower() == "true"
+    return float(value) if _NUMBER.fullmatch(value) else value
+
+
+def _classes(module: Any, kind: type) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and issubclass(value, kind) and value is not kind
+    }
+
+
+def _find(name: str, known: Mapping[str, Any], what: str, path: str | None, where: object) -> Any:
+    folded = {each.lower(): value for each, value in known.items()}
+    if name.lower() in folded:
+        return folded[name.lower()]
+    raise DefinitionError(_no_such(name, known, what, path, where))
+
+
+def _no_such(
+    name: str, known: Mapping[str, Any], what: str, path: str | None, where: object
+) -> str:
+    folded = {each.lower(): each for each in known if not each.startswith("_")}
+    near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.75)
+    meant = f" Did you mean {folded[near[0]]!r}?" if near else ""
+    of = f" of {path!r}" if path else ""
+    return (
+        f"{where}: the {what} {name!r}{of} is none of Keras 3.{meant}\n"
+        f"  If it is your own, declare it: custom_objects: [{{key: {name}, value: {name}, path: "
+        "<your file>.py}]."
+    )
+
+
+def _made_with(kind: Any, config: Mapping[str, Any], what: str, where: object) -> Any:
+    """Return a loss or a metric made with a config of whichever Keras."""
+    arguments = {
+        # `fn` is what the class says by its name; the dtype of what is summed is ours.
+        key: value
+        for key, value in config.items()
+        if key not in {"fn", "dtype"} and value is not None
+    }
+    if arguments.get("reduction") == "auto":
+        arguments["reduction"] = "sum_over_batch_size"
+    takes = inspect.signature(kind).parameters
+    unknown = [key for key in arguments if key not in takes]
+    if unknown:
+        raise DefinitionError(
+            f"{where}: the {what} {kind.__name__} of Keras 3 takes no {unknown[0]!r} (it is "
+            f"{arguments[unknown[0]]!r}). Name the {what} with arguments of Keras 3 in "
+            "compile_model_options."
+        )
+    try:
+        return kind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise DefinitionError(
+            f"{where}: the {what} {kind.__name__} cannot be made with {arguments}: {error}"
+        ) from error
+
+
+def _flat(value: Any) -> Sequence[Any]:
+    """Return what is in nested lists; a mapping that names outputs counts as a list of values."""
+    if value is None:
+        return []
+    if isinstance(value, Mapping) and not {"class_name", "value"} & set(value):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [inner for each in value for inner in (_flat(each) if each is not None else [])]
+    return [value]

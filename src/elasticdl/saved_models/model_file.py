@@ -1,0 +1,419 @@
+r"""What a model file says of itself: by its content, never by its name.
+
+    first bytes          is                                             says
+    \x89HDF              h5: Keras, whole or weights only               keras_version, configs
+    PK                   .keras, PyTorch, TorchScript, torch.export     by the names of members
+    {                    JSON text: a Keras architecture                keras_version, or module
+    a folder             SavedModel                                     Keras' notes in it
+    pickle of PyTorch    PyTorch before 1.6                             nothing
+
+Looks only: no framework is imported and nothing is unpickled. What in a file may run is decided
+in `scan.py`, who loads it by `ModelFile.library`.
+
+Callers: dialects, the loaders of this folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from elasticdl.errors import MissingExtraError, ModelFileError
+from elasticdl.saved_models import archive, saved_model
+
+if TYPE_CHECKING:
+    import zipfile
+
+MAX_BYTES = 8 * 2**30
+MAX_CONFIG_BYTES = 64 * 2**20
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_ZIP = b"PK\x03\x04"
+# How PyTorch before 1.6 began its files: a pickled number of ten bytes.
+_OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_GIT_LFS = b"version https://git-lfs"
+_FIRST_OF_KERAS_3 = 3
+_KERAS_WEIGHTS = "model.weights.h5"
+# A weights file may be compressed; more than this is no compression.
+_MOST_COMPRESSED = 1000
+
+Format: TypeAlias = Literal[
+    "h5",
+    "keras",
+    "json",
+    "saved_model",
+    "torch_zip",
+    "torch_pickle",
+    "torchscript",
+    "torch_export",
+]
+Library: TypeAlias = Literal["keras", "tf_keras", "torch"]
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """What a file says of itself.
+
+    Attributes:
+        path: Where it is.
+        format: How it is written.
+        library: Who loads it; None for weights that do not say.
+        version: Of the library that wrote it; empty where it does not say.
+        kind: A whole model, an architecture without weights, or weights alone.
+        architecture: Keras' config, as JSON; None where there is none.
+        training_config: How the model was compiled, as JSON; None where it does not say.
+        num_bytes: Its size; of a folder, of all that is in it.
+        num_values: How many numbers its weights are; None where it does not say.
+        layout: How weights alone are arranged: as Keras 1 and 2 did, or by layers and variables.
+        globals: Python names that its objects need (PyTorch).
+    """
+
+    path: Path
+    format: Format
+    library: Library | None
+    version: str = ""
+    kind: Literal["model", "architecture", "weights"] = "model"
+    architecture: Mapping[str, Any] | None = None
+    training_config: Mapping[str, Any] | None = None
+    num_bytes: int = 0
+    num_values: int | None = None
+    layout: Literal["legacy", "layers"] = "legacy"
+    globals: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return what it is in words, for a log."""
+        names = {"keras": "Keras", "tf_keras": "Keras", "torch": "PyTorch"}
+        library = names.get(self.library or "", "unknown library")
+        return f"{self.path} ({self.format} of {library}{self.version and ' ' + self.version})"
+
+
+def look(path: Path | str) -> ModelFile:
+    """Return what a file or folder says of itself.
+
+    Raises:
+        ModelFileError: It is not there, empty, truncated, too large, or no model.
+        MissingExtraError: It is an h5 file, and what reads these is not installed.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ModelFileError(_not_there(path))
+    if path.is_dir():
+        return _folder(path)
+    size = path.stat().st_size
+    if size == 0:
+        raise ModelFileError(f"{path} is empty. Save the model again, or copy the file again.")
+    if size > MAX_BYTES:
+        raise ModelFileError(
+            f"{path} has {size:,} bytes; the largest that is loaded has {MAX_BYTES:,}."
+        )
+    with path.open("rb") as file:
+        head = file.read(512)
+    if head.startswith(_HDF5):
+        found = _h5(path)
+    elif head.startswith(_ZIP):
+        found = _zip(path)
+    elif head.lstrip()[:1] == b"{":
+        found = _json(path)
+    elif head.startswith(_OLD_TORCH):
+        found = ModelFile(path, "torch_pickle", "torch")
+    else:
+        raise ModelFileError(_no_model(path, head))
+    return replace(found, num_bytes=size)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the digest of a file, or of a folder: of its sorted relative names and contents.
+
+    A folder's is the SHA-256 of a line `<sha256 of the file>  <name>` for each file in it, which is
+    what `sha256sum` prints: `(cd FOLDER && find * -type f | LC_ALL=C sort | xargs sha256sum)`.
+    """
+    if not path.is_dir():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    names = sorted(each.relative_to(path).as_posix() for each in path.rglob("*") if each.is_file())
+    lines = "".join(f"{sha256_of(path / name)}  {name}\n" for name in names)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+# --- h5 ------------------------------------------------------------------------------------------
+
+
+def _h5(path: Path) -> ModelFile:
+    try:
+        import h5py  # noqa: PLC0415 - only where there is such a file
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("h5py", "specs", f"Reading {path}") from error
+
+    try:
+        with h5py.File(path, "r") as file:
+            num_values = _num_values(file, path, path.stat().st_size)
+            config, training = (
+                _json_attribute(file, name, path) for name in ("model_config", "training_config")
+            )
+            weights = file.get("model_weights", file)
+            version = _text(file.attrs.get("keras_version", weights.attrs.get("keras_version", "")))
+            legacy = "layer_names" in weights.attrs
+            names = set(file)
+    except OSError as error:
+        raise ModelFileError(
+            f"{path}: this h5 file is truncated or damaged: {error}. Save or copy it again."
+        ) from error
+    if config is None:
+        if not legacy and not names & {"layers", "vars", "_layer_checkpoint_dependencies"}:
+            raise ModelFileError(
+                f"{path} is an h5 file, but Keras did not write it: it has no model_config and no "
+                f"weights of layers. It holds: {', '.join(sorted(names)) or 'nothing'}."
+            )
+        return ModelFile(
+            path,
+            "h5",
+            _library_of(version) if version else None,
+            version,
+            kind="weights",
+            num_values=num_values,
+            layout="legacy" if legacy else "layers",
+        )
+    return ModelFile(
+        path,
+        "h5",
+        _library_of(version),
+        version,
+        architecture=config,
+        training_config=training,
+        num_values=num_values,
+    )
+
+
+def _num_values(file: Any, path: Path, size: int) -> int:
+    """Return how many numbers an h5 file holds; refuse what is outside of it, or is not there."""
+    import h5py  # noqa: PLC0415 - see _h5
+
+    num_values = num_bytes = 0
+    groups = [file]
+    while groups:
+        group = groups.pop()
+        for name in group:
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                raise ModelFileError(
+                    f"{path}: {group.name}/{name} is a link. A link may point to another file of "
+                    "this machine; Keras writes none. The file was made to harm."
+                )
+            item = group[name]
+            if isinstance(item, h5py.Group):
+                groups.append(item)
+            elif item.external or item.is_virtual:
+                raise ModelFileError(
+                    f"{path}: the numbers of {item.name} lie in another file of this machine; "
+                    "Keras writes none like that. The file was made to harm."
+                )
+            else:
+                num_values += int(item.size or 0)
+                num_bytes += int(item.nbytes or 0)
+    if num_bytes > size * _MOST_COMPRESSED or num_bytes > MAX_BYTES:
+        raise ModelFileError(
+            f"{path} has {size:,} bytes and declares weights of {num_bytes:,}. It is damaged, or "
+            "was made to fill the memory."
+        )
+    return num_values
+
+
+def _json_attribute(file: Any, name: str, path: Path) -> dict[str, Any] | None:
+    value = file.attrs.get(name)
+    if value is None:
+        return None
+    return _config(_text(value), f"{path}: {name}")
+
+
+def _text(value: Any) -> str:
+    """Return an attribute as text: Keras 2.2.4 wrote bytes, later ones wrote either."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+# --- zip archives --------------------------------------------------------------------------------
+
+
+def _zip(path: Path) -> ModelFile:
+    with archive.opened(path) as opened:
+        names = set(opened.namelist())
+        total = sum(info.file_size for info in opened.infolist())
+        if total > MAX_BYTES:
+            raise ModelFileError(
+                f"{path} says it has {total:,} bytes when it is unpacked; the largest that is "
+                f"loaded has {MAX_BYTES:,}."
+            )
+        if "config.json" in names and "metadata.json" in names:
+            return _keras(opened, names, path)
+        if any(name.split("/")[-1] == "archive_format" for name in names) or (
+            "serialized_exported_program.json" in names
+        ):
+            return ModelFile(path, "torch_export", "torch")
+        pickled = next((name for name in names if name.split("/")[1:] == ["data.pkl"]), None)
+        if pickled is None:
+            raise ModelFileError(
+                f"{path} is a zip archive, but no model: neither Keras (config.json) nor PyTorch "
+                f"(data.pkl) wrote it. It holds: {', '.join(sorted(names)[:5]) or 'nothing'}."
+            )
+        folder = pickled.split("/")[0]
+        if f"{folder}/constants.pkl" in names or any(
+            name.startswith(f"{folder}/code/") for name in names
+        ):
+            return ModelFile(path, "torchscript", "torch")
+        objects = archive.member(opened, pickled, path)
+    needed = archive.globals_of(objects, path)
+    # A state_dict is an OrderedDict; a checkpoint is a dict with one in it.
+    alone = archive.starts_with_a_dict(objects) or needed[:1] == ("collections.OrderedDict",)
+    return ModelFile(
+        path, "torch_zip", "torch", kind="weights" if alone else "model", globals=needed
+    )
+
+
+def _keras(opened: zipfile.ZipFile, names: set[str], path: Path) -> ModelFile:
+    texts = [
+        archive.member(opened, name, path).decode("utf-8", "replace")
+        for name in ("config.json", "metadata.json")
+    ]
+    config, about = (_config(text, f"{path}: its config") for text in texts)
+    if _KERAS_WEIGHTS not in names:
+        # As arrays of NumPy they would be unpickled.
+        others = sorted(name for name in names if name.startswith("model.weights"))
+        raise ModelFileError(
+            f"{path}: there is no {_KERAS_WEIGHTS} in it"
+            f"{', but ' + ', '.join(others) if others else ''}. Save the model again with "
+            "`model.save('model.keras')`."
+        )
+    try:
+        import h5py  # noqa: PLC0415 - only where there is such a file
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("h5py", "specs", f"Reading {path}") from error
+
+    info = opened.getinfo(_KERAS_WEIGHTS)
+    with opened.open(info) as member, h5py.File(member, "r") as file:
+        num_values = _num_values(file, path, info.file_size)
+    version = str(about.get("keras_version", ""))
+    training = config.get("compile_config")
+    return ModelFile(
+        path,
+        "keras",
+        _library_of(version),
+        version,
+        architecture={key: value for key, value in config.items() if key != "compile_config"},
+        training_config=training if isinstance(training, Mapping) else None,
+        num_values=num_values,
+    )
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+def _json(path: Path) -> ModelFile:
+    if path.stat().st_size > MAX_CONFIG_BYTES:
+        raise ModelFileError(
+            f"{path} is text of {path.stat().st_size:,} bytes; the largest architecture that is "
+            f"read has {MAX_CONFIG_BYTES:,}."
+        )
+    config = _config(path.read_text(encoding="utf-8", errors="replace"), str(path))
+    if "class_name" not in config or "config" not in config:
+        raise ModelFileError(
+            f"{path} is JSON, but not of a model: it has {', '.join(sorted(config)[:5])}. Expected "
+            "what `model.to_json()` returns, with class_name and config."
+        )
+    version = str(config.get("keras_version", ""))
+    training = config.get("compile_config")
+    return ModelFile(
+        path,
+        "json",
+        _library_of(version) if version or "module" not in config else "keras",
+        version,
+        kind="architecture",
+        architecture={key: value for key, value in config.items() if key != "compile_config"},
+        training_config=training if isinstance(training, Mapping) else None,
+    )
+
+
+def _config(text: str, what: str) -> dict[str, Any]:
+    if len(text) > MAX_CONFIG_BYTES:
+        raise ModelFileError(
+            f"{what} is text of {len(text):,} characters; the largest that is read has "
+            f"{MAX_CONFIG_BYTES:,}."
+        )
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise ModelFileError(
+            f"{what} is no whole JSON ({error}). Save the model again, or copy the file again."
+        ) from error
+    except RecursionError as error:
+        raise ModelFileError(f"{what} is nested too deep for any model.") from error
+    if not isinstance(config, dict):
+        raise ModelFileError(f"{what} is a {type(config).__name__}; expected a config of Keras.")
+    return config
+
+
+def _library_of(version: str) -> Library:
+    """Return who loads what this version of Keras wrote; without a word of it, it is an old one."""
+    major = version.split(".", maxsplit=1)[0]
+    return "keras" if major.isdigit() and int(major) >= _FIRST_OF_KERAS_3 else "tf_keras"
+
+
+# --- folders -------------------------------------------------------------------------------------
+
+
+def _folder(path: Path) -> ModelFile:
+    if not (path / saved_model.GRAPH_FILE).is_file():
+        names = sorted(each.name for each in path.iterdir())
+        raise ModelFileError(
+            f"{path} is a folder without {saved_model.GRAPH_FILE}, so it is no SavedModel. It has: "
+            f"{', '.join(names[:5]) or 'nothing'}. Name the model file in it."
+        )
+    size = sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+    if size > MAX_BYTES:
+        raise ModelFileError(
+            f"{path} has {size:,} bytes; the largest that is loaded has {MAX_BYTES:,}."
+        )
+    layers = saved_model.read(path).layers
+    if not layers:
+        raise ModelFileError(
+            f"{path} was saved for serving: there is nothing of Keras in it that could be trained "
+            "further. Save the model with tf_keras' `model.save(folder)`, or as a .keras file."
+        )
+    if not (path / "variables").is_dir():
+        raise ModelFileError(
+            f"{path} has no folder `variables`: its weights are missing. Copy the whole folder."
+        )
+    training = layers[0].get("training_config")
+    return ModelFile(
+        path,
+        "saved_model",
+        "tf_keras",
+        str(layers[0].get("keras_version", "")),
+        training_config=training if isinstance(training, Mapping) else None,
+        num_bytes=size,
+    )
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def _not_there(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f"{path}: there is no folder {path.parent}."
+    names = sorted(each.name for each in path.parent.iterdir())
+    near = difflib.get_close_matches(path.name, names, n=1)
+    if near:
+        return f"{path} is not there. Did you mean {path.parent / near[0]}?"
+    return f"{path} is not there. {path.parent} has: {', '.join(names[:5]) or 'nothing'}."
+
+
+def _no_model(path: Path, head: bytes) -> str:
+    formats = (
+        "Expected what Keras (.h5, .keras, JSON, a SavedModel folder) or PyTorch (.pt, .pt2) saves."
+    )
+    if head.startswith(_GIT_LFS):
+        return f"{path} stands for a file that git has not fetched. Run `git lfs pull`."
+    if head[:1] == b"\x80":
+        return f"{path} is a Python pickle, but none of PyTorch. {formats}"
+    return f"{path} is no model: it begins with {head[:16]!r}. {formats}"

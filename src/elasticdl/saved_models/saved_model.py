@@ -1,0 +1,192 @@
+"""What is in a SavedModel folder: its operations, and what Keras noted of its layers.
+
+The messages are taken apart here, because TensorFlow's own classes for them come with all of
+TensorFlow, and a file is looked at before that is imported. Only these fields are followed:
+
+    saved_model.pb       SavedModel.meta_graphs(2) -> graph_def(2) -> node(1), library(2)
+                                                   -> object_graph_def(7) -> nodes(1)
+                                                      and concrete_functions(2)
+    keras_metadata.pb    SavedMetadata.nodes(1) -> identifier(4), metadata(5)
+
+Callers: `model_file.py`, `scan.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from elasticdl.errors import ModelFileError
+
+GRAPH_FILE, METADATA_FILE = "saved_model.pb", "keras_metadata.pb"
+MAX_GRAPH_BYTES = 512 * 2**20
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_FIXED = {_FIXED64: 8, _FIXED32: 4}
+_MAX_SHIFT = 63
+
+
+@dataclass
+class Function:
+    """A function of the graph, or the graph itself.
+
+    Attributes:
+        name: Empty for the graph itself.
+        operations: Types of its nodes.
+        calls: Names of functions that its nodes mention.
+    """
+
+    name: str
+    operations: set[str] = field(default_factory=set)
+    calls: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """What a folder holds.
+
+    Attributes:
+        functions: The graphs themselves come first.
+        layers: What Keras noted of each of its objects; the model is the first.
+        callable: Names of functions that its objects may call.
+    """
+
+    functions: tuple[Function, ...]
+    layers: tuple[dict[str, Any], ...] = ()
+    callable: frozenset[str] = frozenset()
+
+
+def read(folder: Path) -> SavedModel:
+    """Return what a SavedModel folder holds.
+
+    Raises:
+        ModelFileError: A file of it is missing, truncated or damaged.
+    """
+    place = folder / GRAPH_FILE
+    try:
+        graph = _bytes_of(place)
+        functions: list[Function] = []
+        noted: list[bytes] = []
+        callables: set[str] = set()
+        for meta in _submessages(graph, 2):
+            for graph_def in _submessages(meta, 2):
+                functions += _functions(graph_def)
+            for objects in _submessages(meta, 7):
+                for entry in _submessages(objects, 2):
+                    callables.update(_text(name) for name in _submessages(entry, 1))
+                for node in _submessages(objects, 1):
+                    # TensorFlow 2.1 to 2.4 kept Keras' notes here.
+                    for user_object in _submessages(node, 4):
+                        noted += [bytes(text) for text in _submessages(user_object, 3)]
+        place = folder / METADATA_FILE
+        if place.is_file():
+            noted = [
+                bytes(text)
+                for node in _submessages(_bytes_of(place), 1)
+                for text in _submessages(node, 5)
+            ]
+        layers = [json.loads(text) for text in noted if text]
+    except (ValueError, IndexError, RecursionError) as error:
+        raise ModelFileError(
+            f"{place}: truncated or damaged ({error}). Save the model again, or copy the whole "
+            "folder again."
+        ) from error
+    return SavedModel(
+        tuple(functions),
+        tuple(each for each in layers if isinstance(each, dict) and each),
+        frozenset(callables),
+    )
+
+
+def _bytes_of(path: Path) -> memoryview:
+    size = path.stat().st_size
+    if not 0 < size <= MAX_GRAPH_BYTES:
+        raise ModelFileError(
+            f"{path} has {size:,} bytes; expected 1 to {MAX_GRAPH_BYTES:,} of a graph. Save the "
+            "model again."
+        )
+    return memoryview(path.read_bytes())
+
+
+def _functions(graph_def: memoryview) -> list[Function]:
+    whole = Function("")
+    found = [whole]
+    for number, value in _fields(graph_def):
+        if number == 1:
+            _add_node(whole, value)
+        elif number == 2:  # noqa: PLR2004 - GraphDef.library
+            for function_def in _submessages(value, 1):
+                names = [
+                    _text(name)
+                    for signature in _submessages(function_def, 1)
+                    for name in _submessages(signature, 1)
+                ]
+                function = Function(names[0] if names else "?")
+                for node in _submessages(function_def, 3):
+                    _add_node(function, node)
+                found.append(function)
+    return found
+
+
+def _add_node(function: Function, node: memoryview) -> None:
+    for number, value in _fields(node):
+        if number == 2:  # noqa: PLR2004 - NodeDef.op
+            function.operations.add(_text(value))
+        elif number == 5:  # noqa: PLR2004 - NodeDef.attr, an entry of a map
+            for attribute in _submessages(value, 2):
+                _add_calls(function, attribute)
+
+
+def _add_calls(function: Function, attribute: memoryview) -> None:
+    """Note the functions that an attribute names: AttrValue.func(10), list(1).func(9)."""
+    for number, value in _fields(attribute):
+        if number == 10:  # noqa: PLR2004 - AttrValue.func
+            function.calls.update(_text(name) for name in _submessages(value, 1))
+        elif number == 1:
+            for named in _submessages(value, 9):
+                function.calls.update(_text(name) for name in _submessages(named, 1))
+
+
+def _submessages(message: memoryview, number: int) -> Iterator[memoryview]:
+    return (value for found, value in _fields(message) if found == number)
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yield the fields of a message that have a length, with their numbers; skip the others."""
+    at, end = 0, len(message)
+    while at < end:
+        tag, at = _varint(message, at)
+        kind = tag & 7
+        if kind == _VARINT:
+            _, at = _varint(message, at)
+        elif kind in _FIXED:
+            at += _FIXED[kind]
+        elif kind == _BYTES:
+            length, at = _varint(message, at)
+            if at + length > end:
+                raise ValueError("a field is longer than what is there")
+            yield tag >> 3, message[at : at + length]
+            at += length
+        else:
+            raise ValueError(f"a field of kind {kind}")
+    if at != end:
+        raise ValueError("the last field is cut off")
+
+
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:  # noqa: PLR2004 - the bit that says that another byte follows
+            return value, at
+        shift += 7
+        if shift > _MAX_SHIFT:
+            raise ValueError("a number of more than 64 bits")
+
+
+def _text(value: memoryview) -> str:
+    return bytes(value).decode("utf-8", "replace")

@@ -1,0 +1,403 @@
+"""What in a model file would run, found before any loader sees the file.
+
+    Keras config       Lambda and its like, classes and modules nobody declared, at any depth;
+                       sizes no model has
+    SavedModel         the same in Keras' notes, and operations outside an allow-list
+    PyTorch objects    names other than layers and tensors; the loader enforces it once more
+    torch.export       pickles, operations outside of aten, expressions that are more than sums
+    TorchScript,       code by nature
+    old pickles
+
+Everything is allowed by name or refused. What is refused may be trusted (`trust.py`), but for
+sizes and damage.
+
+Callers: the loaders, and dialects that want to tell early.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.errors import ModelFileError
+from elasticdl.saved_models import archive, built_in, saved_model
+from elasticdl.saved_models.trust import NONE, Trust, TrustUsed, check
+
+if TYPE_CHECKING:
+    from elasticdl.saved_models.model_file import ModelFile
+
+MAX_LAYERS = 4000
+MAX_DEPTH = 200
+MAX_VALUES = 2**31
+"""Of numbers that one layer or shape may declare."""
+
+_SHAPES = ("batch_input_shape", "batch_shape", "input_shape", "target_shape", "shape")
+_SIZES = ("units", "filters", "input_dim", "output_dim", "num_heads", "key_dim", "value_dim", "n")
+_SEEDS = ("seed", "salt", "shared_object_id")
+
+
+def scan(
+    file: ModelFile, *, known: Collection[str] = (), trust: Trust = NONE
+) -> tuple[TrustUsed, ...]:
+    """Return the uses of trust that a file needs; none for a file that runs nothing.
+
+    Args:
+        file: What was looked at.
+        known: Names of the custom objects that were declared for it.
+        trust: What its user said of it.
+
+    Raises:
+        ModelFileError: It would run something that is not trusted, names a class nobody declared,
+            or declares what no model has.
+    """
+    if file.format in {"torchscript", "torch_pickle"}:
+        what = {
+            "torchscript": "it is TorchScript, a program",
+            "torch_pickle": "PyTorch before 1.6 wrote it, in a form that cannot be read safely",
+        }[file.format]
+        return (check(file, trust, "allow_pickle", what),)
+    if file.format == "torch_zip":
+        return check_globals(file, known=known, trust=trust)
+    if file.format == "torch_export":
+        return check_export(file, trust=trust)
+    if file.format == "saved_model":
+        return check_graph(file, known=known, trust=trust)
+    if file.architecture is None:
+        return ()
+    return check_architecture(file, file.architecture, known=known, trust=trust)
+
+
+# --- Keras ---------------------------------------------------------------------------------------
+
+
+def check_architecture(
+    file: ModelFile, config: Mapping[str, Any], *, known: Collection[str] = (), trust: Trust = NONE
+) -> tuple[TrustUsed, ...]:
+    """Check a config of Keras, at any depth; see `scan`."""
+    num_layers = 0
+    findings: list[str] = []
+    for place, value in _walk(file, config):
+        if "class_name" not in value:
+            continue
+        num_layers += _is_layer(value)
+        if num_layers > MAX_LAYERS:
+            raise ModelFileError(
+                f"{file.path}: the model has more than {MAX_LAYERS:,} layers; none does. The file "
+                "is damaged or was made to fill the memory."
+            )
+        _check_sizes(file, place, value)
+        runs = _runs(value)
+        if runs:
+            findings.append(f"{place} is {runs}")
+        elif not _is_known(value, known):
+            raise ModelFileError(_undeclared(file, place, value))
+    return tuple(check(file, trust, "allow_lambda", finding) for finding in findings)
+
+
+def _walk(file: ModelFile, config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each mapping of a config with the place where it stands."""
+    stack: list[tuple[str, Any, int]] = [("the model", config, 0)]
+    while stack:
+        place, value, depth = stack.pop()
+        if depth > MAX_DEPTH:
+            raise ModelFileError(
+                f"{file.path}: {place} is nested deeper than {MAX_DEPTH} levels; no model is."
+            )
+        if isinstance(value, Mapping):
+            name = value.get("name") or (
+                value["config"].get("name") if isinstance(value.get("config"), Mapping) else None
+            )
+            if "class_name" in value and name and depth:
+                place = f"layer {name!r}" if _is_layer(value) else f"{place} ({name!r})"
+            yield place, value
+            stack += [(_within(place, str(key)), each, depth + 1) for key, each in value.items()]
+        elif isinstance(value, (list, tuple)):
+            stack += [(place, each, depth + 1) for each in value]
+        elif isinstance(value, str) and value[:1] in "{[" and "class_name" in value:
+            # Keras reads a config of a config's from text here and there.
+            try:
+                stack.append((place, json.loads(value), depth + 1))
+            except (ValueError, RecursionError):
+                continue
+
+
+def _within(place: str, key: str) -> str:
+    return (
+        place
+        if key in {"config", "layers", "inbound_nodes", "args", "kwargs"}
+        else (f"{key} of {place}")
+    )
+
+
+def _is_layer(value: Mapping[str, Any]) -> bool:
+    name = str(value.get("class_name"))
+    return name in built_in.LAYERS or name in built_in.EXECUTING or "inbound_nodes" in value
+
+
+def _runs(value: Mapping[str, Any]) -> str | None:
+    """Return what a class of Keras would run, None if it runs nothing of the file."""
+    name = str(value["class_name"])
+    config = value.get("config")
+    config = config if isinstance(config, Mapping) else {}
+    if name in built_in.EXECUTING:
+        return built_in.EXECUTING[name]
+    if str(value.get("registered_name")) in built_in.EXECUTING:
+        return built_in.EXECUTING[str(value["registered_name"])]
+    if name in built_in.FUNCTION_LAYERS:
+        function = config.get("function")
+        if not isinstance(function, str) or not built_in.HARMLESS_FUNCTION.fullmatch(function):
+            return f"a {name}, which calls tf.{function}"
+    for argument in built_in.FILE_ARGUMENTS.get(name, ()):
+        if isinstance(config.get(argument), str):
+            return f"a {name} that reads the file {config[argument]!r} of this machine"
+    return None
+
+
+def _is_known(value: Mapping[str, Any], known: Collection[str]) -> bool:
+    """Return whether a config's class is Keras's own, or was declared."""
+    name, module = value["class_name"], value.get("module")
+    if not isinstance(name, str):
+        return False
+    registered = value.get("registered_name")
+    wanted = value.get("config") if name == "function" else registered or name
+    if isinstance(wanted, str) and wanted in known:
+        return True
+    if name == "function":
+        ours = module == "builtins" or _is_keras(module)
+        return ours and isinstance(wanted, str) and wanted in built_in.FUNCTIONS
+    if name in built_in.SPECIAL:
+        return module in {None, "builtins"} or _is_keras(module)
+    if isinstance(module, str) and built_in.KERAS_OPERATIONS.fullmatch(module):
+        return True
+    return (module is None or _is_keras(module)) and (
+        name in built_in.CLASSES or name in built_in.FUNCTION_LAYERS
+    )
+
+
+def _is_keras(module: object) -> bool:
+    return isinstance(module, str) and bool(built_in.KERAS_MODULE.fullmatch(module))
+
+
+def _undeclared(file: ModelFile, place: str, value: Mapping[str, Any]) -> str:
+    name, module = value["class_name"], value.get("module")
+    is_function = name == "function"
+    wanted = value.get("config") if is_function else value.get("registered_name") or name
+    kind = "function" if is_function else "class"
+    of = f" of the module {module!r}" if module not in {None, "builtins"} else ""
+    return (
+        f"{file.path}: {place} needs the {kind} {wanted!r}{of}, which is none of Keras. Nothing is "
+        "imported because a file says so.\n"
+        f"  Declare it: custom_objects: [{{key: {wanted!r}, value: {str(wanted).split('>')[-1]!r}, "
+        "path: <your file>.py}]."
+    )
+
+
+def _check_sizes(file: ModelFile, place: str, value: Mapping[str, Any]) -> None:
+    """Refuse sizes that no model has, and layers larger than the weights that are there."""
+    config = value.get("config")
+    if not isinstance(config, Mapping):
+        return
+    for key in _SHAPES:
+        shape = config.get(key)
+        if isinstance(shape, (list, tuple)):
+            whole = math.prod(size for size in shape if isinstance(size, int) and size > 0)
+            if whole > MAX_VALUES:
+                raise ModelFileError(_too_large(file, place, f"{key} {list(shape)}"))
+    for key, size in config.items():
+        if isinstance(size, int) and abs(size) > MAX_VALUES and not key.endswith(_SEEDS):
+            raise ModelFileError(_too_large(file, place, f"{key}: {size:,}"))
+    sizes = {key: config[key] for key in _SIZES if isinstance(config.get(key), int)}
+    said = ", ".join(f"{key}: {size:,}" for key, size in sizes.items())
+    if math.prod(sizes.values()) > MAX_VALUES:
+        raise ModelFileError(_too_large(file, place, said))
+    least = _num_weights(str(value["class_name"]), sizes)
+    if file.num_values is not None and least > file.num_values:
+        held = f"{said}; the file's weights are {file.num_values:,} numbers"
+        raise ModelFileError(_too_large(file, place, held))
+
+
+def _num_weights(name: str, sizes: Mapping[str, int]) -> int:
+    """Return how many numbers a layer of Keras has at the least among its weights."""
+    if name == "Embedding":
+        return sizes.get("input_dim", 0) * sizes.get("output_dim", 0)
+    if name in {"Dense", "GRU", "LSTM", "SimpleRNN"}:
+        return sizes.get("units", 0)
+    return sizes.get("filters", 0) if name in built_in.LAYERS else 0
+
+
+def _too_large(file: ModelFile, place: str, said: str) -> str:
+    return (
+        f"{file.path}: {place} declares {said}, more than {MAX_VALUES:,} numbers or than there "
+        "are. The file is damaged or was made to fill the memory."
+    )
+
+
+# --- SavedModel ----------------------------------------------------------------------------------
+
+
+def check_graph(
+    file: ModelFile, *, known: Collection[str] = (), trust: Trust = NONE
+) -> tuple[TrustUsed, ...]:
+    """Check a SavedModel folder: its operations, and what Keras would make of its notes.
+
+    A class that Keras does not know is no danger here: its layers are called as the graph has
+    them. Its module is, because Keras would import it.
+    """
+    model = saved_model.read(file.path)
+    used: list[TrustUsed] = []
+    operations = _foreign_operations(model)
+    if operations:
+        used.append(
+            check(
+                file,
+                trust,
+                "allow_lambda",
+                f"its graph has the operation{'s' if len(operations) > 1 else ''} "
+                f"{', '.join(operations)}, which may reach files, processes or the network",
+            )
+        )
+    for noted in model.layers:
+        for place, value in _walk(file, noted):
+            if "class_name" not in value:
+                continue
+            _check_sizes(file, place, value)
+            runs = _runs(value)
+            if runs:
+                used.append(check(file, trust, "allow_lambda", f"{place} is {runs}"))
+            elif value.get("module") is not None and not _is_known(value, known):
+                raise ModelFileError(_undeclared(file, place, value))
+    return tuple(used)
+
+
+def _foreign_operations(model: saved_model.SavedModel) -> list[str]:
+    # A function may be called by a node of its name; but no name hides an operation.
+    names = {each.name for each in model.functions if each.name.startswith("__")}
+    called = set(model.callable)
+    for function in model.functions:
+        if function.name:
+            called |= function.calls | (function.operations & names)
+    foreign: set[str] = set()
+    for function in model.functions:
+        others = function.operations - built_in.OPERATIONS - names
+        # Whole weights are saved and restored by functions that the graph itself calls, nobody
+        # else: in another function, these would be a step that writes files.
+        if function.name not in called:
+            others -= built_in.CHECKPOINT_OPERATIONS
+        foreign |= others
+    return sorted(foreign)
+
+
+# --- PyTorch -------------------------------------------------------------------------------------
+
+
+def check_globals(
+    file: ModelFile, *, known: Collection[str] = (), trust: Trust = NONE
+) -> tuple[TrustUsed, ...]:
+    """Check the names that the objects of a PyTorch file need."""
+    foreign = [
+        name
+        for name in file.globals
+        if not built_in.TORCH_GLOBAL.fullmatch(name) and name.rpartition(".")[2] not in known
+    ]
+    if not foreign:
+        return ()
+    return (
+        check(
+            file,
+            trust,
+            "allow_pickle",
+            f"its objects need {', '.join(foreign)}, which "
+            f"{'are' if len(foreign) > 1 else 'is'} neither a layer of torch.nn nor a tensor. A "
+            "class of your own may be declared in custom_objects, and a state_dict needs none of "
+            "this",
+        ),
+    )
+
+
+def check_export(file: ModelFile, *, trust: Trust = NONE) -> tuple[TrustUsed, ...]:
+    """Check what torch.export wrote: PyTorch's loader unpickles, imports and evaluates."""
+    findings: list[str] = []
+    with archive.opened(file.path) as opened:
+        for name in opened.namelist():
+            if any(part in name for part in ("aotinductor", "executorch")):
+                findings.append(f"{name} in it is a compiled program")
+            # PyTorch reads all that lies there, whatever it is called.
+            if not name.endswith(".json") and "/models/" not in name:
+                continue
+            text = archive.member(opened, name, file.path)
+            try:
+                findings += _exported(name, json.loads(text))
+            except (ValueError, RecursionError) as error:
+                raise ModelFileError(
+                    f"{file.path}: {name} in it is damaged: {error}. Export the model again."
+                ) from error
+    return tuple(check(file, trust, "allow_pickle", finding) for finding in findings[:1])
+
+
+def _exported(name: str, content: Any) -> list[str]:
+    """Return what PyTorch would run of one description in an exported program."""
+    findings: list[str] = []
+    stack: list[tuple[str, Any]] = [("", content)]
+    while stack:
+        key, value = stack.pop()
+        if isinstance(value, Mapping):
+            stack += [(str(inner), each) for inner, each in value.items()]
+            if key == "range_constraints":
+                stack += [("expr_str", str(inner)) for inner in value]
+        elif isinstance(value, list):
+            stack += [(key, each) for each in value]
+        elif key == "use_pickle" and value:
+            findings.append(f"weights in it are pickled ({name})")
+        elif isinstance(value, str):
+            found = _evaluated(key, value)
+            if found:
+                findings.append(found)
+    return findings
+
+
+def _evaluated(key: str, value: str) -> str | None:
+    """Return what PyTorch would run of a text, None if it only computes."""
+    if key in {"target", "as_operator"} and not built_in.TORCH_OPERATION.fullmatch(value):
+        return f"its graph calls {value}, which is no operation of aten"
+    if key == "expr_str" and not built_in.TORCH_EXPRESSION.fullmatch(value):
+        return f"a size in it is computed as {value!r}, which PyTorch would evaluate"
+    if key == "guards_code" and not built_in.TORCH_GUARD.fullmatch(value):
+        return f"a guard in it is {value!r}, which PyTorch would evaluate"
+    if key in _NAMES and not built_in.TORCH_NAME.fullmatch(value):
+        return f"a {key} in it is {value!r:.100}, which PyTorch would write into code"
+    if key in {"in_spec", "out_spec"} and not _is_plain_tree(value):
+        return f"its inputs or outputs are described as {value!r:.100}, which PyTorch would import"
+    if key == "path_name" and value.startswith(("custom_obj", "opaque_obj")):
+        return f"it holds the object {value}, which PyTorch would unpickle"
+    return None
+
+
+_NAMES = frozenset(
+    {
+        "name", "as_name", "parameter_name", "buffer_name", "tensor_constant_name",
+        "custom_obj_name", "user_input_name", "fqn", "forward_arg_names",
+    }
+)  # fmt: skip
+_TREES = frozenset({"builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"})
+
+
+def _is_plain_tree(text: str) -> bool:
+    if not text:
+        return True
+    if "__enum__" in text:
+        return False
+    try:
+        stack = [json.loads(text)]
+    except (ValueError, RecursionError):
+        return False
+    while stack:
+        value = stack.pop()
+        if isinstance(value, list):
+            stack += value
+        elif isinstance(value, Mapping):
+            if value.get("type") is not None and value["type"] not in _TREES:
+                return False
+            stack += value.get("children_spec") or []
+    return True

@@ -1,0 +1,283 @@
+"""Loads what Keras 1 and 2 wrote, as a model of Keras 3: .h5, .keras, JSON, SavedModel folders.
+
+tf_keras is Keras 2 as it lives on; it alone reads these files. What it makes is wrapped: its
+`tf.Variable`s become the values of Keras 3 variables, without a copy, and `call` calls it. So a
+trainer, optimizers, losses and metrics of Keras 3 serve it like any other model.
+
+Dropout draws from generators whose states are variables. They are given names like the seeds of
+Keras 3, so that whoever sets those sets these. What draws in another way cannot be set by anybody,
+and is told.
+
+Callers: dialects, in the process that trains.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from elasticdl.errors import MissingExtraError, ModelFileError
+from elasticdl.saved_models import built_in
+from elasticdl.saved_models.keras import called, load_weights, telling, weights_only
+from elasticdl.saved_models.scan import scan
+from elasticdl.saved_models.trust import NONE, Trust
+
+if TYPE_CHECKING:
+    from elasticdl.saved_models.model_file import ModelFile
+
+try:
+    import tf_keras
+except ModuleNotFoundError as error:
+    raise MissingExtraError("tf-keras", "specs", "A model that Keras 2 saved") from error
+
+_log = logging.getLogger("elasticdl")
+# As Keras 3 names the state that dropout draws from.
+_SEED = "seed_generator_state"
+_DECLARE = (
+    "Declare its class, so that it is made again from code: custom_objects: [{key: <class>, value: "
+    "<class>, path: <file>.py}]"
+)
+# Philox and ThreeFry, the two that TensorFlow has.
+_GENERATOR_SHAPES = ((3,), (2,))
+
+
+class WrappedModel(keras.Model):
+    """A model of tf_keras as one of Keras 3.
+
+    Args:
+        inner: Built.
+        generators: States of the random generators it draws from.
+        others: Variables it has beside its weights.
+    """
+
+    def __init__(
+        self, inner: Any, generators: Iterable[Any] = (), others: Iterable[Any] = ()
+    ) -> None:
+        super().__init__(name=re.sub(r"\W", "_", inner.name))
+        # Neither Keras 3 nor TensorFlow shall look for variables in it: they are named below.
+        object.__setattr__(self, "inner", inner)
+        names: set[str] = set()
+        self.adopted = [
+            *(_adopted(v, _name(v), names, trainable=True) for v in inner.trainable_variables),
+            *(
+                _adopted(v, _name(v), names, trainable=False)
+                for v in (*inner.non_trainable_variables, *others)
+            ),
+            *(
+                _adopted(v, f"generator_{number}.{_SEED}", names, trainable=False)
+                for number, v in enumerate(generators)
+            ),
+        ]
+        self.built = True
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Return what the model of tf_keras returns; what its layers lose is added."""
+        outputs = self.inner(inputs, training=bool(training))
+        for loss in self.inner.losses:
+            self.add_loss(loss)
+        return outputs
+
+    def export(self, filepath: Path | str, **options: Any) -> None:
+        """Write a SavedModel folder that serves, and that tf_keras loads and trains again."""
+        del options
+        self.inner.save(os.fspath(filepath), save_format="tf", include_optimizer=False)
+
+
+def load(
+    file: ModelFile,
+    weights: ModelFile | None = None,
+    *,
+    custom_objects: Mapping[str, Any] | None = None,
+    trust: Trust = NONE,
+) -> keras.Model:
+    """Return the model of a file that Keras 1 or 2 wrote, as one of Keras 3, not compiled.
+
+    Args:
+        file: A whole model or an architecture.
+        weights: Where the weights of an architecture are; None initializes them.
+        custom_objects: What the file's own classes and functions are.
+        trust: What may run.
+
+    Raises:
+        ModelFileError: The file would run something, cannot be loaded, or a step on zeros fails.
+    """
+    scan(file, known=custom_objects or (), trust=trust)
+    if file.kind == "weights":
+        raise ModelFileError(weights_only(file))
+    # Names of layers count up in a process, and parameters are known by them.
+    tf_keras.backend.reset_uids()
+    before = tf_keras.backend.experimental.is_tf_random_generator_enabled()
+    tf_keras.backend.experimental.enable_tf_random_generator()
+    try:
+        inner = _load(file, dict(custom_objects or {}), trust)
+    finally:
+        if not before:
+            tf_keras.backend.experimental.disable_tf_random_generator()
+    if weights is not None:
+        load_weights(inner, file, weights)
+    if not inner.built:
+        raise ModelFileError(
+            f"{file.path}: the model does not know the shape of its inputs, so it has no weights. "
+            "Give its first layer an input_shape and save it again."
+        )
+    return _tried(inner, file)
+
+
+def _load(file: ModelFile, objects: dict[str, Any], trust: Trust) -> Any:
+    with telling(file):
+        if file.kind == "architecture":
+            return tf_keras.models.model_from_json(
+                file.path.read_text(encoding="utf-8"), custom_objects=objects
+            )
+        if file.format == "keras":
+            with called(file.path, "model.keras") as path:
+                return tf_keras.models.load_model(
+                    path, custom_objects=objects, compile=False, safe_mode=not trust.allow_lambda
+                )
+        return tf_keras.models.load_model(
+            os.fspath(file.path), custom_objects=objects, compile=False
+        )
+
+
+# --- one step on zeros ---------------------------------------------------------------------------
+
+
+def _tried(inner: Any, file: ModelFile) -> WrappedModel:
+    """Return the wrapped model after a step of it was traced, and made where shapes are known."""
+    specs = _specs(inner)
+    if specs is None:
+        return WrappedModel(inner)
+    step = tf.function(lambda inputs: _step(inner, inputs), autograph=False)
+    try:
+        traced = step.get_concrete_function(specs)
+    except Exception as error:
+        raise ModelFileError(_cannot_train(file, specs, error)) from error
+    # By their place in memory: with mixed precision, the model's are wrapped.
+    owned = {id(v.handle) for v in inner.variables}
+    found = [v for v in traced.graph.variables if id(v.handle) not in owned]
+    generators = [v for v in found if v.dtype == tf.int64 and tuple(v.shape) in _GENERATOR_SHAPES]
+    others = [v for v in found if not any(v is generator for generator in generators)]
+    if all(size is not None for spec in tf.nest.flatten(specs) for size in spec.shape[1:]):
+        _make_a_step(inner, traced, specs, file)
+    drawing = sorted(_operations(traced) & built_in.RANDOM_OPERATIONS)
+    if drawing:
+        _log.warning(
+            "%s. A training of it cannot be repeated or resumed to the bit. %s.",
+            _draws(file, drawing),
+            _DECLARE,
+        )
+    return WrappedModel(inner, generators, others)
+
+
+def _step(inner: Any, inputs: Any) -> list[Any]:
+    with tf.GradientTape() as tape:
+        outputs = inner(inputs, training=True)
+        total = tf.add_n(
+            [tf.reduce_sum(tf.cast(each, tf.float32)) for each in tf.nest.flatten(outputs)]
+        )
+    return [
+        tf.convert_to_tensor(gradient)
+        for gradient in tape.gradient(total, inner.trainable_variables)
+        if gradient is not None
+    ]
+
+
+def _specs(inner: Any) -> Any:
+    """Return what the model takes, as a trainer will give it; None where it does not say."""
+    said = inner.save_spec()
+    if not said or not said[0]:
+        return None
+
+    def given(spec: Any) -> Any:
+        dtype = tf.as_dtype(keras.config.floatx()) if spec.dtype.is_floating else spec.dtype
+        return tf.TensorSpec([None, *spec.shape[1:]], dtype)
+
+    try:
+        return tf.nest.map_structure(given, said[0][0])
+    except (AttributeError, ValueError):
+        # Ragged, sparse, or of unknown rank: the trainer will see.
+        return None
+
+
+def _make_a_step(inner: Any, traced: Any, specs: Any, file: ModelFile) -> None:
+    kept = [(v, v.numpy()) for v in inner.non_trainable_variables]
+    zeros = tf.nest.map_structure(lambda spec: tf.zeros([2, *spec.shape[1:]], spec.dtype), specs)
+    try:
+        gradients = traced(zeros)
+    except Exception as error:
+        if "determinism" in str(error):
+            drawing = sorted(_operations(traced) & built_in.RANDOM_OPERATIONS)
+            raise ModelFileError(
+                f"{_draws(file, drawing)}, so a training could not be repeated or resumed.\n"
+                f"  {_DECLARE}; or train with --no-deterministic."
+            ) from error
+        raise ModelFileError(_cannot_train(file, specs, error)) from error
+    finally:
+        for variable, value in kept:
+            variable.assign(value)
+    if inner.trainable_variables and not gradients:
+        raise ModelFileError(
+            f"{file.path}: no gradient reaches any of the model's "
+            f"{len(inner.trainable_variables)} weights, so it cannot be trained. It may have been "
+            "exported for serving: save the model itself."
+        )
+
+
+def _operations(traced: Any) -> set[str]:
+    graph = traced.graph.as_graph_def()
+    nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+    return {node.op for node in nodes}
+
+
+def _draws(file: ModelFile, drawing: list[str]) -> str:
+    return (
+        f"{file.path}: the model was saved as a graph, and draws its dropout in it by "
+        f"{', '.join(drawing)}: nobody can set what that draws"
+    )
+
+
+def _cannot_train(file: ModelFile, specs: Any, error: Exception) -> str:
+    said = str(error)
+    given = ", ".join(f"{s.dtype.name}{list(s.shape)}" for s in tf.nest.flatten(specs))
+    if "matching" in said and "float64" in said:
+        return (
+            f"{file.path}: the model was saved for inputs of float64, and is trained with {given}; "
+            "what was saved of it fits float64 only.\n"
+            "  Give `_set_inputs` a float32 sample (numpy's zeros are float64: "
+            "np.zeros(shape, np.float32)) and save it again; or declare its class: custom_objects: "
+            "[{key: <class>, value: <class>, path: <file>.py}]."
+        )
+    line = next((each for each in said.splitlines() if each.strip()), type(error).__name__)
+    return (
+        f"{file.path}: the model was loaded, but a step of it on zeros ({given}) fails: "
+        f"{line[:300]}\n"
+        "  If it has a class of its own, declare it: custom_objects: [{key: <class>, value: "
+        "<class>, path: <file>.py}]."
+    )
+
+
+# --- variables -----------------------------------------------------------------------------------
+
+
+def _name(variable: Any) -> str:
+    return str(variable.name).removesuffix(":0")
+
+
+def _adopted(variable: Any, name: str, names: set[str], *, trainable: bool) -> Any:
+    """Return a variable of Keras 3 whose value is that of tf_keras: one place, two names."""
+    plain = re.sub(r"[^\w.-]", "_", name.replace("/", "."))
+    unique, number = plain, 1
+    while unique in names:
+        number += 1
+        unique = f"{plain}_{number}"
+    names.add(unique)
+    return keras.Variable(
+        variable, dtype=variable.dtype.name, trainable=trainable, autocast=False, name=unique
+    )

@@ -1,0 +1,308 @@
+"""Loads what PyTorch wrote, and finds optimizers and losses of PyTorch by their names.
+
+    whole nn.Sequential (.pt)    weights_only, and torch.nn's own layers allowed
+    a class of the user's        the same, and that class allowed, if it was declared
+    state_dict                   into a declared class
+    torch.export (.pt2)          after `scan.py` has read all that PyTorch would evaluate
+    TorchScript, old pickles,    only where the file is trusted
+    anything else in a pickle
+
+Callers: dialects, in the process that trains.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from elasticdl.errors import DefinitionError, ModelFileError
+from elasticdl.saved_models import archive
+from elasticdl.saved_models.scan import scan
+from elasticdl.saved_models.trust import NONE, Trust
+
+if TYPE_CHECKING:
+    from elasticdl.saved_models.model_file import ModelFile
+
+_NAME = re.compile(r"(optim|nn)\.[A-Z]\w*")
+# What checkpoints call the state_dict in them.
+_STATE_KEYS = ("state_dict", "model_state_dict", "model")
+
+
+class Program(nn.Module):
+    """A program of PyTorch's, TorchScript or exported, as a module like those of Python.
+
+    What was exported is one graph: layers that differ in training do in it what they did when it
+    was exported, and it refuses to be told otherwise.
+
+    Args:
+        program: A `torch.jit.ScriptModule`, or `ExportedProgram.module()`.
+    """
+
+    def __init__(self, program: nn.Module) -> None:
+        super().__init__()
+        self.program = program
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program."""
+        return self.program(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> Program:
+        """Tell the program to train, if it is one that can be told."""
+        if isinstance(self.program, torch.jit.ScriptModule):
+            return super().train(mode)
+        self.training = mode
+        return self
+
+
+def load(
+    file: ModelFile,
+    *,
+    custom_objects: Mapping[str, Any] | None = None,
+    trust: Trust = NONE,
+) -> nn.Module:
+    """Return the model of a file that PyTorch wrote.
+
+    Args:
+        file: What was looked at.
+        custom_objects: The user's own classes that the file needs; for a state_dict, the class
+            (or the function without arguments) that makes its model.
+        trust: What may run.
+
+    Raises:
+        ModelFileError: The file would run something, cannot be loaded, or is no model.
+    """
+    objects = dict(custom_objects or {})
+    used = scan(file, known=objects, trust=trust)
+    with _telling(file):
+        if file.format == "torchscript":
+            loaded: Any = _script(file)
+        elif file.format == "torch_export":
+            loaded = _exported(file, trust)
+        elif used:
+            loaded = torch.load(file.path, map_location="cpu", weights_only=False)
+        else:
+            with torch.serialization.safe_globals(_allowed(file, objects)):
+                loaded = torch.load(file.path, map_location="cpu", weights_only=True)
+    if isinstance(loaded, Mapping):
+        return _with_state(file, loaded, objects)
+    if not isinstance(loaded, nn.Module):
+        raise ModelFileError(
+            f"{file.path} holds a {type(loaded).__name__}; expected a torch.nn.Module, saved by "
+            "torch.save(model, path), or a state_dict."
+        )
+    if not any(parameter.requires_grad for parameter in loaded.parameters()):
+        raise ModelFileError(
+            f"{file.path}: the model has no parameter that can be trained. It may have been frozen "
+            "for serving: save the model itself."
+        )
+    return loaded
+
+
+def _allowed(file: ModelFile, objects: Mapping[str, Any]) -> list[Any]:
+    """Return what the objects of a file may be made of: layers of torch.nn, declared classes."""
+    allowed: list[Any] = [set]
+    for name in file.globals:
+        module, _, last = name.rpartition(".")
+        if module == "torch.nn.functional" or module.startswith("torch.nn.modules."):
+            # It is loaded with torch.nn, or it is no layer of it.
+            found = getattr(sys.modules.get(module), last, None)
+            is_layer = inspect.isclass(found) and issubclass(found, nn.Module)
+            if is_layer or (inspect.isroutine(found) and module == "torch.nn.functional"):
+                allowed.append((found, name))
+        elif last in objects and not module.startswith("torch"):
+            allowed.append((objects[last], name))
+    return allowed
+
+
+def _script(file: ModelFile) -> nn.Module:
+    with warnings.catch_warnings():
+        # PyTorch would rather have programs exported; this one exists.
+        warnings.simplefilter("ignore")
+        return Program(torch.jit.load(os.fspath(file.path), map_location="cpu"))  # type: ignore[no-untyped-call]
+
+
+def _exported(file: ModelFile, trust: Trust) -> nn.Module:
+    if not trust.allow_pickle:
+        _check_pickles(file)
+    with file.path.open("rb") as opened, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.load(opened)
+    return Program(program.module())
+
+
+def _check_pickles(file: ModelFile) -> None:
+    """Refuse the objects in an exported program that PyTorch would unpickle without asking."""
+    with archive.opened(file.path) as opened:
+        for info in opened.infolist():
+            if not info.filename.endswith(".pt") or info.file_size == 0:
+                continue
+            try:
+                with opened.open(info) as member:
+                    torch.load(member, map_location="cpu", weights_only=True)
+            except Exception as error:
+                raise ModelFileError(
+                    f"{file.path}: {info.filename} in it holds objects other than tensors, which "
+                    "PyTorch would make by running what they name. Nothing of it has run.\n"
+                    "  Export the model again with tensors as its example inputs."
+                ) from error
+
+
+def _with_state(
+    file: ModelFile, loaded: Mapping[str, Any], objects: Mapping[str, Any]
+) -> nn.Module:
+    """Return a new model of the declared class with the weights of a state_dict."""
+    state = next(
+        (loaded[key] for key in _STATE_KEYS if isinstance(loaded.get(key), Mapping)), loaded
+    )
+    others = [key for key, value in state.items() if not isinstance(value, torch.Tensor)]
+    if others:
+        raise ModelFileError(
+            f"{file.path} holds a dict with {', '.join(map(str, others[:5]))}, which are no "
+            f"tensors; expected a state_dict, alone or under one of {', '.join(_STATE_KEYS)}."
+        )
+    makers = {
+        name: value
+        for name, value in objects.items()
+        if (inspect.isclass(value) and issubclass(value, nn.Module)) or inspect.isfunction(value)
+    }
+    if len(makers) != 1:
+        said = f"declared are {', '.join(makers)}" if makers else "none is declared"
+        raise ModelFileError(
+            f"{file.path} is a state_dict: weights without a model. Expected one class or function "
+            f"that makes the model; {said}.\n"
+            "  Declare it: custom_objects: [{key: Net, value: Net, path: net.py}]."
+        )
+    name, maker = next(iter(makers.items()))
+    model = maker()
+    if not isinstance(model, nn.Module):
+        raise ModelFileError(
+            f"{file.path}: {name}() returned a {type(model).__name__}; expected a torch.nn.Module."
+        )
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        said = " ".join(str(error).split())
+        raise ModelFileError(
+            f"{file.path} has other weights than {name}() makes: {said[:500]}"
+        ) from error
+    return model
+
+
+@contextmanager
+def _telling(file: ModelFile) -> Iterator[None]:
+    try:
+        yield
+    except ModelFileError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ModelFileError(f"{file} cannot be loaded: {said[:500]}") from error
+
+
+# --- names of a spec -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TorchOptimizer:
+    """An optimizer by its name.
+
+    Attributes:
+        create: Makes one for a list of parameters.
+        description: What it is, for a person: class, learning rate, and who said so.
+    """
+
+    create: Callable[[list[Any]], torch.optim.Optimizer]
+    description: str
+
+
+def optimizer(
+    name: str, arguments: Mapping[str, Any] | None = None, *, where: object
+) -> TorchOptimizer:
+    """Return the optimizer that a spec names.
+
+    Args:
+        name: `optim.Adam`.
+        arguments: As its class takes them: `{"lr": 0.01}`.
+        where: Where it is said, for errors.
+
+    Raises:
+        DefinitionError: There is no such optimizer, or it does not take these arguments.
+    """
+    found = _named(name, "optim", torch.optim, torch.optim.Optimizer, where)
+    given = dict(arguments or {})
+    parameters = list(inspect.signature(found).parameters.values())[1:]
+    takes = {p.name: p for p in parameters if p.kind is not p.VAR_KEYWORD}
+    for key in given:
+        if key not in takes:
+            near = difflib.get_close_matches(key, takes, n=1)
+            meant = f"Did you mean {near[0]}?" if near else f"It takes {', '.join(takes)}."
+            raise DefinitionError(f"{where}: {name} takes no {key!r}. {meant}")
+    missing = [p.name for p in takes.values() if p.default is p.empty and p.name not in given]
+    if missing:
+        raise DefinitionError(f"{where}: {name} needs {', '.join(missing)}. Add it.")
+
+    def create(model_parameters: list[Any]) -> torch.optim.Optimizer:
+        made: torch.optim.Optimizer = found(model_parameters, **given)
+        return made
+
+    try:
+        create([nn.Parameter(torch.zeros(1))])
+    except (TypeError, ValueError) as error:
+        raise DefinitionError(f"{where}: {name} with {given} cannot be made: {error}") from error
+    rate = given.get("lr", takes["lr"].default if "lr" in takes else None)
+    said = "as given" if "lr" in given else "PyTorch's default"
+    return TorchOptimizer(create, f"{found.__name__}, learning rate {rate} ({said})")
+
+
+def loss(
+    name: str, arguments: Mapping[str, Any] | None = None, *, where: object
+) -> Callable[[Any, Any], Any]:
+    """Return the loss that a spec names, `(outputs, labels)`.
+
+    Args:
+        name: `nn.NLLLoss`.
+        arguments: As its class takes them.
+        where: Where it is said, for errors.
+
+    Raises:
+        DefinitionError: There is no such loss, or it does not take these arguments.
+    """
+    found = _named(name, "nn", nn, nn.modules.loss._Loss, where)  # noqa: SLF001 - there is no public name
+    try:
+        made: Callable[[Any, Any], Any] = found(**(arguments or {}))
+    except (TypeError, ValueError) as error:
+        raise DefinitionError(f"{where}: {name} cannot be made: {error}") from error
+    return made
+
+
+def _named(name: object, prefix: str, module: Any, kind: type, where: object) -> Any:
+    """Return a class of a module by its dotted name; nothing is evaluated."""
+    known = {
+        f"{prefix}.{each}": value
+        for each, value in vars(module).items()
+        if _NAME.fullmatch(f"{prefix}.{each}")
+        and inspect.isclass(value)
+        and issubclass(value, kind)
+        and value is not kind
+    }
+    if name in known:
+        return known[str(name)]
+    noun = {"optim": "an optimizer", "nn": "a loss"}[prefix]
+    folded = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(str(name).lower(), folded, n=1, cutoff=0.5)
+    meant = f" Did you mean {folded[near[0]]!r}?" if near else ""
+    raise DefinitionError(
+        f"{where}: {name!r} is not {noun} of PyTorch; expected a name like "
+        f"{prefix}.{'Adam' if prefix == 'optim' else 'CrossEntropyLoss'}.{meant}"
+    )

@@ -1,0 +1,139 @@
+"""A person's word that one file, known by its digest, may run what is in it.
+
+The only way around what `scan.py` refuses. A flag without a digest is refused: it would hold for
+whatever lies at that path tomorrow. Each use is logged, and returned for the record of the run.
+
+Callers: `scan.py` and the loaders; dialects read it from `model.trust`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from elasticdl.errors import DefinitionError, ModelFileError
+from elasticdl.saved_models.model_file import ModelFile, sha256_of
+
+_log = logging.getLogger("elasticdl")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_KEYS = ("allow_pickle", "allow_lambda", "sha256")
+
+Flag: TypeAlias = Literal["allow_pickle", "allow_lambda"]
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What may run.
+
+    Attributes:
+        allow_pickle: Objects of PyTorch files: whatever they name is imported and called.
+        allow_lambda: Code in Keras files: Lambda layers, operations outside the allow-list.
+        sha256: Digest of the one file that is trusted (of a folder: `model_file.sha256_of`).
+    """
+
+    allow_pickle: bool = False
+    allow_lambda: bool = False
+    sha256: str | None = None
+
+
+NONE = Trust()
+"""Nothing may run."""
+
+
+@dataclass(frozen=True)
+class TrustUsed:
+    """One use of trust, for the record of a run.
+
+    Attributes:
+        file: Path of the file.
+        sha256: Its digest, as it was when it was compared.
+        flag: What allowed it.
+        finding: What would have been refused.
+    """
+
+    file: str
+    sha256: str
+    flag: Flag
+    finding: str
+
+
+def of(values: Mapping[str, Any] | None, where: object) -> Trust:
+    """Return the trust that a config declares.
+
+    Args:
+        values: The section `model.trust`; None where there is none.
+        where: Where it stands, for errors.
+
+    Raises:
+        DefinitionError: A key is unknown, a value is of the wrong kind, or something is allowed
+            without a digest.
+
+    Example:
+        >>> of(None, "party.yml:7")
+        Trust(allow_pickle=False, allow_lambda=False, sha256=None)
+    """
+    if values is None:
+        return NONE
+    for key, value in values.items():
+        if key not in _KEYS:
+            near = difflib.get_close_matches(str(key), _KEYS, n=1)
+            meant = f"Did you mean {near[0]}?" if near else f"It takes {', '.join(_KEYS)}."
+            raise DefinitionError(f"{where}: model.trust has no key {key!r}. {meant}")
+        if key != "sha256" and not isinstance(value, bool):
+            raise DefinitionError(
+                f"{where}: model.trust.{key} is {value!r}; expected true or false, without quotes."
+            )
+    digest = values.get("sha256")
+    if digest is not None and not (
+        isinstance(digest, str) and _DIGEST.fullmatch(digest.strip().lower())
+    ):
+        raise DefinitionError(
+            f"{where}: model.trust.sha256 is {digest!r}; expected the 64 hexadecimal digits that "
+            "`sha256sum FILE` prints."
+        )
+    allowed = [key for key in _KEYS[:2] if values.get(key)]
+    if allowed and digest is None:
+        raise DefinitionError(
+            f"{where}: model.trust has {allowed[0]}: true and no sha256. Trust is for one file: "
+            "add its digest, as the one who made the file says it is."
+        )
+    return Trust(
+        allow_pickle=bool(values.get("allow_pickle")),
+        allow_lambda=bool(values.get("allow_lambda")),
+        sha256=digest.strip().lower() if digest else None,
+    )
+
+
+def check(file: ModelFile, trust: Trust, flag: Flag, finding: str) -> TrustUsed:
+    """Return the use of trust that lets a finding pass.
+
+    Args:
+        file: What the finding is in.
+        trust: What the person said.
+        flag: What would allow it.
+        finding: What would run, as the beginning of a sentence.
+
+    Raises:
+        ModelFileError: It is not allowed, or the file is not the one that is trusted.
+    """
+    if not getattr(trust, flag):
+        raise ModelFileError(
+            f"{file.path}: {finding}. That is code, and would run when the model is loaded or "
+            "trained; nothing of it has run.\n"
+            f"  If you know who made this file, say `model.trust: {{{flag}: true, sha256: <digest "
+            "of the file>}`; compare the digest with theirs first."
+        )
+    digest = sha256_of(file.path)
+    if digest != trust.sha256:
+        raise ModelFileError(
+            f"{file.path}: {finding}. Trusted is the file with sha256 {trust.sha256}; this one has "
+            f"{digest}. It is another file, or was changed: nothing of it has run.\n"
+            "  Get the file again from who made it, or correct model.trust.sha256."
+        )
+    used = TrustUsed(str(file.path), digest, flag, finding)
+    _log.warning("%s (sha256 %s) is trusted by %s: %s.", file.path, digest, flag, finding)
+    return used

@@ -1,0 +1,168 @@
+"""A submitted session as a Ray job: this process stands for it in the queue and waits for its end.
+
+    runner --> this process --> a job of the cluster: session run ... >> HOME/ID/session.log
+                 SIGTERM, job stopped <-- cancel
+
+Folder, log and states are those of any submission, so the cluster must have the home under the
+same path. If this process is killed the job goes on, and the next one waits for the same job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import elasticdl.engines.elastic  # noqa: F401 - sets the environment Ray is to be imported in
+from elasticdl.errors import MissingExtraError, OutputError, TrainingError, UsageError
+from elasticdl.job import without_password
+from elasticdl.sessions.submission import LOG_FILE, PROJECT
+
+_POLL_S = 0.5
+# For a last checkpoint; by itself Ray waits for three seconds.
+_STOP_S = 120
+_PATIENCE_S = 60.0
+_FOLDER = "elasticdl_folder"
+_KILLED_CODE = 143
+# Where they are set, Ray prefers them to the address that was asked for.
+_OTHER_ADDRESSES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
+
+
+def entrypoint(folder: Path, session: Sequence[str]) -> str:
+    """Return what the cluster runs, for a shell.
+
+    Args:
+        folder: Of the submission.
+        session: The command of the session; its interpreter need not be there.
+    """
+    project, log = folder / PROJECT, folder / LOG_FILE
+    missing = (
+        f"error: {project}: the machine of the cluster that runs the job has no such folder. "
+        "Submit with a --home that all machines have under the same path."
+    )
+    python, *arguments = session
+    return (
+        f"cd {shlex.quote(str(project))} || "
+        f"{{ echo {shlex.quote(missing)}; exit {OutputError.exit_code}; }}; "
+        f"python={shlex.quote(python)}; test -x $python || python=python3; "
+        f"exec $python {shlex.join(arguments)} >> {shlex.quote(str(log))} 2>&1"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a session as a Ray job; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m elasticdl.sessions.ray_job")
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--folder", required=True)
+    parser.add_argument("session", nargs="+")
+    given = parser.parse_args(arguments)
+    asked_to_end: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked_to_end.append(number))
+    try:
+        client = _client(given.address)
+        job = _job(client, Path(given.folder), given.session)
+        _say(f"Ray job {job}")
+        ended = _end_of(client, job, asked_to_end)
+    except (MissingExtraError, TrainingError, UsageError) as error:
+        _say(f"error: {error}")
+        return error.exit_code
+    # What the session has printed is in its log; Ray has what was said before there was one.
+    said = [line for line in client.get_job_logs(job).splitlines() if line.startswith("error: ")]
+    if ended.status == "FAILED" and (said or ended.driver_exit_code is None):
+        _say("\n".join(said) or f"error: {ended.message}")
+    return _code_of(ended)
+
+
+def _client(address: str) -> Any:
+    """Return what speaks to a cluster.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        UsageError: No cluster answers.
+    """
+    for name in _OTHER_ADDRESSES:
+        os.environ.pop(name, None)
+    try:
+        from ray.job_submission import JobSubmissionClient  # noqa: PLC0415 - takes seconds
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "ray", "elastic", "--as_ray_job") from error
+    try:
+        return JobSubmissionClient(address)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"--ray_address={address}: no Ray cluster takes jobs there "
+            f"({str(error).splitlines()[0]}). Start one with `ray start --head`, which has to "
+            "include the dashboard."
+        ) from error
+
+
+def _job(client: Any, folder: Path, session: Sequence[str]) -> str:
+    """Return the job of a submission: the one that is there already, or else a new one."""
+    for there in client.list_jobs():
+        if (there.metadata or {}).get(_FOLDER) == str(folder) and not there.status.is_terminal():
+            return str(there.submission_id)
+    names = ("PYTHONPATH", "PYTHONUNBUFFERED", "MLFLOW_TRACKING_URI")
+    # The cluster shows them to whoever looks at a job.
+    variables = {
+        name: os.environ[name]
+        for name in names
+        if without_password(os.environ.get(name, "")) == os.environ.get(name)
+    }
+    job: str = client.submit_job(
+        entrypoint=entrypoint(folder, session),
+        submission_id=f"{folder.name}-{time.time_ns()}",
+        metadata={_FOLDER: str(folder)},
+        runtime_env={"env_vars": {**variables, "RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_S)}},
+    )
+    return job
+
+
+def _end_of(client: Any, job: str, asked_to_end: Sequence[int]) -> Any:
+    """Wait for a job's end, and stop it when asked to; returns what Ray says of it.
+
+    Raises:
+        TrainingError: The cluster does not answer any more.
+    """
+    heard_s = time.monotonic()
+    is_told = False
+    while True:
+        try:
+            found = client.get_job_info(job)
+            heard_s = time.monotonic()
+            if found.status.is_terminal():
+                return found
+            if asked_to_end and not is_told:
+                is_told = client.stop_job(job)
+        except (OSError, RuntimeError) as error:
+            if time.monotonic() - heard_s > _PATIENCE_S:
+                raise TrainingError(
+                    f"The cluster that runs the Ray job {job} has not answered for "
+                    f"{_PATIENCE_S:.0f} s ({str(error).splitlines()[0]}). Submit the session again "
+                    "when it is back, to go on from its last checkpoint."
+                ) from error
+        time.sleep(_POLL_S)
+
+
+def _code_of(ended: Any) -> int:
+    if ended.status == "STOPPED":
+        return _KILLED_CODE
+    code = 0 if ended.status == "SUCCEEDED" else ended.driver_exit_code
+    if code is not None and code < 0:
+        # The queue starts again what a signal has killed.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return 1 if code is None else int(code)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - the log of the session
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""A saved model's spec: a YAML file of a zoo, the model files it names, and code it names.
+
+The model files are data and may lie anywhere; code is taken from the zoo only. What the keys mean
+is `dialects/saved_spec.py`'s; here files are found, and copied beside a trained model.
+
+Callers: `reference.py` and `snapshot.py`, for a `model_def` that is no dotted name but a file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.dialects.saved_spec import SavedSpec, read_spec
+from elasticdl.dialects.source_lines import shown_path
+from elasticdl.errors import DefinitionError, MissingExtraError, UsageError
+
+if TYPE_CHECKING:
+    from elasticdl.dialects.saved_spec import CustomObject
+    from elasticdl.zoo.folder import Zoo
+
+_FILES_FOLDER = "model_files"
+
+
+def is_spec(model_def: str) -> bool:
+    """Whether a `model_def` names a spec's file."""
+    return model_def.endswith((".yml", ".yaml"))
+
+
+def open_spec(zoo: Zoo, model_def: str) -> SavedSpec:
+    """Read a spec of a zoo.
+
+    Raises:
+        UsageError: There is no such file, or it lies outside of the zoo.
+        DefinitionError: It is no spec.
+    """
+    path = spec_path(zoo, model_def)
+    return read_spec(path, shown_path(str(path)))
+
+
+def spec_path(zoo: Zoo, model_def: str) -> Path:
+    """Return where a spec lies.
+
+    Raises:
+        UsageError: There is no such file, or it lies outside of the zoo.
+    """
+    path = (zoo.folder / model_def).resolve()
+    if not path.is_relative_to(zoo.folder.resolve()):
+        raise UsageError(
+            f"--spec={model_def} lies outside of {zoo.name}. Name a folder that holds it: "
+            "--model_zoo=DIR"
+        )
+    if not path.is_file():
+        folder = path.parent if path.parent.is_dir() else zoo.folder
+        there = ", ".join(sorted(p.name for p in folder.glob("*.y*ml"))) or "no YAML file"
+        raise UsageError(
+            f"--spec={model_def}: there is no such file; {shown_path(str(folder))} has {there}."
+        )
+    return path
+
+
+def dotted_name(zoo: Zoo, model_def: str, wanted: CustomObject) -> str:
+    """Return by which name of the zoo, or of what is installed, a custom object is found.
+
+    Raises:
+        UsageError: Its file lies outside of the zoo, or is no Python file.
+    """
+    if not wanted.path.endswith(".py"):
+        return f"{wanted.path}.{wanted.value}"
+    file = (spec_path(zoo, model_def).parent / wanted.path).resolve()
+    root = zoo.folder.resolve()
+    if not file.is_relative_to(root):
+        raise UsageError(
+            f"{wanted.where}: {wanted.path} lies outside of {shown_path(str(root))}. Code is taken "
+            "from the folder of the spec only: move the file there, or name a folder that holds "
+            "both: --model_zoo=DIR"
+        )
+    return ".".join([*file.relative_to(root).with_suffix("").parts, wanted.value])
+
+
+def copy_spec(zoo: Zoo, model_def: str, destination: Path) -> None:
+    """Copy the files a spec names, and the spec so that it names the copies.
+
+    Raises:
+        UsageError: There is no such spec.
+        DefinitionError: It is no spec, or a file it names is not there.
+        OSError: A file cannot be written.
+    """
+    spec = open_spec(zoo, model_def)
+    target = destination / model_def
+    target.parent.mkdir(parents=True, exist_ok=True)
+    copies: dict[str, str] = {}
+    for key, file in spec.files.items():
+        copy = destination / _FILES_FOLDER / f"{key}{file.suffix}"
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if file.is_dir():
+                shutil.copytree(file, copy, dirs_exist_ok=True)
+            else:
+                shutil.copyfile(file, copy)
+        except FileNotFoundError as error:
+            raise DefinitionError(f"{spec.spec.where(key)}: {key}: there is no {file}.") from error
+        copies[key] = os.path.relpath(copy, target.parent)
+    target.write_text(_as_yaml(spec.values_with(copies)), encoding="utf-8")
+
+
+def _as_yaml(values: Mapping[str, Any]) -> str:
+    try:
+        import yaml  # noqa: PLC0415 - only for a copy of a spec
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("yaml", "specs", "Copying a spec") from error
+    text: str = yaml.safe_dump(dict(values), sort_keys=False)
+    return text

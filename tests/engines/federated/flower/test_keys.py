@@ -1,0 +1,136 @@
+"""The files of a federation: who gets which, and who can read them."""
+
+import datetime as dt
+import ipaddress
+
+import pytest
+
+from elasticdl.engines.federated.flower.keys import AggregatorKeys, PartyKeys, make_keys
+from elasticdl.errors import OutputError, UsageError
+
+x509 = pytest.importorskip("cryptography.x509")
+from cryptography.hazmat.primitives import serialization  # noqa: E402
+from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys") / "keys"
+    make_keys(folder, ["north", "south"], ["fl.example.org", "10.0.0.7"])
+    return folder
+
+
+def test_each_machine_gets_its_own_folder(folder):
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+    assert names == [
+        "aggregator/ca.crt",
+        "aggregator/parties/north.pub",
+        "aggregator/parties/south.pub",
+        "aggregator/server.crt",
+        "aggregator/server.key",
+        "ca.key",
+        "parties/north/ca.crt",
+        "parties/north/node.key",
+        "parties/north/node.pub",
+        "parties/south/ca.crt",
+        "parties/south/node.key",
+        "parties/south/node.pub",
+    ]
+
+
+def test_nobody_else_can_read_them(folder):
+    assert {path.stat().st_mode & 0o077 for path in [folder, *folder.rglob("*")]} == {0}
+
+
+def test_the_server_is_known_by_its_hosts_and_on_its_own_machine(folder):
+    server = x509.load_pem_x509_certificate((folder / "aggregator/server.crt").read_bytes())
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+
+    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org", "localhost"]
+    assert names.get_values_for_type(x509.IPAddress) == [
+        ipaddress.ip_address(address) for address in ("10.0.0.7", "127.0.0.1", "::1")
+    ]
+
+
+def test_the_ca_that_parties_get_signed_the_server(folder):
+    server = x509.load_pem_x509_certificate((folder / "aggregator/server.crt").read_bytes())
+    ca = x509.load_pem_x509_certificate((folder / "parties/north/ca.crt").read_bytes())
+
+    server.verify_directly_issued_by(ca)
+    assert server.not_valid_after_utc > dt.datetime.now(dt.UTC) + dt.timedelta(900)
+
+
+def test_a_server_cannot_sign_for_others(folder):
+    server = x509.load_pem_x509_certificate((folder / "aggregator/server.crt").read_bytes())
+
+    assert not server.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+
+
+def test_a_node_key_is_one_that_flower_reads(folder):
+    private = serialization.load_ssh_private_key(
+        (folder / "parties/north/node.key").read_bytes(), None
+    )
+    public = serialization.load_ssh_public_key(
+        (folder / "aggregator/parties/north.pub").read_bytes()
+    )
+
+    assert isinstance(private.curve, ec.SECP384R1)
+    assert private.public_key() == public
+
+
+def test_each_party_has_a_key_of_its_own(folder):
+    keys = AggregatorKeys.read(folder / "aggregator").parties
+
+    assert sorted(keys) == ["north", "south"]
+    assert keys["north"].read_bytes() != keys["south"].read_bytes()
+
+
+def test_keys_are_never_overwritten(folder):
+    before = (folder / "ca.key").read_bytes()
+
+    with pytest.raises(UsageError, match="never overwritten"):
+        make_keys(folder, ["north"], ["localhost"])
+
+    assert (folder / "ca.key").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a b", "-x", "ä", "a" * 64])
+def test_a_name_that_could_leave_the_folder_is_none(tmp_path, name):
+    with pytest.raises(UsageError, match="cannot be the name of a party"):
+        make_keys(tmp_path / "keys", [name], ["localhost"])
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("parties", "hosts", "message"),
+    [
+        ([], ["localhost"], "need the name of each party"),
+        (["north"], [], "an address by which parties reach"),
+        (["north", "North"], ["localhost"], "Two parties have one name: North, north"),
+        (["north"], ["bücher.example"], "'bücher.example' is neither the name nor the address"),
+    ],
+)
+def test_what_makes_no_federation_is_refused(tmp_path, parties, hosts, message):
+    with pytest.raises(UsageError, match=message):
+        make_keys(tmp_path / "keys", parties, hosts)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_said_to_be(tmp_path):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(OutputError, match="cannot be written there"):
+        make_keys(tmp_path / "file" / "keys", ["north"], ["localhost"])
+
+
+def test_what_is_missing_in_a_folder_is_named(folder, tmp_path):
+    (tmp_path / "ca.crt").touch()
+
+    with pytest.raises(UsageError, match="node.key is not there"):
+        PartyKeys.read(tmp_path)
+    with pytest.raises(UsageError, match="server.crt, server.key are not there"):
+        AggregatorKeys.read(tmp_path)
+    assert PartyKeys.read(folder / "parties/north").key.is_file()

@@ -1,0 +1,150 @@
+"""What a party is told when it does not get in, and what its supernode may start."""
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from elasticdl.engines.federated.flower.keys import PartyKeys, make_keys
+from elasticdl.engines.federated.flower.supernode import Supernode, explain, knock
+from elasticdl.errors import TrainingError
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys") / "keys"
+    make_keys(folder, ["north"], ["fl.example.org"])
+    return folder
+
+
+@pytest.fixture
+def server(request, keys):
+    """Return the address of something that listens, and says what the test wants it to."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(20)
+
+    def serve():
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(keys / "aggregator/server.crt", keys / "aggregator/server.key")
+        stream, _ = listener.accept()
+        with stream:
+            try:
+                if request.param == "tls":
+                    stream = context.wrap_socket(stream, server_side=True)
+                stream.recv(1000)
+                stream.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            except OSError:
+                pass
+            finally:
+                stream.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield f"127.0.0.1:{listener.getsockname()[1]}"
+    thread.join()
+    listener.close()
+
+
+@pytest.mark.parametrize("server", ["tls"], indirect=True)
+def test_an_aggregator_with_the_right_certificate_answers(server, keys):
+    assert knock(server, keys / "parties/north/ca.crt") is None
+
+
+@pytest.mark.parametrize("server", ["tls"], indirect=True)
+def test_another_ca_is_noticed(server, tmp_path):
+    make_keys(tmp_path / "keys", ["north"], ["localhost"])
+
+    with pytest.raises(TrainingError, match="was not signed by .*another federation"):
+        knock(server, tmp_path / "keys/parties/north/ca.crt")
+
+
+@pytest.mark.parametrize("server", ["tls"], indirect=True)
+def test_a_host_that_the_certificate_does_not_name_is_noticed(server, keys):
+    # The whole of 127/8 is this machine, and the certificate names one address of it.
+    address = server.replace("127.0.0.1", "127.0.0.1.nip.invalid")
+    with pytest.MonkeyPatch.context() as patch:
+        real = socket.getaddrinfo
+        patch.setattr(
+            "socket.getaddrinfo", lambda host, *rest, **more: real("127.0.0.1", *rest, **more)
+        )
+        with pytest.raises(TrainingError, match="not made for that host.*--host=127.0.0.1.nip"):
+            knock(address, keys / "parties/north/ca.crt")
+
+
+@pytest.mark.parametrize("server", ["plain"], indirect=True)
+def test_a_party_with_keys_is_told_that_the_aggregator_has_none(server, keys):
+    with pytest.raises(TrainingError, match="does not speak TLS .*and this party has keys"):
+        knock(server, keys / "parties/north/ca.crt")
+
+
+@pytest.mark.parametrize("server", ["tls"], indirect=True)
+def test_a_party_without_keys_is_told_that_it_needs_them(server):
+    with pytest.raises(TrainingError, match="most likely it speaks TLS. Give this party its keys"):
+        knock(server, None)
+
+
+@pytest.mark.parametrize("server", ["plain"], indirect=True)
+def test_plain_to_plain_is_fine(server):
+    assert knock(server, None) is None
+
+
+def test_nobody_there_is_no_error_but_a_reason():
+    assert "nobody listens there. Is the aggregator running?" in knock("127.0.0.1:1", None)
+    assert "does not know that host" in knock("no.such.host.invalid:1", None)
+
+
+def test_what_flower_prints_last_is_shown_if_nothing_is_known_of_it(keys):
+    party = PartyKeys.read(keys / "parties/north")
+
+    assert explain("one\ntwo\n\nthree\nfour\n", party) == (
+        "Flower's supernode ended: two / three / four."
+    )
+    assert explain("", party) == "Flower's supernode ended: it printed nothing."
+
+
+# --- what it may start --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def commands(tmp_path):
+    """Return the folder that is all of a supernode's PATH."""
+    Supernode(tmp_path, "127.0.0.1:1", None, tmp_path / "s").write_commands()
+    return tmp_path / "bin"
+
+
+def test_a_supernode_can_start_two_commands_and_no_other(commands):
+    """The aggregator says which kind of task it wants; only this kind is ours."""
+    from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
+
+    assert sorted(path.name for path in commands.iterdir()) == [
+        "flower-superexec",
+        "flwr-clientapp",
+    ]
+    startable = [
+        name for name in TASK_TYPE_TO_COMMAND.values() if shutil.which(name, path=commands)
+    ]
+    assert startable == ["flwr-clientapp"]
+
+
+def test_its_environment_leads_to_no_other_command(commands, tmp_path):
+    node = Supernode(tmp_path, "127.0.0.1:1", None, tmp_path / "s")
+
+    assert node.variables()["PATH"] == str(commands)
+
+
+def test_the_command_is_not_flowers_own(commands, tmp_path):
+    """It waits for the messenger, which is not there."""
+    started = subprocess.Popen(
+        [commands / "flwr-clientapp", "--token", "x"], stderr=subprocess.PIPE
+    )
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            started.wait(0.5)
+        assert "errand.py" in Path(f"/proc/{started.pid}/cmdline").read_text()
+    finally:
+        started.kill()
+        started.communicate()

@@ -1,0 +1,335 @@
+"""Federations in one process: what parties and rounds come to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.engines.conftest import write_records
+from tests.engines.federated.conftest import assert_same_bits
+
+import elasticdl
+from elasticdl.artifacts.trained_model import load_trained_model
+from elasticdl.data.sources import open_source
+from elasticdl.engines.federated.aggregation import FUSIONS, PartyUpdate
+from elasticdl.engines.federated.simulate import Member
+from elasticdl.engines.progress import Silent
+from elasticdl.errors import OutputTakenError, TrainingError
+from elasticdl.events import (
+    Checkpointed,
+    Evaluated,
+    JobFinished,
+    PartyJoined,
+    RoundFinished,
+    read_events,
+)
+from elasticdl.testing.memory_source import MemorySource
+
+LINEAR = """
+import numpy as np
+import torch
+from torch import nn
+
+
+def custom_model():
+    return nn.Linear(4, 3)
+
+
+def data_schema():
+    return [
+        {"name": "x", "shape": [4], "dtype": "float32"},
+        {"name": "label", "shape": [1], "dtype": "int64"},
+    ]
+
+
+def input_fn(records):
+    return np.stack([r["x"] for r in records]), np.stack([r["label"] for r in records])
+
+
+def loss(output, labels):
+    return nn.functional.cross_entropy(output, labels.flatten())
+
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, 0.1)
+"""
+
+
+def turned(data):
+    """Return records whose labels are all one too many."""
+    source = open_source(data)
+    records = source.read_records(0, source.num_records, None)
+    return MemorySource([{**r, "label": (r["label"] + 1) % 3} for r in records])
+
+
+def weights(output):
+    return dict(load_trained_model(str(output)).params)
+
+
+def events(tmp_path, kind, output="out"):
+    happened = read_events(tmp_path / output / "events.jsonl")
+    return [event for event in happened if isinstance(event, kind)]
+
+
+@pytest.mark.parametrize("model_def", ["small", "torch_small"])
+def test_one_party_is_the_training_it_would_be_alone(model_def, job, member, run, place, tmp_path):
+    run(job(model_def=model_def, num_rounds=3, num_parties=1, num_local_epochs=2), member(0))
+
+    elasticdl.train(
+        model_zoo=str(place / "zoo"),
+        model_def=model_def,
+        data=str(place / "party0.recordio"),
+        output=str(tmp_path / "alone"),
+        num_epochs=6,
+        minibatch_size=16,
+        seed=7,
+        reporter=Silent(),
+    )
+
+    assert_same_bits(weights(tmp_path / "out"), weights(tmp_path / "alone"))
+
+
+def test_a_round_is_what_the_fusion_makes_of_each_partys_training(job, member, run, tmp_path):
+    # Without dropout, which a party draws by its number in the federation.
+    model = {"model_def": "torch_small", "params": {"rate": 0.0}, "num_rounds": 1}
+    updates = []
+    for number, num_examples in ((0, 96), (1, 40)):
+        run(job(f"alone{number}", num_parties=1, **model), member(number))
+        alone = weights(tmp_path / f"alone{number}")
+        updates.append(PartyUpdate(f"p{number}", alone, num_examples))
+    run(job(**model), member(0), member(1))
+
+    fused = FUSIONS["fedavg"].fuse(updates[0].weights, updates, {}).weights
+    assert_same_bits(weights(tmp_path / "out"), fused)
+
+
+def test_each_round_is_told_with_its_parties_and_metrics(job, member, run, place, tmp_path):
+    validation = str(place / "validation.recordio")
+    outcome = run(
+        job(num_rounds=3),
+        member(0, validation_data=validation),
+        member(1, validation_data=validation),
+    )
+
+    rounds = events(tmp_path, RoundFinished)
+    assert [event.step for event in rounds] == [1, 2, 3]
+    assert all(list(event.parties) == ["p0", "p1"] for event in rounds)
+    assert all(event.num_examples == 136 for event in rounds)
+    assert rounds[2].metrics["loss"] < rounds[0].metrics["loss"]
+    assert [event.step for event in events(tmp_path, Evaluated)] == [1, 2, 3]
+    assert {event.party: event.num_examples for event in events(tmp_path, PartyJoined)} == {
+        "p0": 96,
+        "p1": 40,
+    }
+    assert events(tmp_path, JobFinished)[0].step == 3
+    assert outcome.metrics["val_accuracy"] > 0.8
+
+
+def test_the_global_model_is_a_trained_model_like_any_other(job, member, run, place, tmp_path):
+    validation = str(place / "validation.recordio")
+    outcome = run(job(), member(0, validation_data=validation), member(1))
+
+    evaluated = elasticdl.evaluate(trained_model=outcome.output, data=validation, reporter=Silent())
+
+    assert evaluated.metrics["loss"] == pytest.approx(outcome.metrics["val_loss"], rel=1e-5)
+
+
+def test_what_two_parties_measure_is_the_measure_of_both_together(
+    job, member, run, place, tmp_path
+):
+    validation = str(place / "validation.recordio")
+    two = run(
+        job("two"), member(0, validation_data=validation), member(1, validation_data=validation)
+    )
+    one = run(job("one"), member(0, validation_data=validation), member(1))
+
+    assert two.metrics["val_accuracy"] == pytest.approx(one.metrics["val_accuracy"])
+    assert two.metrics["val_loss"] == pytest.approx(one.metrics["val_loss"], rel=1e-5)
+
+
+def test_metrics_of_a_party_that_keeps_them_stay_at_home(job, member, run, place, tmp_path):
+    validation = str(place / "validation.recordio")
+    quiet = [member(n, validation_data=validation, shares_metrics=False) for n in (0, 1)]
+    outcome = run(job(), *quiet)
+
+    assert outcome.metrics == {}
+    assert events(tmp_path, Evaluated) == []
+    assert all(event.metrics == {} for event in events(tmp_path, RoundFinished))
+
+
+def test_more_rounds_go_on_and_the_same_again_does_nothing(job, member, run, tmp_path):
+    parties = member(0), member(1)
+    run(job(num_rounds=2), *parties)
+    more = run(job(num_rounds=4), *parties)
+    again = run(job(num_rounds=4), *parties)
+    run(job("whole", num_rounds=4), *parties)
+
+    assert (more.step, again.already_done) == (4, True)
+    assert_same_bits(weights(tmp_path / "out"), weights(tmp_path / "whole"))
+
+
+def test_another_fusion_is_another_job(job, member, run):
+    run(job(), member(0), member(1))
+
+    with pytest.raises(OutputTakenError):
+        run(job(fusion="iter_avg"), member(0), member(1))
+
+
+def test_fedprox_without_a_term_is_fedavg(job, member, run, tmp_path):
+    run(job("avg", model_def="torch_small"), member(0), member(1))
+    prox = {"fusion": "fedprox", "fusion_params": {"mu": 0.0}}
+    run(job("prox", model_def="torch_small", **prox), member(0), member(1))
+
+    assert_same_bits(weights(tmp_path / "avg"), weights(tmp_path / "prox"))
+
+
+@pytest.mark.parametrize("model_def", ["small", "torch_small"])
+def test_a_stronger_proximal_term_holds_parties_nearer_to_the_global_model(
+    model_def, job, member, run, tmp_path
+):
+    """The distance is that of round 2's local training from the weights of round 1."""
+    moved = []
+    for mu in (0.0, 1.0, 30.0):
+        prox = {"fusion": "fedprox", "fusion_params": {"mu": mu}, "num_local_epochs": 4}
+        for num_rounds in (1, 2):
+            run(
+                job(str(mu), model_def=model_def, num_parties=1, num_rounds=num_rounds, **prox),
+                member(0),
+            )
+            after = weights(tmp_path / str(mu))
+            if num_rounds == 1:
+                before = after
+        kernels = [n for n in after if after[n].ndim == 2]
+        moved.append(sum(float(np.sum((after[n] - before[n]) ** 2)) for n in kernels))
+
+    assert moved[0] > moved[1] > moved[2]
+
+
+def test_fed_plus_lets_parties_keep_their_own_weights(job, member, run, tmp_path):
+    model = {"model_def": "torch_small", "num_rounds": 3}
+    outcome = run(job(fusion="fed_plus", **model), member(0), member(1))
+    run(job("avg", **model), member(0), member(1))
+
+    assert outcome.step == 3
+    one, other = weights(tmp_path / "out"), weights(tmp_path / "avg")
+    assert any(not np.array_equal(one[n], other[n]) for n in one)
+
+
+def test_a_server_optimizer_remembers_between_rounds_and_resumes(job, member, run, tmp_path):
+    fedadam = {"fusion": "fedadam", "fusion_params": {"learning_rate": 0.05}}
+    run(job(num_rounds=1, **fedadam), member(0), member(1))
+    run(job(num_rounds=3, **fedadam), member(0), member(1))
+    run(job("whole", num_rounds=3, **fedadam), member(0), member(1))
+
+    assert_same_bits(weights(tmp_path / "out"), weights(tmp_path / "whole"))
+
+
+KILLED = """
+    import sys
+    from elasticdl.engines.federated import simulate
+    from elasticdl.engines.federated.simulate import Member
+    from elasticdl.engines.progress import Silent
+    from elasticdl.job import Job
+
+    simulate.train(
+        Job.from_json(open(sys.argv[1]).read()),
+        Silent(),
+        [Member("p0", sys.argv[2]), Member("p1", sys.argv[3])],
+    )
+"""
+
+
+def test_a_killed_simulation_goes_on_with_the_same_bits(job, member, run, place, tmp_path):
+    asked = job("killed", model_def="torch_small", num_rounds=40)
+    (tmp_path / "job.json").write_text(asked.to_json())
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "job.json")]
+    command += [str(place / f"party{n}.recordio") for n in (0, 1)]
+    log = tmp_path / "killed" / "events.jsonl"
+    kills = 0
+    for least in (3, 11):
+        process = subprocess.Popen(command)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            done = log.read_text().count('"round_finished"') if log.exists() else 0
+            if done >= least:
+                break
+            time.sleep(0.005)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills == 2, "The training was over before it could be killed."
+    run(asked, member(0), member(1))
+    run(replace(asked, output=str(tmp_path / "whole")), member(0), member(1))
+
+    assert_same_bits(weights(tmp_path / "killed"), weights(tmp_path / "whole"))
+    rounds = [e.step for e in read_events(log) if isinstance(e, RoundFinished)]
+    assert rounds == list(range(1, 41))
+    assert [e.step for e in read_events(log) if isinstance(e, Checkpointed)][-1] == 40
+
+
+def test_gradients_of_all_parties_make_one_step_of_the_global_model(
+    job, member, run, place, tmp_path
+):
+    """Two parties' gradients, each counted by its examples, are those of all their records."""
+    (place / "zoo" / "linear.py").write_text(LINEAR)
+    fusion = {"fusion": "gradient_avg", "fusion_params": {"learning_rate": 0.5}, "num_rounds": 3}
+    run(job(model_def="linear", **fusion), member(0), member(1))
+    both = ",".join(str(place / f"party{n}.recordio") for n in (0, 1))
+    run(job("both", model_def="linear", num_parties=1, **fusion), Member("all", both))
+
+    one, other = weights(tmp_path / "out"), weights(tmp_path / "both")
+    for name in one:
+        np.testing.assert_allclose(one[name], other[name], rtol=1e-5, atol=1e-6)
+    losses = [event.metrics["loss"] for event in events(tmp_path, RoundFinished)]
+    assert losses[2] < losses[0]
+
+
+def test_gradients_alone_cannot_train_what_keeps_statistics(job, member, run):
+    with pytest.raises(TrainingError, match="BatchNorm"):
+        run(job(model_def="torch_small", fusion="gradient_avg", num_rounds=1), member(0), member(1))
+
+
+def test_an_aggregator_with_data_of_its_own_measures_by_itself(job, member, run, place, tmp_path):
+    own = replace(
+        job(model_def="torch_small", num_rounds=2), validation_data=str(place / "party2.recordio")
+    )
+    outcome = run(own, member(0, shares_metrics=False), member(1, shares_metrics=False))
+
+    assert outcome.metrics["val_accuracy"] > 0.3
+    assert [event.step for event in events(tmp_path, Evaluated)] == [1, 2]
+
+
+def test_the_training_ends_when_the_model_is_accurate_enough(job, member, run, place, tmp_path):
+    good = replace(
+        job(model_def="torch_small", num_rounds=50, termination_accuracy=0.8, num_local_epochs=2),
+        validation_data=str(place / "party2.recordio"),
+    )
+    outcome = run(good, member(0), member(1))
+    again = run(good, member(0), member(1))
+
+    assert outcome.step < 50
+    assert outcome.metrics["val_accuracy"] >= 0.8
+    assert again.already_done
+
+
+def test_zeno_leaves_out_who_makes_the_aggregators_loss_worse(job, member, run, place, tmp_path):
+    """Party 1 has its labels turned around."""
+    (place / "zoo" / "linear.py").write_text(LINEAR)
+    zeno = {"fusion": "zeno", "fusion_params": {"byzantine_threshold": 1}, "num_parties": 3}
+    asked = replace(
+        job(model_def="linear", num_rounds=2, **zeno),
+        validation_data=str(place / "validation.recordio"),
+    )
+    write_records(place / "liar.recordio", 96, seed=5)
+    liar = Member("liar", str(place / "liar.recordio"), open_source=turned)
+    run(asked, member(0), member(2), liar)
+
+    assert all(list(e.parties) == ["p0", "p2"] for e in events(tmp_path, RoundFinished))

@@ -1,0 +1,358 @@
+"""What a model is trained with: as the spec says, or else as the file says, and never otherwise."""
+
+import keras
+import numpy as np
+import pytest
+
+from elasticdl.errors import DefinitionError
+from elasticdl.saved_models.compile_options import resolve
+from elasticdl.saved_models.model_file import look
+
+WHERE = "model.yml:9"
+OLD = {
+    "optimizer_config": {
+        "class_name": "Adadelta",
+        "config": {"lr": 1.0, "rho": 0.95, "decay": 0.0, "epsilon": 1e-07},
+    },
+    "loss": "categorical_crossentropy",
+    "metrics": ["accuracy"],
+    "sample_weight_mode": None,
+    "loss_weights": None,
+}
+
+
+def optimizer(said):
+    return resolve({"optimizer": said, "loss": "mse"}, where=WHERE).create_optimizer()
+
+
+def rate(made) -> float:
+    return float(made.learning_rate)
+
+
+def old(config, name="SGD"):
+    return {"class_name": name, "config": config}
+
+
+def refused(options, saved=None, **objects) -> str:
+    with pytest.raises(DefinitionError, match=f"^{WHERE}: ") as raised:
+        resolve(options, saved, custom_objects=objects, where=WHERE)
+    return str(raised.value)
+
+
+# --- who says it ---------------------------------------------------------------------------------
+
+
+def test_what_the_file_says_is_taken() -> None:
+    found = resolve(None, OLD, where=WHERE)
+
+    made = found.create_optimizer()
+    assert isinstance(made, keras.optimizers.Adadelta)
+    assert rate(made) == 1.0
+    assert found.description == (
+        "Adadelta, learning rate 1.0 (from the file); loss categorical_crossentropy (from the file)"
+    )
+    assert list(found.create_metrics()) == ["accuracy"]
+
+
+def test_the_spec_goes_before_the_file_item_by_item() -> None:
+    found = resolve({"optimizer": old({"lr": 0.5})}, OLD, where=WHERE)
+
+    assert rate(found.create_optimizer()) == 0.5
+    assert found.description.startswith("SGD, learning rate 0.5 (from the spec); loss categorical")
+    assert "(from the file)" in found.description
+
+
+def test_a_default_that_has_changed_since_is_told() -> None:
+    found = resolve({"optimizer": "adadelta", "loss": "mse"}, where=WHERE)
+
+    assert rate(found.create_optimizer()) == np.float32(0.001)
+    assert "learning rate 0.001 (the default of Keras 3; that of Keras 2.2.4 was 1.0)" in (
+        found.description
+    )
+
+
+def test_a_default_that_has_not_changed_is_told_as_one() -> None:
+    found = resolve({"optimizer": "adam", "loss": "mse"}, where=WHERE)
+
+    assert "Adam (from the spec), learning rate 0.001 (the default of Keras 3)" in found.description
+
+
+@pytest.mark.parametrize("fixture", ["old_h5", "tfk_h5", "tfk_keras", "tfk_folder", "keras_h5"])
+def test_what_real_files_say_is_understood(request, fixture) -> None:
+    found = resolve(None, look(request.getfixturevalue(fixture)).training_config, where=WHERE)
+
+    assert ("Adadelta" if fixture == "old_h5" else "Adam") in found.description
+    assert rate(found.create_optimizer()) == {"old_h5": 1.0, "keras_h5": np.float32(0.02)}.get(
+        fixture, np.float32(0.001)
+    )
+    assert "crossentropy" in found.description
+
+
+def test_each_optimizer_is_a_new_one() -> None:
+    found = resolve(None, OLD, where=WHERE)
+
+    assert found.create_optimizer() is not found.create_optimizer()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "there is no optimizer"),
+        ({"optimizer": "adam"}, "there is no loss"),
+        ({"optimiser": "adam"}, "Did you mean optimizer?"),
+        ({"optimizer": "adam", "loss": "mse", "weights": 1}, "has no 'weights'"),
+        ({"optimizer": 3, "loss": "mse"}, "the optimizer is 3; expected a name"),
+        ({"optimizer": "adm", "loss": "mse"}, "Did you mean 'Adam'?"),
+        ({"optimizer": "adam", "loss": "mean_square_error"}, "Did you mean 'mean_squared_error'?"),
+        ({"optimizer": "adam", "loss": "mse", "metrics": ["acuracy"]}, "Did you mean 'accuracy'?"),
+        ({"optimizer": "__import__('os')", "loss": "mse"}, "is none of Keras 3"),
+        ({"optimizer": "adam", "loss": {"a": "mse", "b": "mse"}}, "expected a list"),
+        ({"optimizer": "adam", "loss": ["mse", None]}, "one for each output"),
+    ],
+)
+def test_what_is_not_understood_is_an_error(options, said) -> None:
+    assert said in refused(options)
+
+
+# --- optimizers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["adam", "Adam", "SGD", "sgd", "rmsprop", "RMSprop", "nadam"])
+def test_an_optimizer_is_found_by_its_name_in_any_case(name) -> None:
+    assert type(optimizer(name)).__name__.lower() == name.lower()
+
+
+def test_old_names_of_arguments_are_understood() -> None:
+    made = optimizer(old({"lr": 0.25, "momentum": 0.9, "decay": 0.0, "nesterov": True}))
+
+    assert (rate(made), made.momentum, made.nesterov) == (0.25, 0.9, True)
+
+
+def test_decay_of_keras_2_falls_as_it_fell_there() -> None:
+    found = resolve({"optimizer": old({"lr": 0.5, "decay": 0.25}), "loss": "mse"}, where=WHERE)
+    made = found.create_optimizer()
+
+    weight = keras.Variable(0.0)
+    made.build([weight])
+    for step in range(4):
+        before = float(weight)
+        made.apply([keras.ops.convert_to_tensor(1.0)], [weight])
+        # Keras 2: lr * 1 / (1 + decay * iterations)
+        np.testing.assert_allclose(before - float(weight), 0.5 / (1 + 0.25 * step), rtol=1e-5)
+    assert "0.5 / (1 + 0.25 * step)" in found.description
+
+
+def test_an_epsilon_that_keras_2_did_not_say_is_the_default() -> None:
+    assert optimizer(old({"lr": 0.1, "epsilon": None}, "Adam")).epsilon == 1e-7
+
+
+def test_what_only_made_old_optimizers_fast_is_left_out() -> None:
+    config = {"learning_rate": 0.5, "jit_compile": True, "is_legacy_optimizer": False}
+
+    assert rate(optimizer(old(config))) == 0.5
+
+
+def test_nadam_of_keras_2_is_that_of_keras_3_if_it_decayed_as_that() -> None:
+    assert rate(optimizer(old({"lr": 0.5, "schedule_decay": 0.004}, "Nadam"))) == 0.5
+    said = refused({"optimizer": old({"schedule_decay": 0.01}, "Nadam"), "loss": "mse"})
+    assert "takes no 'schedule_decay' (it is 0.01)" in said
+
+
+def test_what_keras_3_cannot_do_is_an_error_and_never_left_out() -> None:
+    said = refused({"optimizer": old({"lr": 0.1, "centred": True}), "loss": "mse"})
+
+    assert "SGD of Keras 3 takes no 'centred' (it is True)" in said
+
+
+@pytest.mark.parametrize("module", [None, "keras.optimizers.schedules"])
+def test_a_learning_rate_may_be_a_schedule(module) -> None:
+    schedule = {
+        "class_name": "ExponentialDecay",
+        "config": {"initial_learning_rate": 0.5, "decay_steps": 10, "decay_rate": 0.5},
+        **({"module": module} if module else {}),
+    }
+
+    found = resolve({"optimizer": old({"learning_rate": schedule}), "loss": "mse"}, where=WHERE)
+
+    assert rate(found.create_optimizer()) == 0.5
+    assert "learning rate 0.5 with ExponentialDecay" in found.description
+
+
+def test_the_rich_form_is_understood_with_texts_for_numbers() -> None:
+    made = optimizer(
+        {
+            "value": "SGD",
+            "path": "tensorflow.keras.optimizers",
+            "args": {"learning_rate": "1e-2", "nesterov": "true", "momentum": 0.5},
+        }
+    )
+
+    assert rate(made) == np.float32(0.01)
+    assert made.nesterov is True
+
+
+def test_a_class_of_another_module_is_not_imported() -> None:
+    said = refused({"optimizer": {"value": "Prox", "path": "os.path"}, "loss": "mse"})
+
+    assert "'Prox' of 'os.path' is none of Keras 3" in said
+    assert "custom_objects: [{key: Prox" in said
+
+
+def test_a_declared_optimizer_is_made_with_its_arguments() -> None:
+    class Prox(keras.optimizers.SGD):
+        pass
+
+    found = resolve(
+        {"optimizer": {"value": "Prox", "args": {"learning_rate": 0.5}}, "loss": "mse"},
+        custom_objects={"Prox": Prox},
+        where=WHERE,
+    )
+
+    assert isinstance(found.create_optimizer(), Prox)
+    assert "Prox (a custom object), learning rate 0.5" in found.description
+    said = refused({"optimizer": "Prox", "loss": "mse"}, Prox=dict)
+    assert "expected one of Keras 3" in said
+
+
+def test_a_value_out_of_range_is_told_at_once() -> None:
+    assert "cannot be made" in refused(
+        {"optimizer": old({"clipnorm": 1.0, "clipvalue": 1.0}), "loss": "mse"}
+    )
+
+
+# --- losses and metrics --------------------------------------------------------------------------
+
+LABELS, OUTPUTS = np.float32([[1, 0]]), np.float32([[0.5, 0.5]])
+
+
+def loss_of(said, **objects) -> float:
+    found = resolve({"optimizer": "sgd", "loss": said}, custom_objects=objects, where=WHERE)
+    return float(np.mean(found.loss(OUTPUTS, LABELS)))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "mse",
+        "MSE",
+        "mean_squared_error",
+        "MeanSquaredError",
+        {"class_name": "MeanSquaredError", "config": {"reduction": "auto", "name": "x"}},
+        {"class_name": "MeanSquaredError", "config": {"reduction": "auto", "fn": "x"}},
+        {"class_name": "function", "module": "builtins", "config": "mean_squared_error"},
+        {"class_name": "LossFunctionWrapper", "config": {"fn": "mean_squared_error"}},
+        {"value": "MeanSquaredError", "path": "keras.losses", "args": {}},
+        ["mse"],
+        {"output_1": "mse"},
+    ],
+)
+def test_a_loss_is_understood_in_every_form(said) -> None:
+    assert loss_of(said) == 0.25
+
+
+def test_a_loss_keeps_its_arguments() -> None:
+    logits = {
+        "class_name": "BinaryCrossentropy",
+        "config": {"from_logits": True, "reduction": "auto"},
+    }
+
+    found = resolve({"optimizer": "sgd", "loss": logits}, where=WHERE)
+    said = float(found.loss(np.float32([[0.0]]), np.float32([[1.0]])))
+
+    np.testing.assert_allclose(said, np.log(2), rtol=1e-5)
+
+
+def test_an_argument_of_a_loss_that_keras_3_has_not_is_an_error() -> None:
+    wrong = {"class_name": "MeanSquaredError", "config": {"weighting": 2}}
+
+    assert "takes no 'weighting'" in refused({"optimizer": "sgd", "loss": wrong})
+
+
+def test_labels_come_first_in_a_loss_of_the_users() -> None:
+    def test_loss(labels, predictions):
+        return 2 * labels[:, 0] - predictions[:, 0]
+
+    assert loss_of("test_loss", test_loss=test_loss) == 2 * 1 - 0.5
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["test_loss", {"class_name": "function", "module": "builtins", "config": "test_loss"}],
+)
+def test_a_custom_loss_that_nobody_declared_is_an_error_that_says_how(said) -> None:
+    message = refused(None, {**OLD, "loss": said})
+
+    assert "the loss 'test_loss' is none of Keras 3" in message
+    assert "custom_objects: [{key: test_loss, value: test_loss, path:" in message
+
+
+def test_several_losses_are_summed_with_their_weights() -> None:
+    saved = {**OLD, "loss": ["mse", "mae"], "loss_weights": [1.0, 0.5]}
+
+    found = resolve(None, saved, where=WHERE)
+
+    total = float(found.loss([OUTPUTS, OUTPUTS], [LABELS, LABELS]))
+    np.testing.assert_allclose(total, 0.25 + 0.5 * 0.5)
+
+
+def test_sample_weights_are_refused() -> None:
+    assert "weighted_metrics" in refused(None, {**OLD, "weighted_metrics": ["mae"]})
+
+
+@pytest.mark.parametrize(
+    ("labels", "predictions", "right"),
+    [
+        ([[1.0]], [[0.9]], 1),
+        ([[0.0]], [[0.9]], 0),
+        ([[0.0, 1.0]], [[0.2, 0.8]], 1),
+        ([1], [[0.2, 0.8]], 1),
+        ([[0]], [[0.2, 0.8]], 0),
+    ],
+)
+def test_accuracy_is_the_one_the_shapes_say(labels, predictions, right) -> None:
+    found = resolve({"optimizer": "sgd", "loss": "mse", "metrics": "acc"}, where=WHERE)
+
+    metric = found.create_metrics()["accuracy"]
+    assert float(np.mean(metric(np.float32(labels), np.float32(predictions)))) == right
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("mae", "mae"),
+        (["accuracy"], "accuracy"),
+        ([["accuracy"]], "accuracy"),
+        (["AUC"], "auc"),
+        (
+            [{"class_name": "MeanMetricWrapper", "config": {"name": "accuracy", "dtype": "float32",
+              "fn": "categorical_accuracy"}}],
+            "accuracy",
+        ),
+        (
+            [{"class_name": "SparseCategoricalAccuracy", "config": {"name": "accuracy",
+              "dtype": {"module": "keras", "class_name": "DTypePolicy", "config": {}}}}],
+            "accuracy",
+        ),
+        ([{"value": "mean_absolute_error", "path": "keras.metrics"}], "mean_absolute_error"),
+        ({"out": ["mse"]}, "mse"),
+    ],
+)  # fmt: skip
+def test_a_metric_is_understood_in_every_form(said, name) -> None:
+    found = resolve({"optimizer": "sgd", "loss": "mse", "metrics": said}, where=WHERE)
+
+    metrics = found.create_metrics()
+    assert [each.split("_1")[0] for each in metrics] == [name]
+    assert all(callable(metric) for metric in metrics.values())
+
+
+def test_a_declared_metric_is_taken() -> None:
+    def right(labels, predictions):
+        return labels + predictions
+
+    found = resolve(
+        {"optimizer": "sgd", "loss": "mse", "metrics": ["right"]},
+        custom_objects={"right": right},
+        where=WHERE,
+    )
+
+    assert found.create_metrics() == {"right": right}

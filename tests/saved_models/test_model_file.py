@@ -1,0 +1,260 @@
+"""A file says itself what it is: by its content, never by its name."""
+
+import json
+import shutil
+import subprocess
+import zipfile
+
+import numpy as np
+import pytest
+from tests.saved_models.conftest import of_keras_2_2_4, sequential
+
+from elasticdl.errors import ModelFileError
+from elasticdl.saved_models import model_file
+from elasticdl.saved_models.model_file import look, sha256_of
+
+
+def refused(path) -> str:
+    with pytest.raises(ModelFileError) as raised:
+        look(path)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("fixture", "format_", "library", "kind"),
+    [
+        ("old_h5", "h5", "tf_keras", "model"),
+        ("tfk_h5", "h5", "tf_keras", "model"),
+        ("tfk_keras", "keras", "tf_keras", "model"),
+        ("tfk_folder", "saved_model", "tf_keras", "model"),
+        ("tfk_json", "json", "tf_keras", "architecture"),
+        ("tfk_weights", "h5", "tf_keras", "weights"),
+        ("tfk_new_weights", "h5", None, "weights"),
+        ("keras_h5", "h5", "keras", "model"),
+        ("keras_keras", "keras", "keras", "model"),
+        ("keras_json", "json", "keras", "architecture"),
+        ("keras_weights", "h5", None, "weights"),
+        ("torch_whole", "torch_zip", "torch", "model"),
+        ("torch_state", "torch_zip", "torch", "weights"),
+        ("torch_old", "torch_pickle", "torch", "model"),
+        ("torch_script", "torchscript", "torch", "model"),
+        ("torch_exported", "torch_export", "torch", "model"),
+    ],
+)
+def test_a_file_says_who_wrote_it_whatever_it_is_called(
+    request, tmp_path, fixture, format_, library, kind
+) -> None:
+    original = request.getfixturevalue(fixture)
+    path = tmp_path / "mnist.model"
+    (shutil.copytree if original.is_dir() else shutil.copy)(original, path)
+
+    found = look(path)
+
+    assert (found.format, found.library, found.kind) == (format_, library, kind)
+    assert found.num_bytes > 0
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_a_file_of_keras_2_2_4_says_what_it_is_as_text_or_as_bytes(tmp_path, as_bytes) -> None:
+    found = look(of_keras_2_2_4(tmp_path / "model.h5", as_bytes=as_bytes))
+
+    assert found.version == "2.2.4"
+    assert found.architecture["class_name"] == "Sequential"
+    assert found.training_config["optimizer_config"]["config"]["lr"] == 1.0
+    assert found.num_values == 4 * 3 + 3 + 3 * 2 + 2
+
+
+@pytest.mark.parametrize("fixture", ["tfk_h5", "tfk_keras", "tfk_folder", "keras_h5"])
+def test_a_file_says_how_its_model_was_compiled(request, fixture) -> None:
+    said = json.dumps(look(request.getfixturevalue(fixture)).training_config)
+
+    assert "adam" in said.lower()
+    assert "sparse_categorical_crossentropy" in said
+
+
+def test_weights_alone_say_how_they_are_arranged(tfk_weights, tfk_new_weights) -> None:
+    assert look(tfk_weights).layout == "legacy"
+    assert look(tfk_new_weights).layout == "layers"
+
+
+def test_a_file_that_is_not_there_is_an_error_with_the_name_that_was_meant(old_h5) -> None:
+    message = refused(old_h5.with_name("keras_2_2_5.h5"))
+
+    assert f"Did you mean {old_h5}?" in message
+    assert "there is no folder" in refused(old_h5 / "nowhere" / "model.h5")
+
+
+def test_an_empty_file_is_an_error(tmp_path) -> None:
+    (tmp_path / "model.h5").touch()
+
+    assert "is empty" in refused(tmp_path / "model.h5")
+
+
+@pytest.mark.parametrize(
+    "fixture", ["tfk_h5", "tfk_keras", "tfk_json", "torch_whole", "torch_script", "torch_exported"]
+)
+def test_a_truncated_file_is_an_error(request, tmp_path, fixture) -> None:
+    content = request.getfixturevalue(fixture).read_bytes()
+    path = tmp_path / "cut"
+    path.write_bytes(content[: len(content) // 2])
+
+    message = refused(path)
+
+    assert str(path) in message
+    assert any(word in message for word in ("truncated", "no whole JSON"))
+
+
+def test_a_truncated_folder_is_an_error(tfk_folder, tmp_path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tfk_folder, folder)
+    graph = folder / "saved_model.pb"
+    graph.write_bytes(graph.read_bytes()[:-100])
+
+    assert "truncated" in refused(folder)
+
+
+def test_a_folder_without_its_weights_is_an_error(tfk_folder, tmp_path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tfk_folder, folder)
+    shutil.rmtree(folder / "variables")
+
+    assert "its weights are missing" in refused(folder)
+
+
+def test_a_folder_that_only_serves_is_an_error(tmp_path, quiet) -> None:
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.weight = tf.Variable(1.0)
+    tf.saved_model.save(module, str(tmp_path / "served"))
+
+    assert "saved for serving" in refused(tmp_path / "served")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        (b"\x80\x04\x95\x00", "a Python pickle, but none of PyTorch"),
+        (b"<!DOCTYPE html>", "is no model: it begins with b'<!DOCTYPE html>'"),
+        (b'{"lr": 1}', "is JSON, but not of a model: it has lr"),
+        (b'{"class_name": [', "no whole JSON"),
+        (b'{"a":' + b"[" * 100_000, "nested too deep"),
+    ],
+)
+def test_what_is_no_model_is_told_in_words(tmp_path, content, said) -> None:
+    path = tmp_path / "model.h5"
+    path.write_bytes(content)
+
+    assert said in refused(path)
+
+
+def test_a_zip_archive_of_something_else_is_no_model(tmp_path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+        archive.writestr("letter.txt", "Dear")
+
+    assert "It holds: letter.txt" in refused(tmp_path / "a.pt")
+
+
+def test_a_file_is_not_larger_than_what_is_loaded(old_h5, monkeypatch) -> None:
+    monkeypatch.setattr(model_file, "MAX_BYTES", 1000)
+
+    assert "the largest that is loaded has 1,000" in refused(old_h5)
+
+
+def test_an_archive_is_not_larger_when_it_is_unpacked(tmp_path, monkeypatch) -> None:
+    with zipfile.ZipFile(tmp_path / "a.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/data.pkl", bytes(100_000))
+    monkeypatch.setattr(model_file, "MAX_BYTES", 50_000)
+
+    assert "when it is unpacked" in refused(tmp_path / "a.pt")
+
+
+def test_weights_that_are_declared_and_not_there_are_an_error(tmp_path) -> None:
+    import h5py
+
+    path = of_keras_2_2_4(tmp_path / "model.h5")
+    with h5py.File(path, "a") as file:
+        # Nothing of it is written: a terabyte of zeros.
+        file["model_weights"].create_dataset("vast", (10**9, 250), "f4", chunks=(1000, 250))
+
+    assert "declares weights of 1,000,000,000,0" in refused(path)
+
+
+@pytest.mark.parametrize("kind", ["external", "soft"])
+def test_a_link_to_another_file_is_an_error(tmp_path, kind) -> None:
+    import h5py
+
+    path = of_keras_2_2_4(tmp_path / "model.h5")
+    link = {"external": h5py.ExternalLink("/etc/passwd", "/"), "soft": h5py.SoftLink("/x")}[kind]
+    with h5py.File(path, "a") as file:
+        file["model_weights"]["more"] = link
+
+    assert "is a link" in refused(path)
+
+
+def test_numbers_that_lie_in_another_file_are_an_error(tmp_path) -> None:
+    import h5py
+
+    path = of_keras_2_2_4(tmp_path / "model.h5")
+    with h5py.File(path, "a") as file:
+        file.create_dataset("more", (4,), "u1", external=[("/etc/passwd", 0, 4)])
+
+    assert "lie in another file of this machine" in refused(path)
+
+
+def test_weights_that_would_be_unpickled_are_an_error(keras_keras, tmp_path) -> None:
+    path = tmp_path / "model.keras"
+    with zipfile.ZipFile(keras_keras) as old, zipfile.ZipFile(path, "w") as new:
+        for name in ("config.json", "metadata.json"):
+            new.writestr(name, old.read(name))
+        new.writestr("model.weights.npz", b"")
+
+    assert "but model.weights.npz" in refused(path)
+
+
+def test_the_digest_of_a_folder_is_of_names_and_contents(tmp_path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "x").write_text("1")
+    (tmp_path / "a").write_text("2")
+    said = subprocess.run(
+        "find * -type f | LC_ALL=C sort | xargs sha256sum | sha256sum",
+        shell=True,
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+    assert sha256_of(tmp_path) == said.stdout.split()[0]
+    (tmp_path / "b" / "x").rename(tmp_path / "b" / "y")
+    assert sha256_of(tmp_path) != said.stdout.split()[0]
+
+
+def test_looking_at_a_file_imports_no_framework(
+    old_h5, tfk_folder, torch_whole, torch_exported, run_python
+) -> None:
+    paths = [str(path) for path in (old_h5, tfk_folder, torch_whole, torch_exported)]
+    said = run_python(
+        "import json, sys\n"
+        "from elasticdl.saved_models.model_file import look\n"
+        "from elasticdl.saved_models.scan import scan\n"
+        f"for path in {paths}: scan(look(path))\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+
+    modules = set(json.loads(said.stdout.splitlines()[-1]))
+    assert modules & {"keras", "tensorflow", "tf_keras", "torch"} == set()
+
+
+def test_the_names_a_pytorch_file_needs_are_read_without_unpickling(torch_whole) -> None:
+    assert "torch.nn.modules.container.Sequential" in look(torch_whole).globals
+
+
+def test_a_checkpoint_is_weights(tmp_path) -> None:
+    import torch
+
+    torch.save({"state_dict": sequential().state_dict(), "epoch": 3}, tmp_path / "c.pt")
+
+    assert look(tmp_path / "c.pt").kind == "weights"
+    assert np.isfinite(look(tmp_path / "c.pt").num_bytes)

@@ -1,0 +1,243 @@
+"""The document's models, saved by its scripts, train by the command it stands beside."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+from tests.seeds import saved_models
+from tests.seeds.saved_models import FLOAT32, spec_of
+
+from elasticdl.cli.main import cli
+from elasticdl.data import recordio
+from elasticdl.data.example import encode
+from elasticdl.errors import DefinitionError
+from elasticdl.events import EpochFinished, RoundFinished, read_events
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    # Of old formats; that is what they are.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+NUM_TRAINED, NUM_TESTED = 480, 200
+# What Keras 2.2.4 would have trained with; the file has what tf_keras says of today.
+RATE_OF_KERAS_2 = "learning_rate=1.0"
+CHANNELS_FIRST = "shape=[1, 28, 28]"
+MODELS = {
+    "the .h5 file of Keras 2.2.4": (0, "KerasFLModel", RATE_OF_KERAS_2),
+    "the SavedModel of TensorFlow 2.1": (1, "TensorFlowFLModel", ""),
+    "the .h5 file of TensorFlow 2.1": (2, "TensorFlowFLModel", ""),
+    "the module of PyTorch": (3, "PytorchFLModel", CHANNELS_FIRST),
+}
+H5 = "the .h5 file of TensorFlow 2.1"
+
+
+@pytest.fixture(scope="module")
+def files(documents, tmp_path_factory):
+    """Return a folder with digits and, in a folder each, the models."""
+    pytest.importorskip("tf_keras")
+    folder = tmp_path_factory.mktemp("digits")
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    images = np.kron(found.images, np.ones((4, 4)))[:, 2:-2, 2:-2] / 16
+    for name, start, number in (("train", 0, NUM_TRAINED), ("test", NUM_TRAINED, NUM_TESTED)):
+        with recordio.Writer(str(folder / f"{name}.recordio")) as writer:
+            for row in range(start, start + number):
+                image, label = images[row].astype("float32"), found.target[[row]]
+                writer.write(encode({"image": image, "label": label.astype("int64")}))
+    return folder
+
+
+@pytest.fixture
+def empty(files, tmp_path, monkeypatch):
+    """Return the folder the commands are given in: nothing is in it but the digits."""
+    for name in ("train", "test"):
+        shutil.copy(files / f"{name}.recordio", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def save(documents, tmp_path_factory):
+    """Return a function: model, folder -> its section of a config, once its script has run."""
+    saved = {}
+
+    def script(what):
+        number, name, _ = MODELS[what]
+        code = saved_models.scripts(documents)[number]
+        folder = tmp_path_factory.mktemp("saved")
+        if number == 1:
+            code = code.replace(*FLOAT32)
+        spec = spec_of(code, folder, corrected=name != "PytorchFLModel")
+        return folder, spec
+
+    def to(what, folder):
+        if what not in saved:
+            saved[what] = script(what)
+        made, spec = saved[what]
+        shutil.copytree(made, folder, dirs_exist_ok=True)
+        moved = {key: value.replace(f"{made}/", "") for key, value in spec.items()}
+        _, name, _ = MODELS[what]
+        # The document shows no section for PyTorch, but says what stands in it.
+        section = (
+            {"name": name, "path": "ibmfl.model.pytorch_fl_model"}
+            if name == "PytorchFLModel"
+            else saved_models.section(documents, name)
+        )
+        return {**section, "spec": moved}
+
+    return to
+
+
+def write_config(section, path=Path("model.yml")):
+    path.write_text(yaml.safe_dump({"model": section}))
+
+
+def command(words, *arguments):
+    """Give a command; returns what it printed.
+
+    Raises:
+        AssertionError: It did not end with 0.
+    """
+    result = CliRunner().invoke(cli, [*words.split(), *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def train(*arguments):
+    return command(
+        "train --spec=model.yml --data=train.recordio --output=out --minibatch_size=32", *arguments
+    )
+
+
+def losses(output, kind=EpochFinished):
+    log = read_events(Path(output) / "events.jsonl")
+    return [event.metrics["loss"] for event in log if isinstance(event, kind)]
+
+
+def accuracy(output):
+    command(f"evaluate --trained_model={output} --data=test.recordio")
+    return json.loads((Path(output) / "evaluation.json").read_text())["metrics"]["accuracy"]
+
+
+@pytest.mark.parametrize("what", MODELS)
+def test_a_saved_model_trains_by_one_command(what, save, empty):
+    write_config(save(what, empty))
+
+    train("--num_epochs=2", f"--params={MODELS[what][2]}")
+
+    first, last = losses("out")
+    assert last < 0.9 * first
+    assert accuracy("out") > 0.6
+
+
+@pytest.mark.ray
+def test_a_saved_model_trains_on_workers(save, empty):
+    write_config(save(H5, empty))
+
+    train("--num_epochs=4", "--num_workers=2", "--quiet")
+
+    first, *_, last = losses("out")
+    assert last < 0.9 * first
+    assert accuracy("out") > 0.6
+
+
+@pytest.mark.parametrize("what", MODELS)
+def test_a_saved_model_trains_with_parties(what, save, empty):
+    write_config(save(what, empty))
+
+    command(
+        "federated init hospitals --spec=model.yml --data=train.recordio --num_parties=2 "
+        "--num_rounds=4 --num_epochs=1",
+        f"--params={MODELS[what][2]}",
+    )
+    command("federated simulate hospitals/aggregator.yml --output=out")
+
+    first, *_, last = losses("out", RoundFinished)
+    assert last < 0.9 * first
+    assert accuracy("out") > 0.5
+
+
+# --- the other forms of a spec ----------------------------------------------------------------
+
+
+@pytest.fixture
+def tfk_model(save, empty):
+    """Return the model of Keras 2.2.4, as its users have it in a script."""
+    import tf_keras
+
+    section = save("the .h5 file of Keras 2.2.4", empty)
+    return tf_keras.models.load_model(section["spec"]["model_definition"])
+
+
+def test_architecture_weights_and_options_are_a_model(documents, tfk_model, empty):
+    spec, _ = saved_models.shown_specs(documents)
+    section = saved_models.section(documents, "KerasFLModel")
+    Path("model_architecture.json").write_text(tfk_model.to_json())
+    tfk_model.save_weights("model_weights.h5")
+    Path("federation").mkdir()
+    write_config({**section, "spec": spec}, Path("federation/model.yml"))
+
+    told = command(
+        "train --spec=federation/model.yml --data=train.recordio --output=out --num_epochs=2",
+        f"--params={RATE_OF_KERAS_2}",
+    )
+
+    assert "Adadelta" in told
+    assert "loss categorical_crossentropy (from the spec)" in told
+    first, last = losses("out")
+    assert last < first
+    assert accuracy("out") > 0.3
+
+
+def test_a_loss_of_ones_own_is_taken_from_its_file(documents, tfk_model, empty):
+    _, spec = saved_models.shown_specs(documents)
+    section = saved_models.section(documents, "KerasFLModel")
+
+    def test_loss(labels, outputs):
+        return outputs
+
+    tfk_model.compile("adam", test_loss, metrics=["sparse_categorical_accuracy"])
+    tfk_model.save("model.h5")
+    Path("loss.py").write_text(
+        "import keras\n\n\ndef test_loss(labels, outputs):\n"
+        "    return 1000 + keras.losses.sparse_categorical_crossentropy(labels, outputs)\n"
+    )
+    Path("federation").mkdir()
+    write_config({**section, "spec": spec}, Path("federation/model.yml"))
+
+    # The document has the code beside the folder of the spec, so a folder of both is named.
+    command(
+        "train --model_zoo=. --spec=federation/model.yml --data=train.recordio --output=out "
+        "--num_epochs=2"
+    )
+
+    first, last = losses("out")
+    assert 1000 < last < first < 1010
+
+
+def test_the_documents_other_name_for_the_options_is_refused_with_the_right_one(save, empty):
+    section = save(H5, empty)
+    section["spec"]["compiled_options"] = {"optimizer": "adam"}
+    write_config(section)
+
+    words = "train --spec=model.yml --data=train.recordio --output=out"
+    with pytest.raises(DefinitionError, match="Did you mean compile_model_options"):
+        CliRunner().invoke(cli, words.split(), catch_exceptions=False)
+
+
+def test_options_of_the_spec_go_before_those_of_the_file(save, empty):
+    section = save(H5, empty)
+    section["spec"]["compile_model_options"] = {"optimizer": "adadelta"}
+    write_config({**section, "params": {"learning_rate": 1e-30}})
+
+    told = train("--max_steps=3")
+
+    assert "Adadelta" in told
+    assert "loss categorical_crossentropy (from the file)" in told

@@ -1,0 +1,151 @@
+"""From configs to jobs: what a federation's files ask for, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from tests.engines.conftest import write_records
+from tests.engines.federated.conftest import TORCH_MODEL
+
+from elasticdl import federated
+from elasticdl.data.sources import open_source
+from elasticdl.engines.federated.config import read_aggregator, read_party
+from elasticdl.engines.progress import Silent
+from elasticdl.errors import (
+    DefinitionError,
+    OutputTakenError,
+    TrainingError,
+    UsageError,
+)
+
+
+@pytest.fixture
+def made(tmp_path):
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "torch_small.py").write_text(TORCH_MODEL)
+    write_records(tmp_path / "all.recordio", 90)
+
+    def make(folder="h", **options):
+        return federated.init(
+            str(tmp_path / folder),
+            data=str(tmp_path / "all.recordio"),
+            model_zoo=str(tmp_path / "zoo"),
+            model_def="torch_small",
+            **{"num_parties": 3, "num_rounds": 1, **options},
+        )
+
+    return make
+
+
+def change(path, **sections):
+    values = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**values, **sections}))
+
+
+def test_every_record_goes_to_one_party(made, tmp_path):
+    found = made(validation_data=str(tmp_path / "all.recordio"), split="dirichlet")
+
+    def records(name):
+        sources = [open_source(str(p.with_suffix("") / name)) for p in found.parties]
+        return sorted(record for s in sources for record in s.read_bytes(0, s.num_records))
+
+    everything = open_source(str(tmp_path / "all.recordio"))
+    assert records("train.recordio") == sorted(everything.read_bytes(0, 90))
+    assert records("test.recordio") == sorted(everything.read_bytes(0, 90))
+    assert int(found.summary.counts.sum()) == 90
+
+
+def test_what_is_written_is_what_was_asked_for(made):
+    found = made(
+        fusion="trimmed_mean", num_rounds=7, num_epochs=2, minibatch_size=8, params="rate=0.3"
+    )
+
+    parties = [read_party(path) for path in found.parties]
+    job = federated.job_of(read_aggregator(found.aggregator), parties)
+
+    assert job.federation is not None
+    assert (job.federation.num_rounds, job.federation.num_local_epochs) == (7, 2)
+    assert (job.federation.fusion, job.federation.num_parties) == ("trimmed_mean", 3)
+    assert (job.training.minibatch_size, job.model.params) == (8, {"rate": 0.3})
+    assert job.output == str(found.aggregator.parent / "trained_model")
+
+
+def test_a_federation_is_not_overwritten(made):
+    made()
+
+    with pytest.raises(OutputTakenError):
+        made()
+
+
+def test_a_fusion_that_cannot_work_is_refused_before_anything_stays(made, tmp_path):
+    with pytest.raises(DefinitionError):
+        made(fusion="krum")
+
+    assert list((tmp_path / "h").iterdir()) == []
+
+
+def test_a_learning_rate_for_all_is_the_models_param(made):
+    found = made()
+    local = {"training": {"epochs": 1}, "optimizer": {"lr": 0.5}}
+    hyperparams = yaml.safe_load(found.aggregator.read_text())["hyperparams"]
+    change(found.aggregator, hyperparams={**hyperparams, "local": local})
+
+    job = federated.job_of(read_aggregator(found.aggregator), [])
+
+    assert job.model.params == {"learning_rate": 0.5}
+    with pytest.raises(DefinitionError, match="cannot be told to parties elsewhere"):
+        change(found.aggregator, connection={"info": {"ip": "127.0.0.1", "port": 5000}})
+        federated.aggregator(str(found.aggregator), reporter=Silent())
+
+
+REFUSED = {
+    "a recorder": (
+        {
+            "metrics_recorder": {
+                "name": "MetricsRecorder",
+                "path": "ibmfl.party.metrics.metrics_recorder",
+                "output_file": "m.json",
+                "output_type": "json",
+            }
+        },
+        "metrics_recorder is not supported",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_nobody_would_do_is_refused(what, made):
+    sections, said = REFUSED[what]
+    found = made()
+    change(found.parties[1], **sections)
+
+    with pytest.raises(DefinitionError, match=said):
+        federated.simulate(str(found.aggregator), reporter=Silent())
+
+
+def test_as_many_parties_as_the_config_says_are_needed(made):
+    found = made()
+    found.parties[2].unlink()
+
+    with pytest.raises(UsageError, match="2 configs of parties"):
+        federated.simulate(str(found.aggregator), reporter=Silent())
+
+
+def test_a_simulated_party_that_cannot_join_ends_it_at_once_with_its_own_words(made, tmp_path):
+    found = made()
+    change(found.parties[1], data={"uri": str(tmp_path / "all.recordio")})
+    model = yaml.safe_load(found.aggregator.read_text())["model"]
+    (tmp_path / "zoo" / "other.py").write_text(TORCH_MODEL.replace('"name": "x"', '"name": "z"'))
+    change(found.aggregator, model={**model, "model_def": "other"})
+
+    with pytest.raises(TrainingError, match="field 'z'"):
+        federated.simulate(str(found.aggregator), reporter=Silent())
+
+
+def test_an_aggregator_and_a_party_elsewhere_must_know_where(made):
+    found = made()
+
+    with pytest.raises(DefinitionError, match="no ip and port"):
+        federated.aggregator(str(found.aggregator), reporter=Silent())
+    with pytest.raises(DefinitionError, match="no section `aggregator`"):
+        federated.party(str(found.parties[0]), reporter=Silent())
