@@ -1,14 +1,15 @@
 """What the driver writes of the workers' reports: each event once, in whatever order they come."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from elasticdl.artifacts.checkpoint import SavedCheckpoint
+from elasticdl.artifacts.checkpoint import Checkpoint, SavedCheckpoint
 from elasticdl.engines.elastic.journal import Journal
 from elasticdl.engines.elastic.reports import Point, Report, Snapshot
 from elasticdl.events import Checkpointed, EpochFinished, StepCommitted
-from elasticdl.job import Job
+from elasticdl.job import Job, TrainingOptions
 
 
 class Run:
@@ -23,9 +24,13 @@ class Run:
             advanced=lambda done, details: self.shown.append((done, details)),
             note=lambda text: None,
         )
-        saved = SavedCheckpoint(step=7, num_bytes=100, write_s=0.0, blocked_s=0.0)
-        self.store = SimpleNamespace(save=lambda checkpoint, best: saved)
+        self.saved = []
+        self.store = SimpleNamespace(save=self.save)
         self.material = SimpleNamespace(job=Job("train", "data", "out"), num_records=100)
+
+    def save(self, checkpoint, best):
+        self.saved.append(checkpoint.step)
+        return SavedCheckpoint(checkpoint.step, num_bytes=100, write_s=0.0, blocked_s=0.0)
 
     def records_done(self, checkpoint):
         return 0 if checkpoint is None else 40
@@ -45,6 +50,10 @@ def report(first, last, *more):
     point = Point(last, last)
     events = [(Point(i, i), step(i)) for i in range(first, last + 1)]
     return Report(point, point, continues=True, events=[*events, *((point, e) for e in more)])
+
+
+def snapshot(number, *, best=False):
+    return Snapshot(Point(number, number), Checkpoint(number, {}, {}), best)
 
 
 def test_an_answer_that_was_long_on_its_way_has_nothing_told_twice(run):
@@ -91,10 +100,51 @@ def test_a_checkpoint_is_told_when_it_is_saved_with_the_time_the_worker_stood_st
 
     journal.take(report(1, 7, copied))
     assert [type(event) for event in run.written] == [StepCommitted]
-    journal.save(Snapshot(Point(7, 7), None, best=True))
+    assert journal.save(snapshot(7, best=True))
 
     saved = run.written[-1]
     assert (saved.step, saved.blocked_s, saved.num_bytes, saved.best) == (7, 0.25, 100, True)
+
+
+def test_what_another_worker_told_past_a_checkpoint_is_told_after_it(run):
+    journal = Journal(run)
+
+    # The copy is of a worker that had been asked before, and answers now.
+    journal.take(report(1, 5))
+    assert journal.save(snapshot(3))
+    journal.write_steps(now=True)
+
+    assert [event.step for event in run.written] == [3, 3, 5]
+    assert isinstance(run.written[1], Checkpointed)
+    assert [event.num_records for event in (run.written[0], run.written[2])] == [6, 4]
+
+
+def test_a_checkpoint_within_an_event_that_is_written_is_not_kept(run):
+    journal = Journal(run)
+
+    journal.take(report(1, 5))
+    journal.write_steps(now=True)
+    assert not journal.save(snapshot(3))
+    assert run.saved == []
+    # Where an event ends, one may begin again.
+    assert journal.save(snapshot(5))
+    journal.take(report(6, 9))
+    journal.write_steps(now=True)
+    assert not journal.save(snapshot(8))
+
+    assert run.saved == [5]
+    assert [event.step for event in run.written] == [5, 5, 9]
+
+
+def test_events_end_where_checkpoints_are_by_number(run):
+    run.material.job = replace(run.material.job, training=TrainingOptions(checkpoint_steps=4))
+    journal = Journal(run)
+
+    journal.take(report(1, 10))
+    journal.write_steps(now=True)
+
+    assert [event.step for event in run.written] == [4, 8, 10]
+    assert journal.save(snapshot(8))
 
 
 def test_a_new_round_forgets_what_was_not_written(run):

@@ -440,8 +440,8 @@ class _Controller:
                     self._take_report(process, value)
             case "snapshot":
                 self._snapshot_of = None
-                if value is not None:
-                    self._journal.save(value)
+                if value is not None and not self._journal.save(value):
+                    ask(process.actor, "request_snapshot")
             case "work" if process.state is State.STARTING:
                 process.work, process.state, process.identity = None, State.READY, value
             case _:

@@ -3,6 +3,11 @@
 Events of steps are gathered for a second and written as one; whatever else there is comes after
 the steps before it. A checkpoint counts when it is saved, and is told then.
 
+A job that goes on from a checkpoint takes back what was told past it, so no event may span one.
+Where the copies are taken, only the worker knows that takes them; who hands out the events may be
+another. So events end at each step that is a checkpoint's by number, and a checkpoint that was
+asked for and lies within an event all the same is not kept: there will be another.
+
 Callers: `controller.py`, which fetches the reports.
 """
 
@@ -47,6 +52,8 @@ class Journal:
         self.known: Point | None = None
         self.step = checkpoint.step if checkpoint is not None else 0
         self._steps: list[StepCommitted] = []
+        # First and last step of each event written since the last checkpoint.
+        self._written: list[tuple[int, int]] = []
         self._seen = self._run.records_done(checkpoint)
 
     def take(self, report: Report) -> None:
@@ -61,10 +68,15 @@ class Journal:
 
     def write_steps(self, *, now: bool = False) -> None:
         """Write the steps of the last second if it is over (or `now`); show where the run is."""
-        time_s = time.monotonic()
-        if not self._steps or not (now or time_s - self._since_s >= _INTERVAL_S):
+        is_due = now or time.monotonic() - self._since_s >= _INTERVAL_S
+        if not self._steps or not is_due:
             return
         steps, self._steps = self._steps, []
+        self._write(steps)
+
+    def _write(self, steps: list[StepCommitted]) -> None:
+        time_s = time.monotonic()
+        self._written.append((steps[0].step, steps[-1].step))
         rows: list[CommittedRow] = [row for event in steps for row in event.rows]
         count = sum(event.num_records for event in steps)
         loss = sum(event.loss * event.num_records for event in steps) / max(1, count)
@@ -91,8 +103,16 @@ class Journal:
             },
         )
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint; what led to it is told before."""
+    def save(self, snapshot: Snapshot) -> bool:
+        """Write a checkpoint, after what led to it; returns False if an event spans it."""
+        step = snapshot.checkpoint.step
+        if any(first <= step < last for first, last in self._written):
+            return False
+        led_to_it = [event for event in self._steps if event.step <= step]
+        if led_to_it:
+            self._steps = self._steps[len(led_to_it) :]
+            self._write(led_to_it)
+        self._written = [(first, last) for first, last in self._written if last > step]
         saved = self._run.store.save(snapshot.checkpoint, best=snapshot.best)
         self._run.events.write(
             Checkpointed(
@@ -103,11 +123,15 @@ class Journal:
             )
         )
         self._run.events.publish()
+        return True
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, StepCommitted):
             self._steps.append(event)
             self._seen += event.num_records
+            interval = self._run.material.job.training.checkpoint_steps
+            if interval and event.step % interval == 0:
+                self.write_steps(now=True)
             return
         self.write_steps(now=True)
         if isinstance(event, Checkpointed):
