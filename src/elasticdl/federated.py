@@ -196,7 +196,8 @@ def aggregator(
 ) -> Outcome:
     """Train with parties on machines of their own, and leave a TrainedModel.
 
-    Waits until all parties of the config are connected, or a quorum when the time to join is over.
+    Waits until all parties of the config are connected; as soon as there is a quorum, for the others
+    as long as in a round.
     The same call goes on after the last round of an earlier one.
 
     Args:

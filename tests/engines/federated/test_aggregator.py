@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -108,6 +109,31 @@ def test_a_quorum_of_parties_begins_without_the_rest(train, tmp_path):
     )
 
     assert outcome.step == 1
+
+
+def test_once_there_is_a_quorum_the_others_are_waited_for_as_in_a_round(train):
+    started = time.monotonic()
+
+    outcome = train(
+        lambda answer: answer, members=(0, 1), quorum=0.5, num_rounds=1,
+        max_timeout_s=0.3, join_timeout_s=600,
+    )  # fmt: skip
+
+    assert outcome.step == 1
+    assert time.monotonic() - started < 60
+
+
+def test_a_quorum_does_not_wait_for_who_was_refused(train):
+    def change(answer):
+        if answer.party == "p1" and answer.kind == "join":
+            return replace(answer, architecture={"x": ("float32", (3,))})
+        return answer
+
+    started = time.monotonic()
+    outcome = train(change, quorum=0.5, num_rounds=1, max_timeout_s=None, join_timeout_s=600)
+
+    assert outcome.step == 1
+    assert time.monotonic() - started < 60
 
 
 def test_a_party_with_another_architecture_cannot_join(train):

@@ -139,18 +139,30 @@ class Aggregator:
         return max(1, math.ceil(share - 1e-9), self._fusion.needs(self._fusion_params))
 
     def _wait_for_parties(self, interrupts: Interrupts) -> None:
-        """Wait until all parties have joined; those of a quorum, when the time is over."""
-        wanted, patience_s = self._federation.num_parties, self._federation.join_timeout_s
-        deadline = time.monotonic() + patience_s
+        """Wait until all parties have joined.
+
+        As soon as there is a quorum, the others are waited for as long as in a round.
+        """
+        wanted = self._federation.num_parties
+        deadline = time.monotonic() + self._federation.join_timeout_s
+        has_quorum = False
         while True:
             self._join_newcomers()
-            if len(self._joined) >= wanted or time.monotonic() >= deadline:
+            if len(self._joined) >= self._needed and not has_quorum:
+                has_quorum = True
+                patience_s = self._federation.max_timeout_s
+                if patience_s is not None:
+                    deadline = min(deadline, time.monotonic() + patience_s)
+            # Who was refused is not missing, if it goes without.
+            come = self._joined.keys() | (self._refused.keys() if has_quorum else set())
+            if len(come) >= wanted or time.monotonic() >= deadline:
                 break
             interrupts.check()
             time.sleep(_POLL_S)
         if len(self._joined) < self._needed:
             raise TrainingError(
-                f"Only {len(self._joined)} of {wanted} parties joined within {patience_s:g} s"
+                f"Only {len(self._joined)} of {wanted} parties joined within "
+                f"{self._federation.join_timeout_s:g} s"
                 f"{_listed(self._joined)}; {self._needed} are needed."
                 f"{''.join(f'{chr(10)}  {why}' for why in self._refused.values())}\n"
                 "  Mend what keeps the others away, and run the same again."

@@ -110,10 +110,12 @@ class Superlink:
         except OSError as error:
             raise OutputError(f"{self.folder}: cannot be written: {error.strerror}.") from error
         try:
-            self._start_missing()
+            self._start_missing("superlink")
             self._wait("superlink", self._inner_port, "127.0.0.1")
-            self._wait("front", self.port, self.host)
             self.names = self._register()
+            # Not before the keys are known: who is too early would be told that he is a stranger.
+            self._start_missing("front")
+            self._wait("front", self.port, self.host)
         except BaseException:
             self.close()
             raise
@@ -176,10 +178,10 @@ class Superlink:
             f'address = "127.0.0.1:{self._inner_port}"\n{trust}\n'
         )
 
-    def _start_missing(self) -> None:
-        """Start what does not run."""
+    def _start_missing(self, *names: str) -> None:
+        """Start those that do not run."""
         commands = {"superlink": self._superlink_command, "front": self._front_command}
-        for name, command in commands.items():
+        for name in names:
             child = self._children.get(name)
             if child is None or not child.is_alive:
                 if child is not None:
@@ -187,7 +189,7 @@ class Superlink:
                     # Whatever it started is ended with it.
                     child.end()
                 log = self.folder / f"{name}.log"
-                self._children[name] = Child(command(), self._variables, log)
+                self._children[name] = Child(commands[name](), self._variables, log)
 
     def _superlink_command(self) -> list[str]:
         command = [
@@ -288,7 +290,7 @@ class Superlink:
         while not self._closing.wait(_WATCH_S):
             with self._lock:
                 try:
-                    self._start_missing()
+                    self._start_missing("superlink", "front")
                 except OSError as error:
                     _log.error("A process of Flower's cannot be started: %s", error)
 

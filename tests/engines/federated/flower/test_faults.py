@@ -1,0 +1,209 @@
+"""What parties and the disk can do to a training across processes: it is named, and goes on.
+
+One federation goes through all of it, with an honest party, one that misbehaves in each round in
+another way (`liar.py`), and one that has another model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import yaml
+from tests.engines.conftest import write_records
+from tests.engines.federated.conftest import TORCH_MODEL
+
+from elasticdl import federated
+from elasticdl.artifacts.trained_model import load_trained_model
+from elasticdl.events import PartyJoined, RoundFinished, read_events
+
+pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(500)]
+HONEST, LIAR, OTHER = "party0", "party1", "party2"
+NUM_ROUNDS = 6
+# A round waits so long for the liar; a detector of dead nodes would need 48 s.
+MAX_TIMEOUT_S = 8
+PATIENCE_S = 180
+LIAR_FILE = Path(__file__).with_name("liar.py")
+COMMAND = [sys.executable, "-m", "elasticdl.cli.main", "federated"]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    """Let it all happen, and return what was told."""
+    folder = tmp_path_factory.mktemp("ward")
+    configs = write_configs(folder)
+    output = folder / "h" / "trained_model"
+    with contextlib.ExitStack() as stack:
+        disk = stack.enter_context(a_small_disk(output))
+
+        def start(name, *command):
+            log = stack.enter_context((folder / f"{name}.log").open("ab"))
+            process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            stack.callback(end, process)
+            return process
+
+        start(HONEST, *COMMAND, "party", configs[HONEST])
+        start(OTHER, *COMMAND, "party", configs[OTHER])
+        liar = start(LIAR, sys.executable, LIAR_FILE, configs[LIAR])
+        first = start("aggregator", *COMMAND, "aggregator", configs["aggregator"])
+
+        def wait_for_round(number):
+            deadline = time.monotonic() + PATIENCE_S
+            while len(rounds(output)) < number:
+                assert first.poll() is None, logs(folder)
+                assert time.monotonic() < deadline, logs(folder)
+                time.sleep(0.05)
+
+        wait_for_round(4)
+        assert psutil.Process(liar.pid).status() == psutil.STATUS_STOPPED
+        liar.send_signal(signal.SIGCONT)
+        wait_for_round(5)
+        assert liar.wait(30) == -signal.SIGKILL
+        if disk is not None:
+            disk.fill()
+            failed = first.wait(PATIENCE_S), (folder / "aggregator.log").read_text()
+            disk.free()
+            first = start("aggregator", *COMMAND, "aggregator", configs["aggregator"])
+        else:
+            failed = None
+        assert first.wait(PATIENCE_S) == 0, logs(folder)
+        yield SimpleNamespace(
+            rounds=rounds(output),
+            events=read_events(output / "events.jsonl"),
+            failed=failed,
+            model=load_trained_model(str(output)),
+            logs={path.stem: path.read_text() for path in folder.glob("*.log")},
+        )
+
+
+def write_configs(folder):
+    """Return the configs of a federation with keys, by name."""
+    (folder / "zoo").mkdir()
+    (folder / "zoo" / "torch_small.py").write_text(TORCH_MODEL)
+    (folder / "other").mkdir()
+    (folder / "other" / "torch_small.py").write_text(
+        TORCH_MODEL.replace("(4, 8)", "(4, 9)").replace("d(8)", "d(9)").replace("(8, 3)", "(9, 3)")
+    )
+    made = federated.init(
+        str(folder / "h"),
+        data=str(write_records(folder / "all.recordio", 120)),
+        num_parties=3,
+        model_zoo=str(folder / "zoo"),
+        model_def="torch_small",
+        num_rounds=NUM_ROUNDS,
+    )
+    names = [path.stem for path in made.parties]
+    federated.make_keys(str(folder / "keys"), parties=names, hosts=["127.0.0.1"])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        at = {"ip": "127.0.0.1", "port": server.getsockname()[1]}
+    keys = folder / "keys" / "aggregator"
+    tls = {"ca_certificate": "ca.crt", "certificate": "server.crt", "private_key": "server.key"}
+    tls = {name: str(keys / file) for name, file in tls.items()}
+    with changed(made.aggregator) as values:
+        values["connection"] = {"info": {**at, "tls_config": tls}}
+        values["hyperparams"]["global"] |= {"perc_quorum": 0.3, "max_timeout": MAX_TIMEOUT_S}
+    for path in made.parties:
+        own = folder / "keys" / "parties" / path.stem
+        tls = {"ca_certificate": str(own / "ca.crt"), "private_key": str(own / "node.key")}
+        with changed(path) as values:
+            values |= {"connection": {"info": {"id": path.stem, "tls_config": tls}}}
+            values |= {"aggregator": at}
+            if path.stem == OTHER:
+                values["model"]["model_zoo"] = str(folder / "other")
+    return {"aggregator": made.aggregator, **dict(zip(names, made.parties, strict=True))}
+
+
+@contextlib.contextmanager
+def changed(path):
+    values = yaml.safe_load(path.read_text())
+    yield values
+    path.write_text(yaml.safe_dump(values))
+
+
+@contextlib.contextmanager
+def a_small_disk(folder):
+    """Make a folder a disk of its own that can be filled; None where that is not allowed."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "none", str(folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        yield None
+        return
+    filler = folder / "filler"
+
+    def fill():
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+
+    try:
+        yield SimpleNamespace(fill=fill, free=filler.unlink)
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def end(process):
+    if process.poll() is None:
+        os.kill(process.pid, signal.SIGCONT)
+        process.terminate()
+        process.wait(30)
+
+
+def rounds(output):
+    log = output / "events.jsonl"
+    if not log.exists():
+        return []
+    return [event for event in read_events(log) if isinstance(event, RoundFinished)]
+
+
+def logs(folder):
+    return "\n".join(
+        f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted(folder.glob("*.log"))
+    )
+
+
+FAULTS = {
+    1: ("NaN", "finite"),
+    2: ("another shape", "shape"),
+    3: ("the answer of the round before", "round 2"),
+    4: ("stopped", f"no answer within {MAX_TIMEOUT_S} s"),
+    5: ("killed", f"no answer within {MAX_TIMEOUT_S} s"),
+}
+
+
+@pytest.mark.parametrize("number", FAULTS, ids=[what for what, _ in FAULTS.values()])
+def test_a_party_that_gives_no_usable_answer_is_left_out_and_named(story, number):
+    told = story.rounds[number - 1]
+
+    assert told.step == number
+    assert list(told.parties) == [HONEST]
+    assert FAULTS[number][1] in told.left_out[LIAR]
+
+
+def test_nobody_is_waited_for_longer_than_was_said(story):
+    assert all(told.seconds < MAX_TIMEOUT_S + 3 for told in story.rounds)
+
+
+def test_a_party_with_another_model_never_joins_and_is_named_in_each_round(story):
+    joined = {event.party for event in story.events if isinstance(event, PartyJoined)}
+    assert joined == {HONEST, LIAR}
+    assert all("shape" in told.left_out[OTHER] for told in story.rounds)
+
+
+def test_a_full_disk_ends_it_with_a_reason_and_it_goes_on_when_there_is_room(story):
+    if story.failed is None:
+        pytest.skip("No disk can be mounted here.")
+    code, log = story.failed
+
+    assert code == 6, log
+    assert "No space left on device. Free some room" in log
+    assert [told.step for told in story.rounds] == list(range(1, NUM_ROUNDS + 1))
+    assert story.model.description.step == NUM_ROUNDS
