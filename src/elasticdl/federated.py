@@ -10,7 +10,8 @@ Configs are IBM FL's YAML files; docs/federated.md has their keys.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -119,26 +120,44 @@ def init(
 
 def _model_section(
     model_def: str | None, spec: str | None, model_zoo: str | None, params: str | Mapping[str, Any]
-) -> dict[str, Any]:
+) -> Callable[[Path], dict[str, Any]]:
+    """Return what gives the section `model` of configs in a folder.
+
+    A saved model is copied there, so that it can be taken along.
+    """
+    from elasticdl import zoo  # noqa: PLC0415 - not for `--help`
     from elasticdl.api import training_job  # noqa: PLC0415
 
     job = training_job(
         model_def=model_def, spec=spec, model_zoo=model_zoo, params=params, data="", output="."
     )
-    assert job.model is not None  # noqa: S101 - of a training job
-    if spec is not None:
-        from elasticdl.dialects.saved_spec import read_spec  # noqa: PLC0415
+    reference = job.model
+    assert reference is not None  # noqa: S101 - of a training job
 
-        read = read_spec(Path(spec), spec)
-        section = read.values_with({key: str(path) for key, path in read.files.items()})
-        given = {**read.params, **job.model.params}
-        return {**section["model"], **({"params": given} if given else {})}
-    section = {"model_def": job.model.model_def}
-    if job.model.zoo is not None:
-        section["model_zoo"] = job.model.zoo
-    if job.model.params:
-        section["params"] = dict(job.model.params)
-    return section
+    def named(folder: Path) -> dict[str, Any]:
+        del folder
+        section: dict[str, Any] = {"model_def": reference.model_def}
+        if reference.zoo is not None:
+            section["model_zoo"] = reference.zoo
+        if reference.params:
+            section["params"] = dict(reference.params)
+        return section
+
+    def saved(folder: Path) -> dict[str, Any]:
+        from elasticdl.dialects.saved_spec import read_spec  # noqa: PLC0415
+        from elasticdl.engines.federated.init import MODEL_FOLDER  # noqa: PLC0415
+
+        zoo.copy_model(reference, zoo.open_zoo(reference.zoo), folder / MODEL_FOLDER)
+        copy = folder / MODEL_FOLDER / reference.model_def
+        read = read_spec(copy, reference.model_def)
+        files = {key: os.path.relpath(path, folder) for key, path in read.files.items()}
+        section: dict[str, Any] = read.values_with(files)["model"]
+        for entry in section["spec"].get("custom_objects") or []:
+            entry["path"] = os.path.relpath(copy.parent / entry["path"], folder)
+        given = {**read.params, **reference.params}
+        return {**section, **({"params": given} if given else {})}
+
+    return named if spec is None else saved
 
 
 def simulate(
@@ -196,9 +215,8 @@ def aggregator(
 ) -> Outcome:
     """Train with parties on machines of their own, and leave a TrainedModel.
 
-    Waits until all parties of the config are connected; as soon as there is a quorum, for the others
-    as long as in a round.
-    The same call goes on after the last round of an earlier one.
+    Waits until all parties of the config are connected; as soon as there is a quorum, for the
+    others as long as in a round. The same call goes on after the last round of an earlier one.
 
     Args:
         config: The aggregator's config; it says where parties connect to.

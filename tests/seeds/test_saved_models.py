@@ -221,6 +221,18 @@ def test_a_loss_of_ones_own_is_taken_from_its_file(documents, tfk_model, empty):
     first, last = losses("out")
     assert 1000 < last < first < 1010
 
+    command(
+        "federated init hospitals --model_zoo=. --spec=federation/model.yml "
+        "--data=train.recordio --num_rounds=1"
+    )
+    # All that parties need is in the folder.
+    Path("hospitals").rename("elsewhere")
+    for name in ("model.h5", "loss.py", "federation/model.yml"):
+        Path(name).unlink()
+    command("federated simulate elsewhere/aggregator.yml --output=with_parties")
+
+    assert losses("with_parties", RoundFinished)[0] > 1000
+
 
 def test_the_documents_other_name_for_the_options_is_refused_with_the_right_one(save, empty):
     section = save(H5, empty)

@@ -4,9 +4,10 @@
       aggregator.yml
       party0.yml   party0/train.recordio   party0/test.recordio
       party1.yml   ...
+      model/           a saved model, if it is one
 
 Every record goes to one party, by a seeded split; a party's folder holds its own records and
-nothing of the others, so that it can be taken to another machine.
+nothing of the others, so that it can be taken to another machine (with `model/`).
 
 Callers: `elasticdl.federated`.
 """
@@ -39,6 +40,7 @@ SPLITS: Mapping[str, Callable[..., list[Any]]] = {
 }
 _LABELS = ("label", "labels", "y", "y_train", "target", "class")
 _READ_AT_ONCE = 4096
+MODEL_FOLDER = "model"
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Federation:
             shutil.rmtree(path.with_suffix(""), ignore_errors=True)
             path.unlink(missing_ok=True)
         self.aggregator.unlink(missing_ok=True)
+        shutil.rmtree(self.aggregator.parent / MODEL_FOLDER, ignore_errors=True)
 
 
 def write_federation(
@@ -74,7 +77,7 @@ def write_federation(
     label: str | None,
     seed: int,
     aggregator: Mapping[str, Any],
-    model: Mapping[str, Any],
+    model: Callable[[Path], Mapping[str, Any]],
 ) -> Federation:
     """Deal records out to parties, and write the configs of all.
 
@@ -88,7 +91,7 @@ def write_federation(
         label: The field that split goes by; None looks for it.
         seed: Decides who gets what.
         aggregator: Sections of the aggregator's config beside `model`.
-        model: The section `model` of all configs.
+        model: Gives the section `model` of all configs in a folder; it may write to `model/`.
 
     Raises:
         UsageError: The split cannot be made so.
@@ -107,21 +110,23 @@ def write_federation(
     if validation_data is not None:
         test_source = open_source(validation_data)
         tests = splits.iid(np.zeros(test_source.num_records), num_parties, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    section = model(folder)
     parties = []
     for number, (part, test) in enumerate(zip(parts, tests, strict=True)):
         name = f"party{number}"
-        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name).mkdir(exist_ok=True)
         _write(folder / name / "train.recordio", source, part)
         uris = {"uri": f"{name}/train.recordio"}
         if test_source is not None:
             _write(folder / name / "test.recordio", test_source, test)
             uris["validation_uri"] = f"{name}/test.recordio"
-        config = {"connection": {"info": {"id": name}}, "data": uris, "model": model}
+        config = {"connection": {"info": {"id": name}}, "data": uris, "model": section}
         config["privacy"] = {"metrics": True}
         parties.append(folder / f"{name}.yml")
         parties[-1].write_text(_PARTY + _as_yaml(config), encoding="utf-8")
     path = folder / "aggregator.yml"
-    path.write_text(_AGGREGATOR + _as_yaml({**aggregator, "model": model}), encoding="utf-8")
+    path.write_text(_AGGREGATOR + _as_yaml({**aggregator, "model": section}), encoding="utf-8")
     return Federation(path, parties, splits.summary(labels, parts))
 
 

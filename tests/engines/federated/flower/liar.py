@@ -28,7 +28,7 @@ def answer(self, request):
         case 1:
             return _changed(reply, lambda array: array * np.float32("nan"))
         case 2:
-            return _changed(reply, lambda array: array[..., :1])
+            return _changed(reply, lambda array: array[..., :1].copy())
         case 3:
             return _said[2]
         case 4:
