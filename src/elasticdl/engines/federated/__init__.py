@@ -8,6 +8,7 @@
 
 Neither side knows how questions travel, and the aggregator sees arrays and counts, never records.
 
+wire.py           arrays and facts on a socket between two processes of one machine
 training.py       a federated job from the claim on its output to its TrainedModel
 data_handlers.py  a party's own code that reads its data
 init.py           a federation to start from: records dealt out, configs written

@@ -13,7 +13,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, Metadata,
 from elasticdl.engines.federated.flower import client_app, server_app, wire
 from elasticdl.engines.federated.flower.records import RecordError, from_record, to_record
 from elasticdl.engines.federated.flower.resident import Resident
-from elasticdl.engines.federated.flower.wire import Frame
 from elasticdl.engines.federated.flower.words import (
     ANSWER,
     FAILED,
@@ -26,6 +25,7 @@ from elasticdl.engines.federated.flower.words import (
     TASK,
     UNANSWERED,
 )
+from elasticdl.engines.federated.wire import Frame
 
 SUPERLINK = 1
 

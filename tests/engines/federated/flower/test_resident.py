@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elasticdl.engines.federated.flower import wire
+from elasticdl.engines.federated import wire
 from elasticdl.engines.federated.flower.resident import Resident
-from elasticdl.engines.federated.flower.wire import Frame
 from elasticdl.engines.federated.flower.words import JOIN, TASK, UNANSWERED
+from elasticdl.engines.federated.wire import Frame
 
 
 @pytest.fixture

@@ -21,8 +21,7 @@ messenger.py   what is forked for each message; errand.py asks it to
 guard.py       no code that came over the network runs
 server_app.py  inside Flower, at the aggregator
 client_app.py  inside Flower, at a party
-records.py     arrays and facts in Flower's records
-wire.py        ... and on a socket
+records.py     arrays and facts in Flower's records; on a socket they are `../wire.py`'s
 words.py       what both ends of a socket call things
 fab.py         the app that Flower is given                                        (pure)
 keys.py        certificates and node keys

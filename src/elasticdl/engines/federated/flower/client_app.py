@@ -16,10 +16,10 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from elasticdl.engines.federated.flower import wire
+from elasticdl.engines.federated import wire
 from elasticdl.engines.federated.flower.records import from_record, to_record
-from elasticdl.engines.federated.flower.wire import Frame
 from elasticdl.engines.federated.flower.words import JOIN, PARTY_SOCKET, TASK, UNANSWERED
+from elasticdl.engines.federated.wire import Frame
 
 app = ClientApp()
 

@@ -30,9 +30,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from elasticdl.engines.federated.flower import wire
+from elasticdl.engines.federated import wire
 from elasticdl.engines.federated.flower.membership import Membership
-from elasticdl.engines.federated.flower.wire import Arrays, Facts, Frame
 from elasticdl.engines.federated.flower.words import (
     AGGREGATOR_SOCKET,
     FORGET,
@@ -43,6 +42,7 @@ from elasticdl.engines.federated.flower.words import (
     TASK,
     UNANSWERED,
 )
+from elasticdl.engines.federated.wire import Arrays, Facts, Frame
 from elasticdl.errors import TrainingError
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from elasticdl.engines.federated.flower import guard, wire
+from elasticdl.engines.federated import wire
+from elasticdl.engines.federated.flower import guard
 
 COMMAND = "flwr-clientapp"
 _CLIENT_APP = "elasticdl.engines.federated.flower.client_app"

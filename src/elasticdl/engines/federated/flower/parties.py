@@ -21,8 +21,8 @@ from elasticdl.errors import MessageError
 
 if TYPE_CHECKING:
     from elasticdl.engines.federated.flower.superlink import Superlink
-    from elasticdl.engines.federated.flower.wire import Arrays, Facts
     from elasticdl.engines.federated.messages import Reply, Request
+    from elasticdl.engines.federated.wire import Arrays, Facts
     from elasticdl.training.trainer import Weights
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from elasticdl.engines.federated.flower import wire
-from elasticdl.engines.federated.flower.wire import Arrays, Facts, WireError
+from elasticdl.engines.federated import wire
+from elasticdl.engines.federated.wire import Arrays, Facts, WireError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias
 
-from elasticdl.engines.federated.flower import wire
-from elasticdl.engines.federated.flower.wire import Arrays, Facts, Frame
+from elasticdl.engines.federated import wire
 from elasticdl.engines.federated.flower.words import JOIN, TASK, UNANSWERED
 from elasticdl.engines.federated.messages import Refusal, Reply, Request, read_request, redacted
+from elasticdl.engines.federated.wire import Arrays, Facts, Frame
 from elasticdl.errors import MessageError
 
 Answer: TypeAlias = Callable[[Arrays, Facts], tuple[Arrays, Facts]]

@@ -27,14 +27,13 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
-from elasticdl.engines.federated.flower import wire
+from elasticdl.engines.federated import wire
 from elasticdl.engines.federated.flower.records import (
     RecordError,
     from_record,
     to_record,
     with_facts,
 )
-from elasticdl.engines.federated.flower.wire import Frame
 from elasticdl.engines.federated.flower.words import (
     AGGREGATOR_SOCKET,
     ANSWER,
@@ -44,6 +43,7 @@ from elasticdl.engines.federated.flower.words import (
     NODES,
     PUSH,
 )
+from elasticdl.engines.federated.wire import Frame
 
 _POLL_S = 0.1
 _NODES_S = 0.5

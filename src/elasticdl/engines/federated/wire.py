@@ -7,7 +7,7 @@
 Never pickle: what arrives came over the network a moment ago. Everything is checked against a
 bound before memory is asked for.
 
-Callers: `parties.py` and `server_app.py`; `client_app.py` and `resident.py`.
+Callers: `control.py`; both ends of the two sockets of `flower/`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from elasticdl.engines.federated.flower import wire
-from elasticdl.engines.federated.flower.wire import Frame, WireError
+from elasticdl.engines.federated import wire
+from elasticdl.engines.federated.wire import Frame, WireError
 
 
 def sent(frame):
