@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from elasticdl.engines.federated.config import AggregatorConfig, PartyConfig
     from elasticdl.engines.federated.init import Federation as FederationFiles
     from elasticdl.engines.federated.simulate import Member
+    from elasticdl.engines.federated.status import (
+        AggregatorStatus,
+        Evaluation,
+        PartyStatus,
+        Saved,
+        Synced,
+        Trained,
+    )
 
 # For a start: a party that hangs must not be waited for without end.
 _MAX_TIMEOUT_S = 600
@@ -212,11 +220,14 @@ def aggregator(
     output: str | None = None,
     tracking: Tracking | None = None,
     reporter: Reporter | None = None,
+    serves: bool = False,
 ) -> Outcome:
     """Train with parties on machines of their own, and leave a TrainedModel.
 
     Waits until all parties of the config are connected; as soon as there is a quorum, for the
     others as long as in a round. The same call goes on after the last round of an earlier one.
+    Meanwhile it can be told something from another process: `status`, `evaluate`, `sync`, `save`,
+    `stop`.
 
     Args:
         config: The aggregator's config; it says where parties connect to.
@@ -224,6 +235,7 @@ def aggregator(
         output: Folder for the TrainedModel, instead of what the config says.
         tracking: Where people follow it.
         reporter: Who tells people; None decides by the terminal.
+        serves: Train whenever it is told by `train`, and return when it is told to `stop`.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.
@@ -247,7 +259,12 @@ def aggregator(
         )
     job = job_of(read, [], num_rounds=num_rounds, output=output, tracking=tracking)
     outcome: Outcome = _deployment().aggregate(
-        job, reporter, host=read.listen.host, port=read.listen.port, tls=read.tls
+        job,
+        reporter,
+        host=read.listen.host,
+        port=read.listen.port,
+        tls=read.tls,
+        serves=serves,
     )
     return outcome
 
@@ -276,7 +293,7 @@ def party(config: str, *, reporter: Reporter | None = None) -> None:
             "`aggregator: {ip: 127.0.0.1, port: 5000}`."
         )
     member = member_of(read)
-    state = read.output or read.file.resolve().parent / read.name / "state"
+    state = read.state
     job = Job(
         command="train",
         data=member.data,
@@ -285,7 +302,133 @@ def party(config: str, *, reporter: Reporter | None = None) -> None:
         validation_data=member.validation_data,
     )
     own = {} if member.open_source is None else {"open_source": member.open_source}
-    _deployment().serve(read, job, reporter, state=Path(state), **own)
+    _deployment().serve(read, job, reporter, state=state, **own)
+
+
+def status(config: str) -> AggregatorStatus | PartyStatus:
+    """Return how the aggregator or the party of a config stands; what is kept if it does not run.
+
+    Args:
+        config: An aggregator's or a party's. Here and in the functions below, the process runs on
+            this machine and is this user's: nothing of it can be told over a network. (Of an
+            aggregator that was started with `output`, name that folder.)
+
+    Raises:
+        ElasticDLError: See `elasticdl.errors`.
+    """
+    telling = _telling()
+    found: AggregatorStatus | PartyStatus = telling.status_of(telling.place_of(config))
+    return found
+
+
+def train(
+    config: str, *, num_rounds: int | None = None, note: Callable[[str], None] | None = None
+) -> Trained:
+    """Have an aggregator that serves train, and wait for the end; leaves a TrainedModel.
+
+    The first training has the rounds of the config; each further one goes on from the model that is
+    there for as many again. One that did not come to its end is finished first.
+
+    Args:
+        config: The aggregator's.
+        num_rounds: So many more rounds instead.
+        note: Called with what is told meanwhile, a line each.
+
+    Raises:
+        OutputBusyError: It is training already.
+        UsageError: No aggregator is running, or it does not serve.
+        ElasticDLError: The training cannot go on; the aggregator stays.
+    """
+    from elasticdl.engines.federated.status import Trained  # noqa: PLC0415 - not for `--help`
+
+    if num_rounds is not None and num_rounds < 1:
+        raise UsageError(f"--num_rounds={num_rounds}: expected 1 at least.")
+    options = {} if num_rounds is None else {"num_rounds": num_rounds}
+    telling = _telling()
+    return Trained(**telling.told(telling.place_of(config), "train", options, note))
+
+
+def sync(config: str) -> Synced:
+    """Have all parties take the global model over.
+
+    Args:
+        config: The aggregator's.
+
+    Raises:
+        UsageError: No aggregator is running, or there is no global model yet.
+        TrainingError: No party has taken it over.
+    """
+    from elasticdl.engines.federated.status import Synced  # noqa: PLC0415 - not for `--help`
+
+    telling = _telling()
+    return Synced(**telling.told(telling.place_of(config), "sync"))
+
+
+def evaluate(config: str) -> Evaluation:
+    """Return what a model scores: the global one at all parties, or a party's own on its data.
+
+    Args:
+        config: The aggregator's, or a party's: of that nothing leaves its process.
+
+    Raises:
+        UsageError: No process is running, or there is no model yet.
+        DataError: The party has no validation data.
+    """
+    from elasticdl.engines.federated.status import Evaluation  # noqa: PLC0415 - not for `--help`
+
+    telling = _telling()
+    return Evaluation(**telling.told(telling.place_of(config), "eval"))
+
+
+def save(config: str, *, output: str | None = None) -> Saved:
+    """Write a TrainedModel of the global model, or of a party's.
+
+    Args:
+        config: The aggregator's or a party's.
+        output: A new or empty folder, or one that was saved into before; None is `saved/round-N`
+            beside the process' own folder.
+
+    Raises:
+        UsageError: No process is running, or there is no model yet.
+        OutputError: It cannot be written there.
+    """
+    from elasticdl.engines.federated.status import Saved  # noqa: PLC0415 - not for `--help`
+
+    options = {}
+    if output is not None:
+        # From here, not from where the process was started.
+        is_path = "://" not in output
+        options["output"] = str(Path(output).expanduser().resolve()) if is_path else output
+    telling = _telling()
+    return Saved(**telling.told(telling.place_of(config), "save", options))
+
+
+def stop(config: str) -> AggregatorStatus | PartyStatus:
+    """End an aggregator after the round it is in, or a party after what it is answering.
+
+    What was reached is kept, and the same command goes on. Returns when the process has ended, with
+    what is kept.
+
+    Args:
+        config: The aggregator's or a party's.
+
+    Raises:
+        UsageError: No process is running.
+        OutputBusyError: It is still at something after a minute.
+    """
+    telling = _telling()
+    place = telling.place_of(config)
+    telling.told(place, "stop")
+    telling.wait_until_ended(place)
+    found: AggregatorStatus | PartyStatus = place.kept()
+    return found
+
+
+def _telling() -> ModuleType:
+    # Only now is it needed; what it imports takes its time.
+    from elasticdl.engines.federated import telling  # noqa: PLC0415
+
+    return telling
 
 
 def make_keys(folder: str, *, parties: Sequence[str], hosts: Sequence[str]) -> None:

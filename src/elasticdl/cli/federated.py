@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from elasticdl import api, federated
+from elasticdl.cli.federated_verbs import COMMANDS, STOPPED
 from elasticdl.cli.options import print_metrics, reporter_for
 from elasticdl.cli.tracking_options import tracking_options
 
@@ -28,6 +29,13 @@ def group() -> None:
           --data="data/train/*.recordio" --validation_data="data/test/*.recordio"
       elasticdl federated simulate hospitals/aggregator.yml
       elasticdl evaluate --trained_model=hospitals/trained_model --data="data/test/*.recordio"
+
+    \b
+    On machines of their own, told from a terminal of each:
+      elasticdl federated aggregator hospitals/aggregator.yml --serve
+      elasticdl federated party hospitals/party0.yml
+      elasticdl federated status hospitals/aggregator.yml
+      elasticdl federated train hospitals/aggregator.yml
     """
 
 
@@ -126,15 +134,27 @@ def keys(folder: str, parties: tuple[str, ...], hosts: tuple[str, ...]) -> None:
 @click.argument("config")
 @click.option("--num_rounds", type=int, help="Instead of what the config says.")
 @click.option("--output", metavar="DIR", help="Folder for the trained model; resumes there.")
+@click.option(
+    "--serve",
+    "serves",
+    is_flag=True,
+    help="Train when it is told (elasticdl federated train), and stay until it is told to stop.",
+)
 @tracking_options
 @click.option("--quiet", is_flag=True, help="Print the result only.")
-def aggregator(config: str, **options: Any) -> None:
+def aggregator(config: str, **options: Any) -> int:
     """Train with parties on machines of their own; leave a TrainedModel.
 
     Waits for the parties of CONFIG to connect, trains, and ends. The same command goes on after
     the last round, also after a kill -9.
+
+    \b
+    While it runs, from another terminal of this machine:
+      elasticdl federated status hospitals/aggregator.yml
+      elasticdl federated eval hospitals/aggregator.yml
+      elasticdl federated stop hospitals/aggregator.yml
     """
-    _train(federated.aggregator, config, **options)
+    return _train(federated.aggregator, config, **options)
 
 
 @group.command()
@@ -161,14 +181,14 @@ def party(config: str) -> None:
 @click.option("--output", metavar="DIR", help="Folder for the trained model; resumes there.")
 @tracking_options
 @click.option("--quiet", is_flag=True, help="Print the result only.")
-def simulate(config: str, **options: Any) -> None:
+def simulate(config: str, **options: Any) -> int:
     """Run the federation of CONFIG with all parties in this process.
 
     CONFIG is the aggregator's; the parties' configs, party*.yml, lie beside it. The same command
     goes on after the last round, also after a kill -9, with the same weights as if nothing had
     happened.
     """
-    _train(federated.simulate, config, **options)
+    return _train(federated.simulate, config, **options)
 
 
 def _train(
@@ -181,9 +201,19 @@ def _train(
     run_name: str | None,
     tensorboard: bool,
     **options: Any,
-) -> None:
+) -> int:
     tracking = api.tracking_of(tracking_uri, experiment, run_name, tensorboard=tensorboard)
     outcome = run(config, tracking=tracking, reporter=reporter_for(quiet), **options)
-    if not outcome.already_done:
+    if outcome.stopped:
+        click.echo(
+            f"Stopped after {outcome.step:,} rounds; the same command goes on: {outcome.output}"
+        )
+        return STOPPED
+    if not outcome.already_done and outcome.step:
         click.echo(f"Trained {outcome.step:,} rounds: {outcome.output}")
     print_metrics(outcome.metrics)
+    return 0
+
+
+for _command in COMMANDS:
+    group.add_command(_command)

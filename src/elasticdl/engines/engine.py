@@ -20,12 +20,14 @@ class Outcome:
         step: Updates made over all attempts.
         metrics: Final values by name; validation metrics as `val_...`.
         already_done: There was nothing left to do.
+        stopped: It was told to stop before all of it was done; what was reached is kept.
     """
 
     output: str
     step: int = 0
     metrics: Mapping[str, Any] = field(default_factory=dict)
     already_done: bool = False
+    stopped: bool = False
 
 
 class Reporter(Protocol):

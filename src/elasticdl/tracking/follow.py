@@ -106,13 +106,16 @@ class FollowedLog:
         """Start trackers, and tell them what happened so far and all that will.
 
         Args:
-            trackers: Those to tell; to be called once.
+            trackers: Those to tell. Called again, when a job that had ended goes on in the same
+                process, it ends the telling to those before.
             attempt: The start of the job that begins.
             history: What is in the log and was not taken back.
 
         Raises:
             TrackingError: One of them cannot be reached, or refuses.
         """
+        self.close()
+        self._ended = self._noted = False
         for tracker in trackers:
             tracker.start(attempt)
         # The process may end while a server does not answer: a daemon does not keep it.

@@ -23,7 +23,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -37,10 +37,11 @@ from elasticdl.engines.federated.messages import (
     architecture_of,
 )
 from elasticdl.engines.federated.replies import problem_of
+from elasticdl.engines.federated.status import Evaluation, PartySeen, Synced
 from elasticdl.engines.federated.updates import PartyUpdate
 from elasticdl.engines.interrupts import Interrupts
 from elasticdl.engines.loop import in_words
-from elasticdl.errors import TrainingError
+from elasticdl.errors import TrainingError, UsageError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.events import Checkpointed, Evaluated, PartyJoined, RoundFinished
 
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from elasticdl.engines.federated.parties import Parties
     from elasticdl.engines.federated.updates import FusionState
     from elasticdl.training.trainer import Metrics, MetricStates, Trainer, Weights
+
+Phase: TypeAlias = Literal["idle", "waiting for parties", "training"]
 
 _POLL_S = 0.05
 _ASK_AGAIN_S = 10.0
@@ -89,6 +92,12 @@ class Aggregator:
         metadata: What else every checkpoint says.
         measure: Says what a model scores on data of the aggregator's own; None where it has none,
             and the parties measure.
+        safe_point: Called while nothing is under way, between two rounds and while parties are
+            waited for; says whether the training is to end there.
+        until: The round that a training ends with; remembered by the checkpoints.
+        model: What all parties share now; None before a party has said what it looks like.
+        phase: What `run` is doing.
+        last: Party -> what it answered last, or why it was left out.
     """
 
     attempt: Attempt
@@ -96,6 +105,11 @@ class Aggregator:
     create_trainer: Callable[[Mapping[str, Any]], Trainer]
     metadata: Mapping[str, Any]
     measure: Callable[[Trainer], MetricStates] | None = None
+    safe_point: Callable[[], bool] = lambda: False
+    until: int = field(init=False)
+    model: GlobalModel | None = field(default=None, init=False)
+    phase: Phase = field(default="idle", init=False)
+    last: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         assert self.attempt.job.federation is not None  # noqa: S101 - a federated job
@@ -108,26 +122,45 @@ class Aggregator:
         self._trainer: Trainer | None = None
         self._architecture: Architecture = {}
         self._evaluated_round = 0
+        self.until = self._kept_until = self._federation.num_rounds
+        if self.attempt.checkpoint is not None:
+            kept = self.attempt.checkpoint.metadata
+            self._kept_until = kept.get("num_rounds", self.until)
 
-    def run(self) -> tuple[Trainer, GlobalModel]:
-        """Train to the last round; returns a trainer with the global weights, and all of it.
+    def run(self) -> bool:
+        """Train to the round `until`; may be called again, to go on from there.
+
+        Returns:
+            Whether it came to its end; else it was told to end at a safe point.
 
         Raises:
             TrainingError: Too few parties are there, or too few answer.
             AggregationError: The answers cannot become one model.
         """
-        reporter, total = self.attempt.reporter, self._federation.num_rounds
-        with Interrupts() as interrupts:
-            self._wait_for_parties(interrupts)
-            model = self._begin()
-            reporter.started("Training", total, "rounds", done=model.round)
-            while model.round < total and not self._is_good_enough(model):
-                interrupts.check()
-                model = self._next_round(model)
-            if not self._measures_at_once:
-                self._evaluate(model)
-                self._keep(model)
-        return self._restored(model), model
+        try:
+            with Interrupts() as interrupts:
+                self.phase = "waiting for parties"
+                if not self._wait_for_parties(interrupts):
+                    return False
+                self.phase = "training"
+                return self._train(self.begin(), interrupts)
+        finally:
+            self.phase = "idle"
+
+    def _train(self, model: GlobalModel, interrupts: Interrupts) -> bool:
+        self.attempt.reporter.started("Training", self.until, "rounds", done=model.round)
+        if self.until != self._kept_until:
+            # Whoever goes on from here after a kill goes on to there.
+            self._keep(model)
+        while model.round < self.until and not self._is_good_enough(model):
+            interrupts.check()
+            if self.safe_point():
+                return False
+            self.model = model = self._next_round(model)
+        if not self._measures_at_once:
+            self._evaluate(model)
+            self._keep(model)
+        return True
 
     # --- who is there -----------------------------------------------------------------------
 
@@ -138,37 +171,66 @@ class Aggregator:
         # A share of 0.6 of 5 is 3, whatever floating-point numbers say.
         return max(1, math.ceil(share - 1e-9), self._fusion.needs(self._fusion_params))
 
-    def _wait_for_parties(self, interrupts: Interrupts) -> None:
+    def _wait_for_parties(self, interrupts: Interrupts) -> bool:
         """Wait until all parties have joined.
 
         As soon as there is a quorum, the others are waited for as long as in a round.
+
+        Returns:
+            Whether they have; else it was told to end.
         """
         wanted = self._federation.num_parties
         deadline = time.monotonic() + self._federation.join_timeout_s
         has_quorum = False
         while True:
-            self._join_newcomers()
-            if len(self._joined) >= self._needed and not has_quorum:
+            self.join_newcomers()
+            there = self._joined.keys() & set(self.parties.here())
+            if len(there) >= self._needed and not has_quorum:
                 has_quorum = True
                 patience_s = self._federation.max_timeout_s
                 if patience_s is not None:
                     deadline = min(deadline, time.monotonic() + patience_s)
             # Who was refused is not missing, if it goes without.
-            come = self._joined.keys() | (self._refused.keys() if has_quorum else set())
+            come = there | (self._refused.keys() if has_quorum else set())
             if len(come) >= wanted or time.monotonic() >= deadline:
                 break
             interrupts.check()
+            if self.safe_point():
+                return False
             time.sleep(_POLL_S)
-        if len(self._joined) < self._needed:
+        if len(there) < self._needed:
             raise TrainingError(
-                f"Only {len(self._joined)} of {wanted} parties joined within "
+                f"Only {len(there)} of {wanted} parties joined within "
                 f"{self._federation.join_timeout_s:g} s"
-                f"{_listed(self._joined)}; {self._needed} are needed."
+                f"{_listed(there)}; {self._needed} are needed."
                 f"{''.join(f'{chr(10)}  {why}' for why in self._refused.values())}\n"
                 "  Mend what keeps the others away, and run the same again."
             )
+        return True
 
-    def _join_newcomers(self) -> None:
+    def seen(self) -> dict[str, PartySeen]:
+        """Return the parties that were heard of; may be called in another thread.
+
+        Raises:
+            TrainingError: They could not be kept track of.
+        """
+        here, joined, refused = set(self.parties.here()), dict(self._joined), dict(self._refused)
+        return {
+            name: PartySeen(
+                connected=name in here,
+                joined=name in joined,
+                num_examples=joined[name].num_examples if name in joined else 0,
+                last=refused.get(name) or self.last.get(name, ""),
+            )
+            for name in sorted(here | joined.keys() | refused.keys())
+        }
+
+    def join_newcomers(self) -> None:
+        """Ask those who have come what their models look like.
+
+        Raises:
+            TrainingError: They could not be kept track of.
+        """
         here = [name for name in sorted(self.parties.here()) if name not in self._joined]
         now = time.monotonic()
         newcomers = [name for name in here if now >= self._ask_again_at.get(name, 0.0)]
@@ -206,8 +268,16 @@ class Aggregator:
 
     # --- rounds -----------------------------------------------------------------------------
 
-    def _begin(self) -> GlobalModel:
-        """Return where the training stands: at its start, or after the last round that was kept."""
+    def begin(self) -> GlobalModel:
+        """Return where the training stands: at its start, or after the last round that was kept.
+
+        Where nothing was kept, a party must have joined.
+        """
+        if self.model is None:
+            self.model = self._beginning()
+        return self.model
+
+    def _beginning(self) -> GlobalModel:
         checkpoint = self.attempt.checkpoint
         if checkpoint is None:
             assert self._trainer is not None  # noqa: S101 - a party has joined
@@ -226,8 +296,10 @@ class Aggregator:
 
     def _next_round(self, model: GlobalModel) -> GlobalModel:
         number, started = model.round + 1, time.monotonic()
-        self._join_newcomers()
+        self.join_newcomers()
         good, left_out = self._ask("train", number, model)
+        self.last |= {reply.party: f"took part in round {number}" for reply in good}
+        self.last |= {name: f"left out of round {number}: {why}" for name, why in left_out.items()}
         if len(good) < self._needed:
             raise TrainingError(
                 f"Round {number}: {len(good)} of {self._federation.num_parties} parties gave an "
@@ -295,7 +367,7 @@ class Aggregator:
                 options=self._options(slots[name], evaluates=name in evaluating),
             )
             for name in here
-            if kind == "train" or name in evaluating
+            if kind != "evaluate" or name in evaluating
         }
         left_out = {name: "not connected" for name in self._joined if name not in here}
         left_out |= {name: why for name, why in self._refused.items() if name not in self._joined}
@@ -353,6 +425,64 @@ class Aggregator:
         replies, _ = self._ask("evaluate", model.round, model)
         self._tell_evaluation(model, [reply.evaluation_metrics for reply in replies])
 
+    def evaluated(self) -> Evaluation:
+        """Have the parties measure the global model now, and return what each says.
+
+        Raises:
+            UsageError: There is no such model yet.
+            TrainingError: Parties could not be kept track of.
+        """
+        model, trainer = self.trained()
+        self.join_newcomers()
+        replies, silent = self._ask("evaluate", model.round, model)
+        for name, joined in self._joined.items():
+            if not joined.is_evaluating:
+                at_home = "keeps its metrics to itself (privacy.metrics)"
+                silent[name] = at_home if joined.metrics_stay_home else "has no validation data"
+        name = "evaluation_metrics"
+        own = {} if self.measure is None else self._results(name, [self.measure(trainer)])
+        return Evaluation(
+            model="global",
+            round=model.round,
+            parties={r.party: self._results(name, [r.evaluation_metrics]) for r in replies},
+            silent=dict(sorted(silent.items())),
+            merged=self._results(name, [reply.evaluation_metrics for reply in replies]),
+            own_data=own,
+        )
+
+    def synced(self) -> Synced:
+        """Have the parties take the global model over.
+
+        Raises:
+            UsageError: There is no such model yet.
+            TrainingError: No party has taken it over.
+        """
+        model, _ = self.trained()
+        self.join_newcomers()
+        replies, left_out = self._ask("sync", model.round, model)
+        if not replies:
+            raise TrainingError(
+                "No party has taken the global model over."
+                f"{''.join(f'{chr(10)}  {name}: {why}' for name, why in left_out.items())}"
+            )
+        return Synced(model.round, tuple(reply.party for reply in replies), left_out)
+
+    def trained(self) -> tuple[GlobalModel, Trainer]:
+        """Return the global model, and a trainer with it.
+
+        Raises:
+            UsageError: There is none yet, or no party has said what its examples look like.
+        """
+        model = self.model
+        if model is None or not model.round:
+            raise UsageError("There is no global model yet: no round is over.")
+        if self._trainer is None:
+            raise UsageError(
+                f"No party has joined since the aggregator was started, so nothing can be done "
+                f"with the model of round {model.round} yet. Wait until one is connected."
+            )
+        return model, self._restored(model)
+
     def _tell_evaluation(self, model: GlobalModel, states: list[MetricStates]) -> None:
         metrics = self._results("evaluation_metrics", states)
         if not metrics or self._evaluated_round == model.round:
@@ -392,8 +522,10 @@ class Aggregator:
                 "metrics": model.metrics,
                 "parties": values,
                 "good_enough": self._is_good_enough(model),
+                "num_rounds": self.until,
             },
         )
+        self._kept_until = self.until
         saved = self.attempt.store.save(checkpoint)
         self.attempt.events.write(
             Checkpointed(step=saved.step, blocked_s=saved.blocked_s, num_bytes=saved.num_bytes)

@@ -14,6 +14,7 @@ Callers: the command line, `init.py`, which checks what it has written, and `ela
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from elasticdl.config import read_config
 from elasticdl.engines.federated import names
@@ -53,14 +54,30 @@ __all__ = [
     "ModelChoice",
     "PartyConfig",
     "Recorder",
+    "Role",
     "Rounds",
     "Tls",
     "read_aggregator",
     "read_party",
+    "role_of",
 ]
+
+Role: TypeAlias = Literal["aggregator", "party"]
 
 _AGGREGATORS = ("fusion", "hyperparams")
 _PARTYS = ("aggregator", "local_training", "metrics_recorder", "privacy")
+
+
+def role_of(path: str | Path) -> Role:
+    """Return whose config a file is, by its sections; nothing else of it is looked at.
+
+    Raises:
+        UsageError: There is no such file.
+        DefinitionError: It is no YAML.
+        MissingExtraError: The package that reads YAML is not installed.
+    """
+    _, top, _ = _opened(path)
+    return "aggregator" if any(key in top for key in _AGGREGATORS) else "party"
 
 
 def read_aggregator(path: str | Path) -> AggregatorConfig:

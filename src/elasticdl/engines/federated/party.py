@@ -3,7 +3,7 @@
     join      what its model looks like, how many records it has
     train     measures the global weights, trains on from them, answers with what became of them
     evaluate  measures the global weights
-    sync      takes the global weights over
+    sync      takes the global weights over: they are its model until it trains again
 
 Training is the engines' one loop over the party's own records, so a federated training with one
 party is the training it would be alone. Its optimizer, its place in the data and its callbacks'
@@ -24,11 +24,12 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore, SavedCheckpoint
+from elasticdl.artifacts.checkpoint import Checkpoint, SavedCheckpoint
+from elasticdl.engines.federated.memory import GRADIENTS
 from elasticdl.engines.federated.messages import (
     LocalTraining,
     Refusal,
@@ -43,13 +44,14 @@ from elasticdl.engines.loop import Loop
 from elasticdl.engines.material import Material, open_material
 from elasticdl.engines.place import states_from_json, states_to_json
 from elasticdl.engines.progress import Silent
-from elasticdl.errors import DataError, DefinitionError
+from elasticdl.errors import DataError, DefinitionError, UsageError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.training.trainer import Contribution, Differentiator, Pulled
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays, Batch
     from elasticdl.definition import ModelDefinition
+    from elasticdl.engines.federated.memory import Current, Memory
     from elasticdl.engines.place import Place
     from elasticdl.engines.seams import Commit
     from elasticdl.events import Event
@@ -60,41 +62,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("elasticdl")
 _MODEL = "model/"
 _METRICS = ("training_metrics", "evaluation_metrics")
-
-
-class Memory(Protocol):
-    """Where a party keeps how it stood after its last rounds."""
-
-    def after(self, history: str, round_number: int) -> Checkpoint | None:
-        """Return how it stood after a round of a history; None if it does not know any more."""
-        ...
-
-    def keep(self, checkpoint: Checkpoint) -> None:
-        """Remember how it stands after the round that is the checkpoint's step."""
-        ...
-
-
-class DiskMemory:
-    """What a party remembers, in a folder of its own.
-
-    Args:
-        store: The checkpoints of that folder.
-    """
-
-    def __init__(self, store: CheckpointStore) -> None:
-        self._store = store
-
-    def after(self, history: str, round_number: int) -> Checkpoint | None:
-        """See `Memory`."""
-        self._store.wait()
-        if round_number not in self._store.steps():
-            return None
-        found = self._store.load(round_number)
-        return found if found.metadata["history"] == history else None
-
-    def keep(self, checkpoint: Checkpoint) -> None:
-        """See `Memory`."""
-        self._store.save(checkpoint)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +114,7 @@ class Party:
                 "join": self._join,
                 "train": self._train,
                 "evaluate": self._evaluate,
+                "sync": self._sync,
             }[request.kind](request)
         except Exception as error:  # noqa: BLE001 - whatever it is, the aggregator must hear of it
             if self.redacts:
@@ -172,7 +140,7 @@ class Party:
     def _evaluate(self, request: Request) -> Reply:
         opened = self._open(request.options)
         material, trainer = opened.material, opened.trainer
-        self._take_over(trainer, request.weights)
+        _load(trainer, request.weights)
         return self._reply(
             request,
             num_examples=material.num_records,
@@ -186,6 +154,9 @@ class Party:
         if done is None or done.metadata["asked"] != asked:
             trained = self._differentiated if request.options.sends_gradients else self._trained
             done = trained(request, opened, asked)
+            if request.options.sends_gradients:
+                # It makes no step of its own: the model it has is the one it was sent.
+                self._take_over(replace(request, round=request.round - 1))
             self.memory.keep(done)
         return self._reply(
             request,
@@ -194,6 +165,45 @@ class Party:
             training_metrics=states_from_json(done.metadata["training"]),
             evaluation_metrics=states_from_json(done.metadata["evaluation"]),
         )
+
+    def _sync(self, request: Request) -> Reply:
+        opened = self._open(request.options)
+        theirs, own = architecture_of(request.weights), architecture_of(weights_of(opened.start))
+        if theirs != own:
+            raise DefinitionError(
+                f"{opened.material.definition.origin}: has another model than the one to take "
+                "over. All parties and the aggregator train the same model."
+            )
+        self._take_over(request)
+        return self._reply(request, num_examples=opened.material.num_records)
+
+    def _take_over(self, request: Request) -> None:
+        state = {f"{_MODEL}{name}": array for name, array in request.weights.items()}
+        self.memory.take_over(Checkpoint(request.round, state, {"history": request.history}))
+
+    # --- told here --------------------------------------------------------------------------
+
+    def restored(self) -> tuple[Current, Material, Trainer]:
+        """Return the model that the party has now, its data, and a trainer with that model.
+
+        The trainer is the one that answers: it is to be used before the next question only.
+
+        Raises:
+            UsageError: It has none yet.
+            CorruptCheckpointError: What it has kept is damaged.
+        """
+        current = self.memory.current()
+        if current is None:
+            raise UsageError(
+                f"Party {self.name!r} has no model yet: it has not trained, and none was synced."
+            )
+        opened = self._opened or self._open(LocalTraining(seed=self.job.training.seed))
+        state = {**opened.start, **current.checkpoint.state}
+        if current.which.is_global:
+            # What a round is to the global model, a step is to others.
+            state["step"] = np.array(current.which.round, np.int64)
+        opened.trainer.load_state(state)
+        return current, opened.material, opened.trainer
 
     # --- training ---------------------------------------------------------------------------
 
@@ -239,7 +249,7 @@ class Party:
     def _differentiated(self, request: Request, opened: _Opened, asked: str) -> Checkpoint:
         """Compute the gradient of the mean loss over all records; nothing is trained here."""
         material, trainer = opened.material, opened.trainer
-        self._take_over(trainer, request.weights)
+        _load(trainer, request.weights)
         evaluation: MetricStates = {}
         if request.options.evaluate_before:
             evaluation = self._measured(material, trainer)
@@ -269,6 +279,7 @@ class Party:
             step=request.round,
             state={f"{_MODEL}{name}": array for name, array in gradients.items()},
             metadata={
+                GRADIENTS: True,
                 "history": request.history,
                 "asked": asked,
                 "training": states_to_json(add_states(states)),
@@ -321,20 +332,9 @@ class Party:
             self._opened = _Opened(way, material, trainer, trainer.state())
         return self._opened
 
-    def _take_over(self, trainer: Trainer, weights: Weights) -> None:
-        state = trainer.state()
-        trainer.load_state({**state, **{f"{_MODEL}{name}": a for name, a in weights.items()}})
-
     def _measured(self, material: Material, trainer: Trainer) -> MetricStates:
         """Return what the model scores on the party's own validation data."""
-        validation = material.validation
-        if validation is None or not self.shares_metrics:
-            return {}
-        return add_states(
-            trainer.evaluate(batch)
-            for shard in range(validation.num_shards)
-            for batch in validation.batches(shard)
-        )
+        return measured(material, trainer) if self.shares_metrics else {}
 
     def _reply(self, request: Request, **found: Any) -> Reply:
         if not self.shares_metrics:
@@ -413,6 +413,23 @@ def _fingerprint(request: Request) -> str:
     """Return what all that an answer depends on has, and nothing else."""
     options = repr(dataclasses.astuple(request.options))
     return hashlib.sha256((options + digest_of(request.weights)).encode()).hexdigest()
+
+
+def measured(material: Material, trainer: Trainer) -> MetricStates:
+    """Return what a model scores on a party's own validation data; nothing where it has none."""
+    validation = material.validation
+    if validation is None:
+        return {}
+    return add_states(
+        trainer.evaluate(batch)
+        for shard in range(validation.num_shards)
+        for batch in validation.batches(shard)
+    )
+
+
+def _load(trainer: Trainer, weights: Weights) -> None:
+    state = trainer.state()
+    trainer.load_state({**state, **{f"{_MODEL}{name}": a for name, a in weights.items()}})
 
 
 def weights_of(state: Mapping[str, Any]) -> dict[str, Any]:

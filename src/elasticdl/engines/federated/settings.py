@@ -231,3 +231,8 @@ class PartyConfig:
     recorder: Recorder | None = None
     output: Path | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> Path:
+        """The folder for what it remembers."""
+        return self.output or self.file.resolve().parent / self.name / "state"

@@ -16,12 +16,14 @@ from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.data.chosen import ChosenRecords
 from elasticdl.data.sources import open_source
 from elasticdl.engines.federated import training
+from elasticdl.engines.federated.memory import latest, numbered
 from elasticdl.engines.federated.party import Party, shapes_of
 
 if TYPE_CHECKING:
     from elasticdl.data.record_source import RecordSource
     from elasticdl.definition import ModelDefinition
     from elasticdl.engines.engine import Outcome, Reporter
+    from elasticdl.engines.federated.memory import Current, Which
     from elasticdl.engines.federated.messages import Refusal, Reply, Request
     from elasticdl.engines.material import Material
     from elasticdl.job import Job
@@ -110,20 +112,39 @@ class _Trainers:
 
 
 class RamMemory:
-    """What a party remembers of its last two rounds; see `party.Memory`."""
+    """What a party remembers of its last two rounds; see `memory.Memory`."""
 
     def __init__(self) -> None:
         self.kept: dict[int, Checkpoint] = {}
+        self._synced: Checkpoint | None = None
+        self._count = 0
 
     def after(self, history: str, round_number: int) -> Checkpoint | None:
-        """See `party.Memory`."""
+        """See `memory.Memory`."""
         found = self.kept.get(round_number)
         return found if found is not None and found.metadata["history"] == history else None
 
     def keep(self, checkpoint: Checkpoint) -> None:
-        """See `party.Memory`."""
+        """See `memory.Memory`."""
         self.kept = {n: c for n, c in self.kept.items() if n == checkpoint.step - 1}
-        self.kept[checkpoint.step] = checkpoint
+        self.kept[checkpoint.step] = self._numbered(checkpoint)
+
+    def take_over(self, checkpoint: Checkpoint) -> None:
+        """See `memory.Memory`."""
+        self._synced = self._numbered(checkpoint)
+
+    def current(self) -> Current | None:
+        """See `memory.Memory`."""
+        return latest(self.kept[max(self.kept)] if self.kept else None, self._synced)
+
+    def which(self) -> Which | None:
+        """See `memory.Memory`."""
+        current = self.current()
+        return None if current is None else current.which
+
+    def _numbered(self, checkpoint: Checkpoint) -> Checkpoint:
+        self._count += 1
+        return numbered(checkpoint, self._count)
 
 
 class SimulatedParties:

@@ -3,6 +3,8 @@
     aggregator   claim -> Flower's superlink and the one open port -> the rounds -> TrainedModel
     party        lock -> its data and model -> Flower's supernode -> answers, until it is ended
 
+Both can be told something by who started them (`control.py`), and by nobody else.
+
 Callers: `elasticdl.federated`.
 """
 
@@ -24,12 +26,17 @@ from elasticdl.artifacts.lock import hold
 from elasticdl.definition import Mode
 from elasticdl.engines.engine import context_of
 from elasticdl.engines.federated import training
+from elasticdl.engines.federated.control import Control
 from elasticdl.engines.federated.flower.keys import AggregatorKeys, PartyKeys
 from elasticdl.engines.federated.flower.parties import FlowerParties, connected
 from elasticdl.engines.federated.flower.resident import Resident, answering
 from elasticdl.engines.federated.flower.superlink import Superlink
 from elasticdl.engines.federated.flower.supernode import Supernode
-from elasticdl.engines.federated.party import DiskMemory, Party
+from elasticdl.engines.federated.memory import DiskMemory
+from elasticdl.engines.federated.party import Party
+from elasticdl.engines.federated.party_verbs import PartyVerbs
+from elasticdl.engines.federated.status import GLOBAL_FOLDER, PARTY_LOCK, PartyStatus
+from elasticdl.engines.publish import copy_code
 from elasticdl.training.create import quiet_frameworks
 
 if TYPE_CHECKING:
@@ -41,11 +48,18 @@ if TYPE_CHECKING:
     from elasticdl.job import Job
 
 _FLOWER = "flower"
-_LOCK = ".party"
 _CONNECT_S = 10.0
 
 
-def aggregate(job: Job, reporter: Reporter, *, host: str, port: int, tls: Tls | None) -> Outcome:
+def aggregate(
+    job: Job,
+    reporter: Reporter,
+    *,
+    host: str,
+    port: int,
+    tls: Tls | None,
+    serves: bool = False,
+) -> Outcome:
     """Train with parties that connect to this process, and leave a TrainedModel.
 
     Args:
@@ -54,15 +68,17 @@ def aggregate(job: Job, reporter: Reporter, *, host: str, port: int, tls: Tls | 
         host: Where parties reach it.
         port: Its port.
         tls: Certificates and public keys; None: plain, and on this machine only.
+        serves: Train when it is told, and stay until it is told to stop.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
     """
     assert job.output is not None  # noqa: S101 - a training job
+    folder = job.output
     keys = None
     if tls is not None and tls.certificate is not None:
         keys = AggregatorKeys.read(tls.certificate.parent)
-    superlink = Superlink(Path(job.output) / _FLOWER, keys, host, port)
+    superlink = Superlink(Path(folder) / _FLOWER, keys, host, port)
 
     @contextlib.contextmanager
     def open_parties(definition: ModelDefinition) -> Iterator[FlowerParties]:
@@ -71,7 +87,14 @@ def aggregate(job: Job, reporter: Reporter, *, host: str, port: int, tls: Tls | 
             reporter.note(f"Parties can connect to {superlink.address}.")
             yield parties
 
-    return training.train(job, reporter, open_parties)
+    return training.train(
+        job,
+        reporter,
+        open_parties,
+        open_control=lambda at_once: Control(Path(folder), at_once),
+        serves=serves,
+        address=superlink.address,
+    )
 
 
 def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **opens: Any) -> None:
@@ -92,28 +115,44 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
     assert job.model is not None  # noqa: S101 - of a party
     assert config.aggregator is not None  # noqa: S101 - it was asked for
     folder = OutputFolder(str(state))
-    lock = hold(folder, _LOCK, f"party {config.name}")
+    address = f"{config.aggregator.host}:{config.aggregator.port}"
+    lock = hold(folder, PARTY_LOCK, f"party {config.name}")
     try:
-        quiet_frameworks()
-        opened = zoo.open_zoo(job.model.zoo)
-        definition = zoo.define(job.model, context_of(job, Mode.TRAINING), opened)
-        with CheckpointStore(folder) as store, tempfile.TemporaryDirectory(prefix="edl-") as short:
+        verbs = PartyVerbs(
+            config=config.file,
+            folder=state,
+            stands=PartyStatus(config.name, "starting", address),
+        )
+        with contextlib.ExitStack() as stack:
+            verbs.orders = stack.enter_context(Control(state, verbs.at_once))
+            code = stack.enter_context(folder.scratch())
+            short = stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-"))
+            memory = DiskMemory(
+                stack.enter_context(CheckpointStore(folder)),
+                stack.enter_context(CheckpointStore(OutputFolder(state / GLOBAL_FOLDER))),
+            )
+            quiet_frameworks()
+            copy_code(job, code, None, reporter)
+            opened = zoo.open_zoo(job.model.zoo)
+            definition = zoo.define(job.model, context_of(job, Mode.TRAINING), opened)
             party = Party(
                 name=config.name,
                 job=job,
                 definition=replace(definition, **opens),
-                memory=DiskMemory(store),
+                memory=memory,
                 shares_metrics=config.metrics_may_leave,
             )
             # Before anybody asks: what is wrong here is to be told here, and takes its time.
             num_examples = party.open()
+            verbs.opened(party, num_examples, code)
             keys = None
             if config.tls is not None and config.tls.private_key is not None:
                 keys = PartyKeys.read(config.tls.private_key.parent)
-            address = f"{config.aggregator.host}:{config.aggregator.port}"
             path = Path(short, "party")
             supernode = Supernode(state / _FLOWER, address, keys, path)
-            with Resident(path, config.name, answering(config.name, party.answer)) as resident:
+            answer = answering(config.name, verbs.answer)
+            with Resident(path, config.name, answer, verbs.between) as resident:
+                verbs.stop, verbs.is_connected = resident.stop, lambda: supernode.is_connected
                 _end_on_signals(resident)
                 supernode.start()
                 try:

@@ -43,12 +43,16 @@ class Resident:
         name: The party's.
         answer: Called with each request's arrays and facts, one at a time. What it raises stays in
             this process' log: the text of an exception may quote data.
+        between: Called several times a second while nothing is being answered, in the same thread.
     """
 
-    def __init__(self, path: Path, name: str, answer: Answer) -> None:
+    def __init__(
+        self, path: Path, name: str, answer: Answer, between: Callable[[], None] = lambda: None
+    ) -> None:
         self._path = path
         self._name = name
         self._answer = answer
+        self._between = between
         self._requests: queue.Queue[tuple[socket.socket, Frame]] = queue.Queue()
         self._closing = threading.Event()
 
@@ -77,6 +81,7 @@ class Resident:
     def run(self) -> None:
         """Answer until `stop` is called."""
         while not self._closing.is_set():
+            self._between()
             with contextlib.suppress(queue.Empty):
                 stream, frame = self._requests.get(timeout=_ACCEPT_S)
                 with stream:

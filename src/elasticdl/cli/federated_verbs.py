@@ -1,0 +1,286 @@
+"""`elasticdl federated train|status|sync|eval|save|stop`: what a running process is told.
+
+Callers: `federated.py`, whose group these commands are of.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from elasticdl import federated
+from elasticdl.cli.options import as_json_text, print_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from elasticdl.engines.federated.status import AggregatorStatus, Evaluation, PartyStatus
+
+STOPPED = 143
+"""As SIGTERM: what was reached is kept, and the same command goes on."""
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print all of it, as JSON.")
+
+
+@click.command()
+@click.argument("config")
+@click.option(
+    "--num_rounds",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Train N more rounds, instead of as many as CONFIG says.",
+)
+def train(config: str, num_rounds: int | None) -> int:
+    """Have the aggregator of CONFIG train, and follow it.
+
+    It must have been started with --serve. The first training has as many rounds as CONFIG says;
+    given again, this goes on from the model that is there for as many again. A training that did
+    not come to its end (stop, kill -9, too few parties) is finished first.
+
+    Ctrl-C ends the following, not the training.
+
+    \b
+    Examples:
+      elasticdl federated aggregator hospitals/aggregator.yml --serve      (in another terminal)
+      elasticdl federated train hospitals/aggregator.yml
+      elasticdl federated train hospitals/aggregator.yml --num_rounds=2
+    """
+    try:
+        done = federated.train(config, num_rounds=num_rounds, note=click.echo)
+    except KeyboardInterrupt:
+        click.echo(
+            f"\nThe training goes on. See:  elasticdl federated status {config}\n"
+            f"To end it:  elasticdl federated stop {config}",
+            err=True,
+        )
+        return 130
+    if done.stopped:
+        click.echo(f"Stopped after round {done.round:,} of {done.num_rounds:,}.")
+        return STOPPED
+    click.echo(f"Trained {done.round:,} rounds: {done.output}")
+    print_metrics(done.metrics)
+    return 0
+
+
+@click.command()
+@click.argument("config")
+@_as_json
+def status(config: str, as_json: bool) -> None:
+    """Say how the aggregator or the party of CONFIG stands.
+
+    Where no process runs, it says what is kept. Everything is asked of this machine only.
+
+    \b
+    Examples:
+      elasticdl federated status hospitals/aggregator.yml
+      elasticdl federated status hospitals/party0.yml
+      elasticdl federated status hospitals/aggregator.yml --json | jq .round
+    """
+    found = federated.status(config)
+    if as_json:
+        click.echo(as_json_text(_facts(found)))
+    else:
+        _show_status(config, found)
+
+
+@click.command()
+@click.argument("config")
+def sync(config: str) -> None:
+    """Have all parties take over the global model of the aggregator of CONFIG.
+
+    A party's model is what it trained itself in the last round; after this it is the global one,
+    until it trains again. It is on the party's disk by then.
+
+    \b
+    Example:
+      elasticdl federated sync hospitals/aggregator.yml
+    """
+    done = federated.sync(config)
+    click.echo(f"The global model of round {done.round:,} is at: {', '.join(done.parties)}")
+    for name, why in done.left_out.items():
+        click.echo(f"Not at {name}: {why}")
+
+
+@click.command("eval")
+@click.argument("config")
+@_as_json
+def evaluate(config: str, as_json: bool) -> None:
+    """Measure the global model at all parties, or a party's model on its own data.
+
+    With the aggregator's CONFIG, each party measures the global model now; a party that keeps its
+    metrics to itself is named and tells nothing. With a party's CONFIG, the party's model is
+    measured on its own validation data, and nothing leaves its process: what it trained last, or
+    the global model if that was synced since.
+
+    \b
+    Examples:
+      elasticdl federated eval hospitals/aggregator.yml
+      elasticdl federated eval hospitals/party0.yml
+    """
+    found = federated.evaluate(config)
+    if as_json:
+        click.echo(as_json_text(_facts(found)))
+    else:
+        _show_evaluation(found)
+
+
+@click.command()
+@click.argument("config")
+@click.option(
+    "--output",
+    metavar="FOLDER",
+    help="Where to; without it, saved/round-N beside what the process itself writes.",
+)
+def save(config: str, output: str | None) -> None:
+    """Write the model that the aggregator or the party of CONFIG has now.
+
+    It is a TrainedModel like any other, for `elasticdl evaluate` and `predict`. An aggregator's is
+    the global model; a party's is what it trained last, or the global model if that was synced
+    since.
+
+    \b
+    Examples:
+      elasticdl federated save hospitals/aggregator.yml
+      elasticdl federated save hospitals/party0.yml --output=mine
+      elasticdl evaluate --trained_model=mine --data=hospitals/party0/test.recordio
+    """
+    done = federated.save(config, output=output)
+    click.echo(f"Saved {_model(done.model, done.round)}: {done.output}")
+
+
+@click.command()
+@click.argument("config")
+def stop(config: str) -> None:
+    """End the aggregator or the party of CONFIG, when what it is at is done.
+
+    An aggregator finishes and keeps its round; a party answers what it was asked. The command that
+    started it goes on from there. This one returns when the process has ended.
+
+    \b
+    Example:
+      elasticdl federated stop hospitals/aggregator.yml
+    """
+    found = federated.stop(config)
+    facts = _facts(found)
+    kept = facts.get("round", facts.get("model_round"))
+    click.echo(f"Stopped; the model of round {kept:,} is kept." if kept else "Stopped.")
+
+
+COMMANDS = (train, status, sync, evaluate, save, stop)
+
+
+# --- words ----------------------------------------------------------------------------------
+
+
+def _facts(value: Any) -> dict[str, Any]:
+    from elasticdl.engines.federated.status import facts_of  # noqa: PLC0415 - not for `--help`
+
+    return facts_of(value)
+
+
+def _show_status(config: str, found: AggregatorStatus | PartyStatus) -> None:
+    from elasticdl.engines.federated.status import AggregatorStatus  # noqa: PLC0415 - as above
+
+    if isinstance(found, AggregatorStatus):
+        role = "aggregator"
+        _show_lines(_of_aggregator(found))
+        _show_parties(found)
+        print_metrics(found.metrics)
+    else:
+        role = "party"
+        _show_lines(_of_party(found))
+    if found.state == "not running":
+        click.echo(f"Start it with:  elasticdl federated {role} {config}")
+
+
+def _show_lines(lines: Mapping[str, str]) -> None:
+    width = max(len(name) for name in lines)
+    for name, text in lines.items():
+        click.echo(f"{name:<{width}}  {text}")
+
+
+def _of_aggregator(found: AggregatorStatus) -> dict[str, str]:
+    reached = f"round {found.round:,} of {found.num_rounds:,}"
+    state = {
+        "training": f"training round {found.round + 1:,} of {found.num_rounds:,}",
+        "idle": f"idle, {f'after {reached}' if found.round else 'nothing is trained yet'}",
+        "not running": f"not running; {reached} is kept" if found.round else "not running",
+    }.get(found.state, f"{found.state}; {reached}")
+    lines = {"aggregator": _as_words(state)}
+    if found.address:
+        here = sum(seen.connected for seen in found.parties.values())
+        lines["parties"] = f"{here} of {found.num_parties} connected, to {found.address}"
+    lines["output"] = found.output
+    if found.published_round:
+        lines["output"] += f" (trained model of round {found.published_round:,})"
+    return lines
+
+
+def _show_parties(found: AggregatorStatus) -> None:
+    if not found.parties:
+        return
+    table = Table("party", "connected", "joined", "examples", "last", box=box.SIMPLE_HEAD)
+    for name, seen in found.parties.items():
+        table.add_row(
+            name,
+            "yes" if seen.connected else "no",
+            "yes" if seen.joined else "no",
+            f"{seen.num_examples:,}" if seen.joined else "",
+            seen.last,
+        )
+    Console(highlight=False, markup=False).print(table)
+
+
+def _of_party(found: PartyStatus) -> dict[str, str]:
+    lines = {f"party {found.name}": _as_words(found.state)}
+    if found.num_examples:
+        lines["examples"] = f"{found.num_examples:,}"
+    if found.aggregator:
+        lines["aggregator"] = found.aggregator
+    if found.pid:
+        lines["answered"] = f"{found.num_answered:,}" + (
+            f"; last asked {_ago(found.last_asked_unix_s)} ago: {found.last_asked}"
+            if found.last_asked
+            else ""
+        )
+    lines["model"] = _model(found.model, found.model_round) if found.model else "none yet"
+    return lines
+
+
+def _as_words(state: str) -> str:
+    return state.replace("not listening", "at work, and not listening (just started?)")
+
+
+def _model(kind: str, number: int) -> str:
+    return f"{'the global model' if kind == 'global' else 'its own model'} of round {number:,}"
+
+
+def _ago(then_s: float) -> str:
+    seconds = max(0, round(time.time() - then_s))
+    return f"{seconds} s" if seconds < 120 else f"{seconds // 60:,} min"  # noqa: PLR2004 - shown
+
+
+def _show_evaluation(found: Evaluation) -> None:
+    click.echo(f"{_model(found.model, found.round).capitalize()}:")
+    rows: dict[str, Mapping[str, Any]] = dict(found.parties)
+    if found.model == "global" and found.merged:
+        rows["all records of them"] = found.merged
+    if found.own_data:
+        rows["the aggregator's own data"] = found.own_data
+    names = list(dict.fromkeys(name for metrics in rows.values() for name in metrics))
+    if rows:
+        table = Table("", *names, box=box.SIMPLE_HEAD)
+        for who, metrics in rows.items():
+            table.add_row(who, *(_number(metrics.get(name)) for name in names))
+        Console(highlight=False, markup=False).print(table)
+    for who, why in found.silent.items():
+        click.echo(f"{who}: {why}")
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
