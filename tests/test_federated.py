@@ -17,6 +17,7 @@ from elasticdl.errors import (
     TrainingError,
     UsageError,
 )
+from elasticdl.job import CentralPrivacy
 
 
 @pytest.fixture
@@ -149,3 +150,12 @@ def test_an_aggregator_and_a_party_elsewhere_must_know_where(made):
         federated.aggregator(str(found.aggregator), reporter=Silent())
     with pytest.raises(DefinitionError, match="no section `aggregator`"):
         federated.party(str(found.parties[0]), reporter=Silent())
+
+
+def test_a_config_that_asks_for_privacy_gets_it(made):
+    found = made()
+    change(found.aggregator, privacy={"central": {"clipping_norm": 2.0, "noise_multiplier": 0.5}})
+
+    job = federated.job_of(read_aggregator(found.aggregator), [])
+
+    assert job.federation.central_privacy == CentralPrivacy(2.0, noise_multiplier=0.5)

@@ -527,6 +527,7 @@ def job_of(
             max_timeout_s=rounds.max_timeout_s,
             num_local_epochs=aggregator.local.num_epochs,
             termination_accuracy=rounds.termination_accuracy,
+            central_privacy=aggregator.central_privacy,
         ),
     )
 

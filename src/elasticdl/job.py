@@ -134,6 +134,19 @@ class Tracking:
 
 
 @dataclass(frozen=True)
+class CentralPrivacy:
+    """How far one party can move a global model, and how much noise hides it.
+
+    Attributes:
+        clipping_norm: The longest change of a party that counts in full; more than 0.
+        noise_multiplier: Standard deviation of the noise, in parts of a party's longest one.
+    """
+
+    clipping_norm: float
+    noise_multiplier: float
+
+
+@dataclass(frozen=True)
 class Federation:
     """How parties that keep their data train one model.
 
@@ -147,6 +160,7 @@ class Federation:
         join_timeout_s: How long a training waits for so many parties to be there.
         num_local_epochs: How often a party uses each of its records in a round.
         termination_accuracy: The training ends when the global model is as accurate as this.
+        central_privacy: What keeps a party's update from showing in the model; None for nothing.
     """
 
     num_rounds: int
@@ -158,6 +172,7 @@ class Federation:
     join_timeout_s: float = 600.0
     num_local_epochs: int = 1
     termination_accuracy: float | None = None
+    central_privacy: CentralPrivacy | None = None
 
 
 @dataclass(frozen=True)
@@ -222,6 +237,9 @@ class Job:
         if values.get("tracking") is not None:
             values["tracking"] = Tracking(**values["tracking"])
         if values.get("federation") is not None:
+            privacy = values["federation"].get("central_privacy")
+            if privacy is not None:
+                values["federation"]["central_privacy"] = CentralPrivacy(**privacy)
             values["federation"] = Federation(**values["federation"])
         return Job(**values)
 
@@ -247,6 +265,9 @@ class Job:
         else:
             for free in ("num_rounds", "max_timeout_s", "join_timeout_s"):
                 del values["federation"][free]
+            if values["federation"]["central_privacy"] is None:
+                # As above.
+                del values["federation"]["central_privacy"]
         return values
 
 

@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 
+from elasticdl.engines.federated.aggregation import FUSIONS
 from elasticdl.engines.federated.config import (
     Address,
     Data,
@@ -18,6 +19,7 @@ from elasticdl.engines.federated.config import (
     read_party,
 )
 from elasticdl.errors import DefinitionError, UsageError
+from elasticdl.job import CentralPrivacy
 
 SHA256 = "0123456789abcdef" * 4
 AGGREGATOR = """\
@@ -233,6 +235,41 @@ def test_a_connection_to_elsewhere_without_certificates_is_warned_of(aggregator)
     assert "connection.info.ip: is 10.0.0.1, and nothing is encrypted." in config.warnings[0]
 
 
+def private(text):
+    return "connection:", f"privacy: {{{text}}}\nconnection:"
+
+
+def test_a_model_is_made_private_as_the_config_says(aggregator):
+    config = aggregator(private("central: {clipping_norm: 1, noise_multiplier: 0.5}"))
+
+    assert config.central_privacy == CentralPrivacy(1.0, noise_multiplier=0.5)
+    assert config.warnings == ()
+    assert aggregator().central_privacy is None
+
+
+def test_clipping_without_noise_is_warned_of(aggregator):
+    config = aggregator(private("central: {clipping_norm: 1, noise_multiplier: 0}"))
+
+    assert config.central_privacy == CentralPrivacy(1.0, noise_multiplier=0.0)
+    assert "privacy.central.noise_multiplier: is 0: changes are clipped" in config.warnings[0]
+
+
+@pytest.mark.parametrize("fusion", [name for name, each in FUSIONS.items() if not each.averages])
+def test_a_fusion_that_noise_cannot_hide_a_party_in_is_refused(aggregator, tmp_path, fusion):
+    with pytest.raises(DefinitionError) as raised:
+        aggregator(
+            ("IterAvgFusionHandler", fusion),
+            ("  path: ibmfl.aggregator.fusion.iter_avg_fusion_handler\n", ""),
+            private("central: {clipping_norm: 1, noise_multiplier: 1}"),
+        )
+
+    said = f"config.yml:1: privacy.central: cannot be with {fusion}: noise hides a party in a mean"
+    assert said in str(raised.value)
+    assert "Take one of iter_avg, fedavg, fedprox, fedavgm, fedadagrad, fedadam, fedyogi" in str(
+        raised.value
+    )
+
+
 def test_rounds_without_a_timeout_are_warned_of(aggregator):
     config = aggregator(("    max_timeout: 60\n", ""))
 
@@ -291,7 +328,15 @@ def test_a_quorum_below_what_the_fusion_needs_is_warned_of(aggregator):
         ([("model:", "model:\n  trust: {sha256: abc}")], "model.trust.sha256: is 'abc'; expected"),
         ([("model:", "model:\n  model_def: a.b")], "model.name: is of a saved model, and model_d"),
         ([("name: ProtoHandler", "name: PartyProtocolHandler")], "is that of aggregator. Leave"),
-        ([("connection:", "privacy: {metrics: true}\nconnection:")], "privacy: is not supported:"),
+        ([private("metrics: true")], "privacy.metrics: is not supported: it belongs into the"),
+        ([private("centrall: {}")], "privacy.centrall: is no key of this section; expected centr"),
+        ([private("central: 1.0")], "privacy.central: is 1.0; expected a section"),
+        ([private("central: {clipping_norm: 1}")], "privacy.central.noise_multiplier: is missing"),
+        ([private("central: {noise_multiplier: 1}")], "privacy.central.clipping_norm: is missing"),
+        ([private("central: {clipping_norm: 0}")], "privacy.central.clipping_norm: is 0; expect"),
+        ([private("central: {noise_multiplier: -1}")], "noise_multiplier: is -1; expected a numb"),
+        ([private("central: {noise_multiplier: .inf}")], "noise_multiplier: is inf; expected a n"),
+        ([private("central: {epsilon: 1}")], "privacy.central.epsilon: is no key of this section"),
         ([("connection:", "models: {}\nconnection:")], "models: is no key of this section; expec"),
     ],
 )  # fmt: skip
@@ -585,6 +630,7 @@ def test_a_dotted_path_is_a_file_of_the_folder(party, tmp_path):
         ([("privacy:", "fusion: {name: x}\nprivacy:")], "fusion: is not supported: it belongs in"),
         ([("privacy:", "privacies:")], "privacies: is no key of this section"),
         ([("metrics: 'true'", "metrics: maybe")], "privacy.metrics: is 'maybe'; expected true"),
+        ([("metrics: 'true'", "central: {}")], "privacy.central: is not supported: it belongs i"),
         ([("metrics: 'true'", "metric: true")], "privacy.metric: is no key of this section; ex"),
         ([("privacy:", "metrics_recorder: {output_type: xml}\nprivacy:")], "is 'xml'; expected j"),
         ([("  port: 5000\n", "")], "aggregator.port: is missing; give it the aggregator's port"),

@@ -100,6 +100,7 @@ class Fusion:
         keeps_own_weights: Parties go on from weights of their own, not from the global ones.
         sends_gradients: Parties do not train, but send the gradient of all their examples.
         needs_score: It needs the loss of weights on data of the aggregator's own.
+        averages: Of the parties' weights it needs the mean, and nothing else.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Fusion:
     keeps_own_weights: bool = False
     sends_gradients: bool = False
     needs_score: bool = False
+    averages: bool = False
 
     def problem_of(self, param: str, value: object) -> str | None:
         """Say what is wrong with a param; None if nothing is.
@@ -237,8 +239,9 @@ _ALL = (
         "Iterative averaging",
         "https://papers.nips.cc/paper/4006-parallelized-stochastic-gradient-descent",
         averages.iter_avg,
+        averages=True,
     ),
-    Fusion("fedavg", "FedAvg", _MCMAHAN, averages.fedavg),
+    Fusion("fedavg", "FedAvg", _MCMAHAN, averages.fedavg, averages=True),
     Fusion(
         "gradient_avg",
         "Gradient averaging (FedSGD)",
@@ -254,6 +257,7 @@ _ALL = (
         averages.fedprox,
         params={"mu": Param(0.1, "real", about="how hard parties are held near the global model")},
         proximal="mu",
+        averages=True,
     ),
     Fusion(
         "fedavgm",
@@ -261,6 +265,7 @@ _ALL = (
         "https://arxiv.org/abs/1909.06335",
         server_steps.fedavgm,
         params={"learning_rate": _server(1.0), "momentum": _kept(0.9)},
+        averages=True,
     ),
     Fusion(
         "fedadagrad",
@@ -273,9 +278,10 @@ _ALL = (
             for name, param in _ADAPTIVE.items()
             if name != "beta_2"
         },
+        averages=True,
     ),
-    Fusion("fedadam", "FedAdam", _REDDI, server_steps.fedadam, params=_ADAPTIVE),
-    Fusion("fedyogi", "FedYogi", _REDDI, server_steps.fedyogi, params=_ADAPTIVE),
+    Fusion("fedadam", "FedAdam", _REDDI, server_steps.fedadam, params=_ADAPTIVE, averages=True),
+    Fusion("fedyogi", "FedYogi", _REDDI, server_steps.fedyogi, params=_ADAPTIVE, averages=True),
     Fusion(
         "coordinate_median",
         "Coordinate-wise median",

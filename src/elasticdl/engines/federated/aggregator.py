@@ -36,6 +36,8 @@ from elasticdl.engines.federated.messages import (
     Request,
     architecture_of,
 )
+from elasticdl.engines.federated.privacy import in_words as privacy_in_words
+from elasticdl.engines.federated.privacy import privately
 from elasticdl.engines.federated.replies import problem_of
 from elasticdl.engines.federated.status import Evaluation, PartySeen, Synced
 from elasticdl.engines.federated.updates import PartyUpdate
@@ -116,6 +118,8 @@ class Aggregator:
         self._federation = self.attempt.job.federation
         self._fusion = FUSIONS[self._federation.fusion]
         self._fusion_params = self._fusion.with_defaults(self._federation.fusion_params)
+        privacy = self._federation.central_privacy
+        self._fuse = self._fusion.fuse if privacy is None else privately(self._fusion, privacy)
         self._joined: dict[str, Reply] = {}
         self._refused: dict[str, str] = {}
         self._ask_again_at: dict[str, float] = {}
@@ -148,6 +152,9 @@ class Aggregator:
             self.phase = "idle"
 
     def _train(self, model: GlobalModel, interrupts: Interrupts) -> bool:
+        privacy = self._federation.central_privacy
+        if privacy is not None:
+            self.attempt.reporter.note(privacy_in_words(privacy, self.until))
         self.attempt.reporter.started("Training", self.until, "rounds", done=model.round)
         if self.until != self._kept_until:
             # Whoever goes on from here after a kill goes on to there.
@@ -308,7 +315,7 @@ class Aggregator:
                 f"{''.join(f'{chr(10)}  {name}: {why}' for name, why in left_out.items())}\n"
                 f"  The model of round {model.round} is kept; the same command goes on from there."
             )
-        fused = self._fusion.fuse(
+        fused = self._fuse(
             model.weights,
             [PartyUpdate(r.party, r.weights, r.num_examples) for r in good],
             model.fusion,

@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 
 from elasticdl.config import read_config
 from elasticdl.engines.federated import names
+from elasticdl.engines.federated.aggregation import FUSIONS, Fusion
 from elasticdl.engines.federated.config_parts import (
     look_up,
     path_of,
@@ -43,6 +44,7 @@ from elasticdl.engines.federated.settings import (
     Tls,
 )
 from elasticdl.errors import DefinitionError, UsageError
+from elasticdl.job import CentralPrivacy
 
 __all__ = [
     "Address",
@@ -65,7 +67,7 @@ __all__ = [
 Role: TypeAlias = Literal["aggregator", "party"]
 
 _AGGREGATORS = ("fusion", "hyperparams")
-_PARTYS = ("aggregator", "local_training", "metrics_recorder", "privacy")
+_PARTYS = ("aggregator", "local_training", "metrics_recorder")
 
 
 def role_of(path: str | Path) -> Role:
@@ -99,6 +101,7 @@ def read_aggregator(path: str | Path) -> AggregatorConfig:
     hyperparams.close()
     model = read_model(top.section("model"), file)
     read_protocol(top.section("protocol_handler"), "aggregator")
+    central_privacy = _central_privacy(top.section("privacy"), chosen)
     output = path_of(top, "output", file)
     top.close(dict.fromkeys(_PARTYS, "it belongs into the config of a party"))
     notes.raise_problems()
@@ -115,6 +118,7 @@ def read_aggregator(path: str | Path) -> AggregatorConfig:
         model=model,
         data=data,
         output=output,
+        central_privacy=central_privacy,
         warnings=tuple(notes.warnings),
     )
 
@@ -141,7 +145,11 @@ def read_party(path: str | Path) -> PartyConfig:
     read_protocol(top.section("protocol_handler"), "party")
     privacy = top.section("privacy")
     metrics_may_leave = privacy.flag("metrics", default=False)
-    privacy.close()
+    privacy.close(
+        {
+            "central": "it belongs into the aggregator's config",
+        }
+    )
     recorder = _recorder(top.section("metrics_recorder"), file)
     output = path_of(top, "output", file)
     top.close(dict.fromkeys(_AGGREGATORS, "it belongs into the aggregator's config"))
@@ -177,6 +185,44 @@ def _opened(path: str | Path) -> tuple[Path, Section, Notes]:
         ) from error
     notes = Notes()
     return file, Section(read_config(text, str(file)), "", notes, str(file)), notes
+
+
+# --- an aggregator's own --------------------------------------------------------------------
+
+
+def _central_privacy(privacy: Section, fusion: Fusion | None) -> CentralPrivacy | None:
+    section = privacy.section("central")
+    privacy.close(
+        {
+            "metrics": "it belongs into the config of a party",
+        }
+    )
+    if not section:
+        return None
+    norm = section.number("clipping_norm", "the longest change that counts in full, above 0")
+    multiplier = section.number("noise_multiplier", "a number, at least 0", zero=True)
+    for key, what in (
+        ("clipping_norm", "say how long a party's change may be"),
+        ("noise_multiplier", "say how much noise hides it, such as 1.0"),
+    ):
+        if key not in section:
+            section.missing(key, what)
+    if multiplier == 0:
+        section.warning(
+            "noise_multiplier", "is 0: changes are clipped, and nothing is private by that alone"
+        )
+    section.close()
+    if fusion is not None and not fusion.averages:
+        averaging = ", ".join(name for name, each in FUSIONS.items() if each.averages)
+        privacy.problem(
+            "central",
+            f"cannot be with {fusion.name}: noise hides a party in a mean of weights, and "
+            f"{fusion.name} needs more of the parties than that. Take one of {averaging}, or "
+            "leave it out",
+        )
+    if norm is None or multiplier is None:
+        return None
+    return CentralPrivacy(norm, multiplier)
 
 
 # --- a party's own --------------------------------------------------------------------------

@@ -125,19 +125,22 @@ class Section:
         self._wrong(key, value, f"a whole number, at least {low}{most}")
         return None
 
-    def number(self, key: str, expected: str, *, high: float = math.inf) -> float | None:
+    def number(
+        self, key: str, expected: str, *, high: float = math.inf, zero: bool = False
+    ) -> float | None:
         """Return a number above 0 and at most `high`; None where there is none.
 
         Args:
             key: The key.
             expected: What it is, for errors.
             high: The highest.
+            zero: 0 may be as well.
         """
         value = self._asked(key)
         if value is None:
             return None
         real = isinstance(value, int | float) and not isinstance(value, bool)
-        if real and math.isfinite(value) and 0 < value <= high:
+        if real and math.isfinite(value) and (0 < value <= high or (zero and value == 0)):
             return float(value)
         self._wrong(key, value, expected)
         return None

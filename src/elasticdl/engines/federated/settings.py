@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.engines.federated.aggregation import FUSIONS, Fusion
 
 if TYPE_CHECKING:
-    from elasticdl.job import ModelReference
+    from elasticdl.job import CentralPrivacy, ModelReference
 
 
 @dataclass(frozen=True)
@@ -186,6 +186,7 @@ class AggregatorConfig:
         model: The model; None takes it from the parties.
         data: Of its own, to evaluate on.
         output: Where the global model goes; None where the command line says it.
+        central_privacy: `privacy.central`; None where the model is not made private.
         warnings: What is good to know, each with its line.
     """
 
@@ -198,6 +199,7 @@ class AggregatorConfig:
     model: ModelChoice | None = None
     data: Data | None = None
     output: Path | None = None
+    central_privacy: CentralPrivacy | None = None
     warnings: tuple[str, ...] = ()
 
 
