@@ -68,6 +68,10 @@ Role: TypeAlias = Literal["aggregator", "party"]
 
 _AGGREGATORS = ("fusion", "hyperparams")
 _PARTYS = ("aggregator", "local_training", "metrics_recorder")
+_SECURE_AGGREGATION = (
+    "Flower has it for an older kind of app that asks each party four times a round, and parties "
+    "here are asked once. The aggregator sees the weights of each party. Leave it out"
+)
 
 
 def role_of(path: str | Path) -> Role:
@@ -148,6 +152,7 @@ def read_party(path: str | Path) -> PartyConfig:
     privacy.close(
         {
             "central": "it belongs into the aggregator's config",
+            "secure_aggregation": _SECURE_AGGREGATION,
         }
     )
     recorder = _recorder(top.section("metrics_recorder"), file)
@@ -195,6 +200,7 @@ def _central_privacy(privacy: Section, fusion: Fusion | None) -> CentralPrivacy 
     privacy.close(
         {
             "metrics": "it belongs into the config of a party",
+            "secure_aggregation": _SECURE_AGGREGATION,
         }
     )
     if not section:
