@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from elasticdl.saved_models import trust
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch) -> None:
+    """Let each test hear of what is trusted: files are shared, and a process is told once."""
+    monkeypatch.setattr(trust, "_told", set())
 
 
 @pytest.fixture(scope="session")

@@ -52,6 +52,20 @@ def test_a_use_of_trust_is_logged_and_returned(old_h5, caplog) -> None:
     assert digest in caplog.text
 
 
+def test_a_use_of_trust_is_told_once_and_returned_each_time(old_h5, caplog) -> None:
+    allowed = Trust(allow_lambda=True, sha256=sha256_of(old_h5))
+    caplog.set_level(logging.WARNING)
+
+    used = [trust.check(look(old_h5), allowed, "allow_lambda", "it runs") for _ in range(3)]
+    trust.check(look(old_h5), allowed, "allow_lambda", "something else")
+
+    assert used[0] == used[1] == used[2]
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
+        "it runs.",
+        "something else.",
+    ]
+
+
 @pytest.mark.parametrize(
     "said",
     [

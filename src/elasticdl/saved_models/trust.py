@@ -1,7 +1,8 @@
 """A person's word that one file, known by its digest, may run what is in it.
 
 The only way around what `scan.py` refuses. A flag without a digest is refused: it would hold for
-whatever lies at that path tomorrow. Each use is logged, and returned for the record of the run.
+whatever lies at that path tomorrow. Each use is returned for the record of the run, and logged the
+first time in a process: a file is looked at whenever it is loaded.
 
 Callers: `scan.py` and the loaders; dialects read it from `model.trust`.
 """
@@ -21,6 +22,7 @@ from elasticdl.saved_models.model_file import ModelFile, sha256_of
 _log = logging.getLogger("elasticdl")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _KEYS = ("allow_pickle", "allow_lambda", "sha256")
+_told: set[TrustUsed] = set()
 
 Flag: TypeAlias = Literal["allow_pickle", "allow_lambda"]
 
@@ -135,5 +137,7 @@ def check(file: ModelFile, trust: Trust, flag: Flag, finding: str) -> TrustUsed:
             "  Get the file again from who made it, or correct model.trust.sha256."
         )
     used = TrustUsed(str(file.path), digest, flag, finding)
-    _log.warning("%s (sha256 %s) is trusted by %s: %s.", file.path, digest, flag, finding)
+    if used not in _told:
+        _told.add(used)
+        _log.warning("%s (sha256 %s) is trusted by %s: %s.", file.path, digest, flag, finding)
     return used
