@@ -166,12 +166,18 @@ def ask_flwr(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[str
     return answer
 
 
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody uses at this moment."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+def free_port(*wanted: int) -> int:
+    """Return a port of 127.0.0.1 that nobody uses at this moment.
+
+    Args:
+        wanted: Ports that somebody will use, who does not listen there yet.
+    """
+    while True:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port: int = listener.getsockname()[1]
+        if port not in wanted:
+            return port
 
 
 def _python_path() -> str:

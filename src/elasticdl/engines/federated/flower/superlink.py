@@ -81,7 +81,7 @@ class Superlink:
         # Which node is which party's; empty without keys.
         self.names: Mapping[int, str] = {}
         self._keys = keys
-        self._inner_port = free_port()
+        self._inner_port = free_port(self.port)
         self._superlink = program("flower-superlink")
         self._variables: dict[str, str] = {}
         self._children: dict[str, Child] = {}

@@ -154,10 +154,12 @@ class Supernode:
         return {**self._variables(), "PATH": str(self.folder / "bin")}
 
     def _command(self) -> list[str]:
+        # The aggregator may be on this machine, and start later.
+        port = free_port(int(self._address.rpartition(":")[2]))
         command = [
             *(self._program, "--superlink", self._address),
             # Its own processes ask it there.
-            *("--host", "127.0.0.1", "--port", str(free_port())),
+            *("--host", "127.0.0.1", "--port", str(port)),
         ]
         if self._keys is None:
             return [*command, "--insecure"]
