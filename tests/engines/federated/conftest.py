@@ -86,25 +86,30 @@ def member(place):
     return make
 
 
+def make_job(place, output, model_def="small", params=None, **federation):
+    """Return a federated job; fields of the federation by name."""
+    federation = {"num_rounds": 2, "num_parties": 2, "join_timeout_s": 5.0, **federation}
+    return Job(
+        command="train",
+        data="",
+        output=str(output),
+        model=ModelReference(str(place / "zoo"), model_def, params=params or {}),
+        training=TrainingOptions(minibatch_size=16, seed=7),
+        federation=Federation(**federation),
+    )
+
+
 @pytest.fixture
 def job(place, tmp_path):
-    """Return what makes a federated job; fields of the federation by name."""
+    """Return what makes a federated job, by its output; see `make_job`."""
 
-    def make(output="out", model_def="small", params=None, **federation):
-        federation = {"num_rounds": 2, "num_parties": 2, "join_timeout_s": 5.0, **federation}
-        return Job(
-            command="train",
-            data="",
-            output=str(tmp_path / output),
-            model=ModelReference(str(place / "zoo"), model_def, params=params or {}),
-            training=TrainingOptions(minibatch_size=16, seed=7),
-            federation=Federation(**federation),
-        )
+    def make(output="out", *model, **options):
+        return make_job(place, tmp_path / output, *model, **options)
 
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run():
     """Return what simulates a job with some parties, saying nothing."""
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.engines.conftest import write_records
-from tests.engines.federated.conftest import assert_same_bits
+from tests.engines.federated.conftest import assert_same_bits, make_job
 
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
@@ -110,45 +110,48 @@ def test_a_round_is_what_the_fusion_makes_of_each_partys_training(job, member, r
     assert_same_bits(weights(tmp_path / "out"), fused)
 
 
-def test_each_round_is_told_with_its_parties_and_metrics(job, member, run, place, tmp_path):
-    validation = str(place / "validation.recordio")
-    outcome = run(
-        job(num_rounds=3),
-        member(0, validation_data=validation),
-        member(1, validation_data=validation),
+@pytest.fixture(scope="module")
+def measured(place, run, tmp_path_factory):
+    """Return a folder and outcomes: of two parties that measure, and of two of which one does."""
+    folder = tmp_path_factory.mktemp("measured")
+    data = {"validation_data": str(place / "validation.recordio")}
+    both = [Member(f"p{n}", str(place / f"party{n}.recordio"), **data) for n in (0, 1)]
+    asked = make_job(place, folder / "out", num_rounds=3)
+    two = run(asked, *both)
+    one = run(
+        replace(asked, output=str(folder / "one")), both[0], replace(both[1], validation_data=None)
     )
+    return folder, two, one
 
-    rounds = events(tmp_path, RoundFinished)
+
+def test_each_round_is_told_with_its_parties_and_metrics(measured):
+    folder, outcome, _ = measured
+
+    rounds = events(folder, RoundFinished)
     assert [event.step for event in rounds] == [1, 2, 3]
     assert all(list(event.parties) == ["p0", "p1"] for event in rounds)
     assert all(event.num_examples == 136 for event in rounds)
     assert rounds[2].metrics["loss"] < rounds[0].metrics["loss"]
-    assert [event.step for event in events(tmp_path, Evaluated)] == [1, 2, 3]
-    assert {event.party: event.num_examples for event in events(tmp_path, PartyJoined)} == {
+    assert [event.step for event in events(folder, Evaluated)] == [1, 2, 3]
+    assert {event.party: event.num_examples for event in events(folder, PartyJoined)} == {
         "p0": 96,
         "p1": 40,
     }
-    assert events(tmp_path, JobFinished)[0].step == 3
+    assert events(folder, JobFinished)[0].step == 3
     assert outcome.metrics["val_accuracy"] > 0.8
 
 
-def test_the_global_model_is_a_trained_model_like_any_other(job, member, run, place, tmp_path):
+def test_the_global_model_is_a_trained_model_like_any_other(measured, place):
+    _, _, outcome = measured
     validation = str(place / "validation.recordio")
-    outcome = run(job(), member(0, validation_data=validation), member(1))
 
     evaluated = elasticdl.evaluate(trained_model=outcome.output, data=validation, reporter=Silent())
 
     assert evaluated.metrics["loss"] == pytest.approx(outcome.metrics["val_loss"], rel=1e-5)
 
 
-def test_what_two_parties_measure_is_the_measure_of_both_together(
-    job, member, run, place, tmp_path
-):
-    validation = str(place / "validation.recordio")
-    two = run(
-        job("two"), member(0, validation_data=validation), member(1, validation_data=validation)
-    )
-    one = run(job("one"), member(0, validation_data=validation), member(1))
+def test_what_two_parties_measure_is_the_measure_of_both_together(measured):
+    _, two, one = measured
 
     assert two.metrics["val_accuracy"] == pytest.approx(one.metrics["val_accuracy"])
     assert two.metrics["val_loss"] == pytest.approx(one.metrics["val_loss"], rel=1e-5)
@@ -157,7 +160,7 @@ def test_what_two_parties_measure_is_the_measure_of_both_together(
 def test_metrics_of_a_party_that_keeps_them_stay_at_home(job, member, run, place, tmp_path):
     validation = str(place / "validation.recordio")
     quiet = [member(n, validation_data=validation, shares_metrics=False) for n in (0, 1)]
-    outcome = run(job(), *quiet)
+    outcome = run(job(model_def="torch_small"), *quiet)
 
     assert outcome.metrics == {}
     assert events(tmp_path, Evaluated) == []
@@ -166,20 +169,21 @@ def test_metrics_of_a_party_that_keeps_them_stay_at_home(job, member, run, place
 
 def test_more_rounds_go_on_and_the_same_again_does_nothing(job, member, run, tmp_path):
     parties = member(0), member(1)
-    run(job(num_rounds=2), *parties)
-    more = run(job(num_rounds=4), *parties)
-    again = run(job(num_rounds=4), *parties)
-    run(job("whole", num_rounds=4), *parties)
+    asked = job(model_def="torch_small", num_rounds=4)
+    run(job(model_def="torch_small", num_rounds=2), *parties)
+    more = run(asked, *parties)
+    again = run(asked, *parties)
+    run(replace(asked, output=str(tmp_path / "whole")), *parties)
 
     assert (more.step, again.already_done) == (4, True)
     assert_same_bits(weights(tmp_path / "out"), weights(tmp_path / "whole"))
 
 
 def test_another_fusion_is_another_job(job, member, run):
-    run(job(), member(0), member(1))
+    run(job(model_def="torch_small", num_rounds=1), member(0), member(1))
 
     with pytest.raises(OutputTakenError):
-        run(job(fusion="iter_avg"), member(0), member(1))
+        run(job(model_def="torch_small", fusion="iter_avg"), member(0), member(1))
 
 
 def test_fedprox_without_a_term_is_fedavg(job, member, run, tmp_path):
@@ -194,22 +198,19 @@ def test_fedprox_without_a_term_is_fedavg(job, member, run, tmp_path):
 def test_a_stronger_proximal_term_holds_parties_nearer_to_the_global_model(
     model_def, job, member, run, tmp_path
 ):
-    """The distance is that of round 2's local training from the weights of round 1."""
+    one_round = {"model_def": model_def, "num_parties": 1, "num_rounds": 1}
+    # Nothing is learnt: the weights that all begin with.
+    run(job("before", params={"learning_rate": 0.0}, **one_round), member(0))
+    before = weights(tmp_path / "before")
+    kernels = [name for name in before if before[name].ndim == 2]
     moved = []
     for mu in (0.0, 1.0, 30.0):
         prox = {"fusion": "fedprox", "fusion_params": {"mu": mu}, "num_local_epochs": 4}
-        for num_rounds in (1, 2):
-            run(
-                job(str(mu), model_def=model_def, num_parties=1, num_rounds=num_rounds, **prox),
-                member(0),
-            )
-            after = weights(tmp_path / str(mu))
-            if num_rounds == 1:
-                before = after
-        kernels = [n for n in after if after[n].ndim == 2]
+        run(job(str(mu), **one_round, **prox), member(0))
+        after = weights(tmp_path / str(mu))
         moved.append(sum(float(np.sum((after[n] - before[n]) ** 2)) for n in kernels))
 
-    assert moved[0] > moved[1] > moved[2]
+    assert moved[0] > moved[1] > moved[2] > 0
 
 
 def test_fed_plus_lets_parties_keep_their_own_weights(job, member, run, tmp_path):
@@ -224,6 +225,7 @@ def test_fed_plus_lets_parties_keep_their_own_weights(job, member, run, tmp_path
 
 def test_a_server_optimizer_remembers_between_rounds_and_resumes(job, member, run, tmp_path):
     fedadam = {"fusion": "fedadam", "fusion_params": {"learning_rate": 0.05}}
+    fedadam["model_def"] = "torch_small"
     run(job(num_rounds=1, **fedadam), member(0), member(1))
     run(job(num_rounds=3, **fedadam), member(0), member(1))
     run(job("whole", num_rounds=3, **fedadam), member(0), member(1))

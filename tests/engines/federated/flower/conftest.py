@@ -30,6 +30,14 @@ def alive(processes):
     return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
+def still_alive(processes, timeout_s):
+    """Return which of some processes have not ended when the time is over, or [] before."""
+    deadline = time.monotonic() + timeout_s
+    while (left := alive(processes)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
 def below(pid, name):
     """Return the processes below one whose command line has a word that ends with a name."""
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -72,8 +80,19 @@ class PartyProcess:
     def everything(self):
         return [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(True)]
 
-    def answer_after(self, seconds):
-        (self.folder / "slow").write_text(str(seconds))
+    def hold(self):
+        """Let it answer nothing until it is released."""
+        self.release()
+        (self.folder / "hold").touch()
+
+    @property
+    def is_held(self):
+        """Whether it has been asked something that it does not answer."""
+        return (self.folder / "held").exists()
+
+    def release(self):
+        for name in ("hold", "held"):
+            (self.folder / name).unlink(missing_ok=True)
 
     def end(self):
         if self.process.poll() is None:
@@ -136,7 +155,7 @@ def federation():
     from elasticdl.engines.federated.flower.superlink import Superlink
 
     folder = Path(tempfile.mkdtemp(prefix="fl-"))
-    make_keys(folder / "keys", ["north", "south", "west"], ["127.0.0.1"])
+    make_keys(folder / "keys", ["north", "south", "west", "east"], ["127.0.0.1"])
     link = Superlink(folder / "agg", AggregatorKeys.read(folder / "keys/aggregator"))
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

@@ -1,12 +1,11 @@
-"""A party of the tests, as a process of its own: answers at once, or as its file says.
+"""A party of the tests, as a process of its own: answers at once, or when it is let.
 
     python party.py FOLDER NAME ADDRESS KEYS
 
-It writes its process' number into FOLDER/pid. FOLDER/slow holds seconds to wait before an answer.
+While there is FOLDER/hold it gives no answer, and FOLDER/held says that it has been asked.
 """
 
 import logging
-import os
 import signal
 import sys
 import time
@@ -24,10 +23,12 @@ def main(folder, name, address, keys):
     def answer(arrays, facts):
         nonlocal asked
         asked += 1
-        if (folder / "slow").exists():
-            time.sleep(float((folder / "slow").read_text()))
+        while (folder / "hold").exists():
+            (folder / "held").touch()
+            time.sleep(0.02)
         doubled = {key: array * 2 for key, array in arrays.items()}
-        return doubled, {"party": name, "asked": asked, "was told": dict(facts), "at": time.time()}
+        told = {"party": name, "at": folder.name, "asked": asked, "was told": dict(facts)}
+        return doubled, told
 
     socket_path = folder / "s"
     with Resident(socket_path, name, answer) as resident:
@@ -35,7 +36,6 @@ def main(folder, name, address, keys):
         read = PartyKeys.read(Path(keys)) if keys else None
         supernode = Supernode(folder / "supernode", address, read, socket_path)
         supernode.start()
-        (folder / "pid").write_text(str(os.getpid()))
         try:
             resident.run()
         finally:

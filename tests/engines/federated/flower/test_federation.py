@@ -4,9 +4,11 @@ import contextlib
 import http.client
 import ssl
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from tests.engines.federated.flower.conftest import wait_until
 
 from elasticdl.engines.federated.flower.commands import Child, ask_flwr, environment, free_port
 from elasticdl.engines.federated.flower.keys import PartyKeys, make_keys
@@ -15,85 +17,94 @@ from elasticdl.errors import TrainingError
 
 pytestmark = pytest.mark.flower
 
-
-def wait_until(condition, timeout_s=60):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+BOTH = ["north", "south"]
+ARRAYS = {"layer/kernel": np.float32([[1, 2], [3, 4]]), "steps": np.array(5), "none": np.zeros(0)}
 
 
-def test_parties_answer_with_arrays_that_are_what_was_sent(federation):
-    sent = {"layer/kernel": np.float32([[1, 2], [3, 4]]), "steps": np.array(5), "none": np.zeros(0)}
+@pytest.fixture(scope="module")
+def answers(federation):
+    """Return three rounds' answers, asked for at once: Flower sleeps before the first one only."""
+    rounds = [
+        dict.fromkeys(BOTH, (ARRAYS, {"round": 1, "rate": 0.5})),
+        {"north": ({"w": np.ones(1)}, {"n": 1}), "south": ({"w": np.zeros(2)}, {"n": 2})},
+        dict.fromkeys(BOTH, ({}, {})),
+    ]
+    asked = [federation.parties.ask(requests, 60) for requests in rounds]
+    return [{name: (arrays, facts) for name, arrays, facts in one} for one in asked]
 
-    answers = federation.ask(sent, 30, round=1, rate=0.5)
 
-    assert sorted(answers) == ["north", "south"]
-    for name, (arrays, facts) in answers.items():
+def test_parties_answer_with_arrays_that_are_what_was_sent(answers):
+    assert sorted(answers[0]) == BOTH
+    for name, (arrays, facts) in answers[0].items():
         assert facts["party"] == name
         assert facts["was told"] == {"round": 1, "rate": 0.5}
         assert {key: array.dtype for key, array in arrays.items()} == {
-            key: array.dtype for key, array in sent.items()
+            key: array.dtype for key, array in ARRAYS.items()
         }
         np.testing.assert_array_equal(arrays["layer/kernel"], [[2, 4], [6, 8]])
         assert arrays["steps"] == 10
 
 
-def test_each_party_can_be_asked_something_of_its_own(federation):
-    requests = {"north": ({"w": np.ones(1)}, {"n": 1}), "south": ({"w": np.zeros(2)}, {"n": 2})}
+def test_each_party_can_be_asked_something_of_its_own(answers):
+    north, south = (answers[1][name] for name in BOTH)
 
-    answers = {
-        name: (arrays, facts) for name, arrays, facts in federation.parties.ask(requests, 30)
-    }
-
-    assert answers["north"][1]["was told"] == {"n": 1}
-    assert answers["north"][0]["w"].tolist() == [2]
-    assert answers["south"][0]["w"].tolist() == [0, 0]
+    assert north[1]["was told"] == {"n": 1}
+    assert north[0]["w"].tolist() == [2]
+    assert south[0]["w"].tolist() == [0, 0]
 
 
-def test_a_party_is_one_process_over_all_rounds(federation):
-    first = federation.ask({}, 30, ["north"])["north"][1]["asked"]
+@pytest.mark.parametrize("name", BOTH)
+def test_a_party_is_one_process_over_all_rounds(name, answers):
+    asked = sorted(answers[number][name][1]["asked"] for number in range(3))
 
-    assert federation.ask({}, 30, ["north"])["north"][1]["asked"] == first + 1
+    assert asked == list(range(asked[0], asked[0] + 3))
 
 
 def test_an_answer_is_had_before_the_slowest_party_has_answered(federation):
-    federation.processes["south"].answer_after(6)
-    started_s = time.monotonic()
-    came = {
-        name: time.monotonic() - started_s
-        for name, *_ in federation.parties.ask(dict.fromkeys(("north", "south"), ({}, {})), 30)
-    }
-    federation.processes["south"].answer_after(0)
+    south = federation.processes["south"]
+    south.hold()
+    answers = federation.parties.ask(dict.fromkeys(BOTH, ({}, {})), 60)
 
-    assert came["south"] - came["north"] > 2
+    first, *_ = next(answers)
+
+    south.release()
+    assert first == "north"
+    assert [name for name, *_ in answers] == ["south"]
 
 
 def test_nobody_is_waited_for_longer_than_was_said(federation):
-    federation.processes["south"].answer_after(9)
-    started_s = time.monotonic()
+    south = federation.processes["south"]
+    south.hold()
+    # On a slow machine the question may not have reached it in the shorter time.
+    for timeout_s in (5, 20):
+        started_s = time.monotonic()
 
-    answers = federation.ask({}, 7)
+        assert federation.ask({}, timeout_s, ["south"]) == {}
 
-    assert list(answers) == ["north"]
-    assert time.monotonic() - started_s < 8
-    federation.processes["south"].answer_after(0)
+        assert time.monotonic() - started_s < timeout_s + 1
+        if south.is_held:
+            break
+    assert south.is_held
+    south.release()
     # Its late answer is not taken for one to the next question.
-    assert federation.ask({}, 30, round=2)["south"][1]["was told"] == {"round": 2}
+    assert federation.ask({}, 60, ["south"], round=2)["south"][1]["was told"] == {"round": 2}
 
 
-@pytest.mark.chaos  # a run may be between two
-def test_the_federation_is_flowers(federation):
+def test_the_federation_is_flowers(federation, answers):
     """Flower's own commands know the run and the parties."""
     home = environment(federation.link.folder / "flwr")
+    # The newest run is another test's, if that one was first.
+    ours = (federation.link.folder / "run").read_text()
 
-    runs = ask_flwr(["ls", "elasticdl"], home)["runs"]
-    nodes = ask_flwr(["supernode", "ls", "elasticdl"], home)["nodes"]
+    with ThreadPoolExecutor() as pool:
+        runs = pool.submit(ask_flwr, ["ls", "elasticdl", "--run-id", ours], home)
+        nodes = pool.submit(ask_flwr, ["supernode", "ls", "elasticdl"], home)
 
-    assert runs[0]["status"] == "running"
-    assert runs[0]["fab-id"] == "elasticdl/elasticdl-federated"
-    assert runs[0]["network-traffic"]["total-bytes"] > 0
-    assert [node["status"] for node in nodes].count("online") == 2
+    (run,) = runs.result()["runs"]
+    assert run["status"] == "running"
+    assert run["fab-id"] == "elasticdl/elasticdl-federated"
+    assert run["network-traffic"]["total-bytes"] > 0
+    assert [node["status"] for node in nodes.result()["nodes"]].count("online") == 2
     assert federation.flower("flower-superlink")
 
 
@@ -163,47 +174,37 @@ def test_nobody_there_is_no_error_but_a_reason(tmp_path):
     assert "nobody listens there. Is the aggregator running?" in knock("127.0.0.1:1", None)
 
 
-@pytest.fixture
-def ended(federation, tmp_path):
-    """Return a function: what Flower's own supernode printed, which must end by itself."""
-
-    def run(*arguments):
+@pytest.fixture(scope="module")
+def refused(federation, tmp_path_factory):
+    """Return what Flower's own supernodes printed, which must end by themselves; all at once."""
+    folder = tmp_path_factory.mktemp("refused")
+    make_keys(folder / "keys", ["north"], ["127.0.0.1"])
+    unknown = PartyKeys.read(folder / "keys/parties/north")
+    known = PartyKeys.read(federation.folder / "keys/parties/north")
+    started = {}
+    for what, keys in {"unknown key": unknown, "no key": None, "key in use": known}.items():
         command = ["flower-supernode", "--superlink", federation.link.address]
-        child = Child(
-            [*command, "--port", str(free_port()), *map(str, arguments)],
-            environment(tmp_path / "flwr"),
-            tmp_path / "log",
-        )
-        wait_until(lambda: not child.is_alive)
+        command += ["--port", str(free_port()), "--root-certificates", str(known.ca)]
+        command += [] if keys is None else ["--auth-supernode-private-key", str(keys.key)]
+        child = Child(command, environment(folder / what), folder / f"{what}.log")
+        started[what] = (child, keys)
+    wait_until(lambda: not any(child.is_alive for child, _ in started.values()))
+    for child, _ in started.values():
         child.end()
-        return child.said()
-
-    return run
+    return {what: (child.said(), keys) for what, (child, keys) in started.items()}
 
 
-def test_a_key_that_is_not_registered_is_not_let_in(federation, ended, tmp_path):
-    make_keys(tmp_path / "keys", ["north"], ["127.0.0.1"])
-    keys = PartyKeys.read(tmp_path / "keys/parties/north")
-    ca = federation.folder / "keys/aggregator/ca.crt"
-
-    said = ended("--root-certificates", ca, "--auth-supernode-private-key", keys.key)
-
-    assert "it does not know the key" in explain(said, keys)
+def test_a_key_that_is_not_registered_is_not_let_in(refused):
+    assert "it does not know the key" in explain(*refused["unknown key"])
 
 
-def test_a_node_without_a_key_is_not_let_in(federation, ended):
-    said = ended("--root-certificates", federation.folder / "keys/aggregator/ca.crt")
-
-    assert "takes only parties whose keys it knows" in explain(said, None)
+def test_a_node_without_a_key_is_not_let_in(refused):
+    assert "takes only parties whose keys it knows" in explain(*refused["no key"])
 
 
-def test_a_second_process_with_a_partys_key_is_not_let_in(federation, ended):
-    keys = PartyKeys.read(federation.folder / "keys/parties/north")
-
-    said = ended("--root-certificates", keys.ca, "--auth-supernode-private-key", keys.key)
-
-    assert "a process with this key is connected already" in explain(said, keys)
-    assert sorted(federation.ask({}, 30)) == ["north", "south"]
+def test_a_second_process_with_a_partys_key_is_not_let_in(federation, refused):
+    assert "a process with this key is connected already" in explain(*refused["key in use"])
+    assert sorted(federation.ask({}, 30)) == BOTH
 
 
 # --- the app -----------------------------------------------------------------------------------
@@ -229,7 +230,7 @@ def test_a_foreign_app_does_not_run_at_any_party(federation, tmp_path):
     assert not list(tmp_path.glob("it-ran*"))
     assert not list(federation.folder.glob("*/supernode/flwr/apps/*foreign*"))
     assert run
-    assert sorted(federation.ask({}, 30)) == ["north", "south"]
+    assert sorted(federation.ask({}, 30)) == BOTH
 
 
 FOREIGN = """
