@@ -36,7 +36,7 @@ def told(tmp_path):
         def run():
             try:
                 answer["facts"] = tell(tmp_path, verb, options, note)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - handed to the test
                 answer["error"] = error
 
         thread = threading.Thread(target=run)
@@ -90,9 +90,8 @@ def test_an_error_is_raised_where_it_was_told(error, tmp_path, told):
     def refuse(verb, options):
         raise error
 
-    with Control(tmp_path, refuse):
-        with pytest.raises(type(error), match=str(error)) as raised:
-            tell(tmp_path, "train", {}, ignore)
+    with Control(tmp_path, refuse), pytest.raises(type(error), match=str(error)) as raised:
+        tell(tmp_path, "train", {}, ignore)
 
     assert raised.value.exit_code == error.exit_code
 

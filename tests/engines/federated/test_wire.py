@@ -39,13 +39,14 @@ def head(text, arrays_bytes=0):
     [
         np.arange(6, dtype=np.float32).reshape(2, 3),
         np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(6.0).reshape(3, 2)[:, :1],
         np.array(3, np.int64),
         np.zeros((0, 4), np.float16),
         np.array([True, False]),
         np.array([np.nan, np.inf, -0.0]),
         np.arange(4, dtype=">i4"),
     ],
-    ids=["float32", "fortran", "scalar", "empty", "bool", "nan", "big endian"],
+    ids=["float32", "fortran", "column", "scalar", "empty", "bool", "nan", "big endian"],
 )
 def test_an_array_arrives_as_it_was_bit_by_bit(array):
     arrived = sent(Frame("k", {}, {"w": array})).arrays["w"]

@@ -210,8 +210,8 @@ def _entry(entry: Any) -> tuple[str, np.dtype[Any], tuple[int, ...], int]:
 
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
-    # Flat, so in C order; memory of numbers is a buffer, though the types do not say so.
-    return memoryview(array.reshape(-1)).cast("B")  # type: ignore[arg-type]
+    # In C order; memory of numbers is a buffer, though the types do not say so.
+    return memoryview(np.ascontiguousarray(array).reshape(-1)).cast("B")  # type: ignore[arg-type]
 
 
 def _read(stream: socket.socket, num_bytes: int) -> bytes:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl import zoo
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.local_storage import output_errors
 from elasticdl.artifacts.lock import hold
 from elasticdl.definition import Mode
 from elasticdl.engines.engine import context_of
@@ -37,6 +38,7 @@ from elasticdl.engines.federated.party import Party
 from elasticdl.engines.federated.party_verbs import PartyVerbs
 from elasticdl.engines.federated.status import GLOBAL_FOLDER, PARTY_LOCK, PartyStatus
 from elasticdl.engines.publish import copy_code
+from elasticdl.errors import TrainingError
 from elasticdl.training.create import quiet_frameworks
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 _FLOWER = "flower"
 _CONNECT_S = 10.0
+_PROBE_BYTES = 65536
 
 
 def aggregate(
@@ -85,7 +88,11 @@ def aggregate(
         del definition
         with connected(superlink) as parties:
             reporter.note(f"Parties can connect to {superlink.address}.")
-            yield parties
+            try:
+                yield parties
+            except TrainingError:
+                _check_room(Path(folder))
+                raise
 
     return training.train(
         job,
@@ -95,6 +102,20 @@ def aggregate(
         serves=serves,
         address=superlink.address,
     )
+
+
+def _check_room(folder: Path) -> None:
+    """Raise where the disk is full: Flower's superlink can keep no message then, and says nothing.
+
+    Raises:
+        OutputError: It is, or cannot be written for another reason.
+    """
+    probe = folder / _FLOWER / "probe"
+    with output_errors(folder):
+        try:
+            probe.write_bytes(bytes(_PROBE_BYTES))
+        finally:
+            probe.unlink(missing_ok=True)
 
 
 def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **opens: Any) -> None:
