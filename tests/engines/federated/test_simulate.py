@@ -18,6 +18,7 @@ from tests.engines.federated.conftest import assert_same_bits, make_job
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data.sources import open_source
+from elasticdl.engines.federated import simulate
 from elasticdl.engines.federated.aggregation import FUSIONS, PartyUpdate
 from elasticdl.engines.federated.simulate import Member
 from elasticdl.engines.progress import Silent
@@ -165,6 +166,35 @@ def test_metrics_of_a_party_that_keeps_them_stay_at_home(job, member, run, place
     assert outcome.metrics == {}
     assert events(tmp_path, Evaluated) == []
     assert all(event.metrics == {} for event in events(tmp_path, RoundFinished))
+
+
+class Notes(Silent):
+    """Keeps what people are told."""
+
+    def __init__(self):
+        self.said = []
+
+    def note(self, text):
+        self.said.append(text)
+
+
+@pytest.mark.parametrize(
+    ("shares", "measures", "told"),
+    [
+        ((False, False), False, 1),
+        ((False, True), False, 0),
+        ((False, False), True, 0),
+    ],
+)
+def test_that_no_loss_is_known_is_told_once(job, member, place, shares, measures, told):
+    own = str(place / "validation.recordio") if measures else None
+    notes = Notes()
+    members = [member(number, shares_metrics=each) for number, each in enumerate(shares)]
+
+    simulate.train(replace(job(), validation_data=own), notes, members)
+
+    said = "The parties keep their metrics (privacy.metrics: false): no loss is known here."
+    assert notes.said.count(said) == told
 
 
 def test_more_rounds_go_on_and_the_same_again_does_nothing(job, member, run, tmp_path):

@@ -152,9 +152,7 @@ class Aggregator:
             self.phase = "idle"
 
     def _train(self, model: GlobalModel, interrupts: Interrupts) -> bool:
-        privacy = self._federation.central_privacy
-        if privacy is not None:
-            self.attempt.reporter.note(privacy_in_words(privacy, self.until))
+        self._tell_of_privacy()
         self.attempt.reporter.started("Training", self.until, "rounds", done=model.round)
         if self.until != self._kept_until:
             # Whoever goes on from here after a kill goes on to there.
@@ -300,6 +298,13 @@ class Aggregator:
             fusion=_below(_FUSION, checkpoint.state),
             metrics=dict(checkpoint.metadata["metrics"]),
         )
+
+    def _tell_of_privacy(self) -> None:
+        privacy, note = self._federation.central_privacy, self.attempt.reporter.note
+        if privacy is not None:
+            note(privacy_in_words(privacy, self.until))
+        if self.measure is None and all(each.metrics_stay_home for each in self._joined.values()):
+            note("The parties keep their metrics (privacy.metrics: false): no loss is known here.")
 
     def _next_round(self, model: GlobalModel) -> GlobalModel:
         number, started = model.round + 1, time.monotonic()

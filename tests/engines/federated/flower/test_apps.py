@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, Metadata, RecordDict
 
-from elasticdl.engines.federated.flower import client_app, server_app, wire
+from elasticdl.engines.federated import wire
+from elasticdl.engines.federated.flower import client_app, server_app
 from elasticdl.engines.federated.flower.records import RecordError, from_record, to_record
 from elasticdl.engines.federated.flower.resident import Resident
 from elasticdl.engines.federated.flower.words import (

@@ -15,7 +15,8 @@ from elasticdl.engines.federated.flower import errand
 CODE = """
 import sys, time
 from pathlib import Path
-from elasticdl.engines.federated.flower import messenger, wire
+from elasticdl.engines.federated import wire
+from elasticdl.engines.federated.flower import messenger
 
 def command():
     what, *rest = sys.argv[1:]
