@@ -54,6 +54,14 @@ def test_what_the_file_says_is_taken() -> None:
     assert list(found.create_metrics()) == ["accuracy"]
 
 
+def test_a_rate_that_keras_made_a_float32_of_is_told_as_it_was_written() -> None:
+    saved = {"optimizer_config": old({"learning_rate": 0.0010000000474974513}), "loss": "mse"}
+
+    found = resolve(None, saved, where=WHERE)
+
+    assert found.description.startswith("SGD, learning rate 0.001 (from the file)")
+
+
 def test_the_spec_goes_before_the_file_item_by_item() -> None:
     found = resolve({"optimizer": old({"lr": 0.5})}, OLD, where=WHERE)
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import keras
+import numpy as np
 
 from elasticdl.errors import DefinitionError
 
@@ -164,7 +165,7 @@ def _optimizer(
 
     if "learning_rate" in arguments:
         rate = arguments["learning_rate"]
-        text = f"{rate}" if not isinstance(rate, _Schedule) else rate.text
+        text = _written(rate) if not isinstance(rate, _Schedule) else rate.text
         return create, f"{found.__name__}, learning rate {text} ({by})"
     default = inspect.signature(found).parameters["learning_rate"].default
     before = _RATES_OF_KERAS_2.get(found.__name__)
@@ -192,7 +193,7 @@ def _custom_optimizer(
             )
         return made
 
-    rate = config.get("learning_rate", config.get("lr", "of its own"))
+    rate = _written(config.get("learning_rate", config.get("lr", "of its own")))
     return create, f"{name} (a custom object), learning rate {rate} ({by})"
 
 
@@ -259,8 +260,23 @@ def _decayed(kind: Any, rate: Any, decay: Any, where: object) -> _Schedule:
         lambda: keras.optimizers.schedules.InverseTimeDecay(
             start, decay_steps=1, decay_rate=float(decay)
         ),
-        f"{start} / (1 + {decay} * step)",
+        f"{_written(start)} / (1 + {_written(decay)} * step)",
     )
+
+
+def _written(number: Any) -> str:
+    """Return a number as a person has written it, before Keras made a float32 of it.
+
+    Example:
+        >>> _written(0.0010000000474974513), _written(0.001), _written(1 / 3)
+        ('0.001', '0.001', '0.3333333333333333')
+    """
+    if isinstance(number, float):
+        with np.errstate(over="ignore"):
+            short = np.float32(number)
+        if float(short) == number:
+            return str(short)
+    return str(number)
 
 
 def _schedule(config: Mapping[str, Any], where: object) -> _Schedule:
@@ -277,7 +293,7 @@ def _schedule(config: Mapping[str, Any], where: object) -> _Schedule:
                 f"{dict(arguments)}: {error}"
             ) from error
 
-    start = arguments.get("initial_learning_rate", "as it says")
+    start = _written(arguments.get("initial_learning_rate", "as it says"))
     return _Schedule(create, f"{start} with {name}")
 
 
