@@ -242,7 +242,6 @@ class PartyJoined(_Event):
         step: Rounds that were over.
         party: Its name.
         num_examples: Records it trains on.
-        num_validation_examples: Records it evaluates on; 0 for none.
     """
 
     event: ClassVar[str] = "party_joined"
@@ -250,7 +249,6 @@ class PartyJoined(_Event):
     step: int
     party: str
     num_examples: int
-    num_validation_examples: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
