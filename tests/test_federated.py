@@ -159,3 +159,24 @@ def test_a_config_that_asks_for_privacy_gets_it(made):
     job = federated.job_of(read_aggregator(found.aggregator), [])
 
     assert job.federation.central_privacy == CentralPrivacy(2.0, noise_multiplier=0.5)
+
+
+class Heard(Silent):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def test_a_simulation_is_not_warned_that_somebody_may_be_late(made):
+    found = made()
+    hyperparams = yaml.safe_load(found.aggregator.read_text())["hyperparams"]
+    del hyperparams["global"]["max_timeout"]
+    change(found.aggregator, hyperparams=hyperparams)
+    heard = Heard()
+
+    federated.simulate(str(found.aggregator), reporter=heard)
+
+    assert [note for note in heard.notes if "max_timeout" in note] == []
+    assert "max_timeout" in str(read_aggregator(found.aggregator).warnings)

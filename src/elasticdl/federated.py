@@ -199,7 +199,7 @@ def simulate(
     from elasticdl.engines.federated.config import read_aggregator, read_party  # noqa: PLC0415
 
     reporter = progress.for_stream() if reporter is None else reporter
-    aggregator = read_aggregator(config)
+    aggregator = read_aggregator(config, is_simulated=True)
     wanted = aggregator.rounds.num_parties if num_parties is None else num_parties
     parties = [read_party(path) for path in _party_files(Path(config), wanted)]
     for each in parties:

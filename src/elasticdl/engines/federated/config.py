@@ -86,8 +86,12 @@ def role_of(path: str | Path) -> Role:
     return "aggregator" if any(key in top for key in _AGGREGATORS) else "party"
 
 
-def read_aggregator(path: str | Path) -> AggregatorConfig:
+def read_aggregator(path: str | Path, *, is_simulated: bool = False) -> AggregatorConfig:
     """Return what an aggregator's config says.
+
+    Args:
+        path: The file.
+        is_simulated: All parties are in this process: nobody is late, and that is no warning.
 
     Raises:
         UsageError: There is no such file.
@@ -100,7 +104,13 @@ def read_aggregator(path: str | Path) -> AggregatorConfig:
     data = read_data(top.section("data"), file)
     chosen, preset = read_fusion(top.section("fusion"))
     hyperparams = top.section("hyperparams")
-    rounds, params = read_rounds(hyperparams.section("global"), chosen, preset, has_data=bool(data))
+    rounds, params = read_rounds(
+        hyperparams.section("global"),
+        chosen,
+        preset,
+        has_data=bool(data),
+        waits=not is_simulated,
+    )
     local = read_local(hyperparams.section("local"), chosen)
     hyperparams.close()
     model = read_model(top.section("model"), file)

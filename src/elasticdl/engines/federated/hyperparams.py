@@ -41,7 +41,12 @@ def read_fusion(section: Section) -> tuple[Fusion | None, Mapping[str, Any]]:
 
 
 def read_rounds(
-    section: Section, fusion: Fusion | None, preset: Mapping[str, Any], *, has_data: bool
+    section: Section,
+    fusion: Fusion | None,
+    preset: Mapping[str, Any],
+    *,
+    has_data: bool,
+    waits: bool = True,
 ) -> tuple[Rounds | None, dict[str, Any]]:
     """Return `hyperparams.global`: the rounds, and the params of the fusion.
 
@@ -50,6 +55,7 @@ def read_rounds(
         fusion: None where it is unknown; then params cannot be judged.
         preset: Params that the name of the fusion decides.
         has_data: The aggregator has data of its own.
+        waits: A party can be late.
     """
     num_rounds = section.whole("rounds")
     if "rounds" not in section:
@@ -67,7 +73,7 @@ def read_rounds(
             "has nothing to be measured on: the aggregator has no data of its own, and the "
             "parties' is not a test set. Add a section `data:`, or leave it out",
         )
-    if section and "max_timeout" not in section:
+    if waits and section and "max_timeout" not in section:
         section.warning(
             "max_timeout",
             "is not there: a party that hangs is waited for without end. Give it seconds",
