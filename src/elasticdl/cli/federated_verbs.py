@@ -207,7 +207,8 @@ def _show_lines(lines: Mapping[str, str]) -> None:
 def _of_aggregator(found: AggregatorStatus) -> dict[str, str]:
     reached = f"round {found.round:,} of {found.num_rounds:,}"
     state = {
-        "training": f"training round {found.round + 1:,} of {found.num_rounds:,}",
+        "training": f"training round {min(found.round + 1, found.num_rounds):,} of "
+        f"{found.num_rounds:,}",
         "idle": f"idle, {f'after {reached}' if found.round else 'nothing is trained yet'}",
         "not running": f"not running; {reached} is kept" if found.round else "not running",
     }.get(found.state, f"{found.state}; {reached}")

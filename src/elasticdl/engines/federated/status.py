@@ -51,7 +51,8 @@ class AggregatorStatus:
 
     Attributes:
         state: `not running`, `not listening` (just started, or a simulation), `starting`,
-            `waiting for parties`, `idle`, `training`, `stopping`.
+            `waiting for parties`, `idle`, `training`, `finishing` (after the last round),
+            `stopping`.
         round: How many rounds made the model that is kept.
         num_rounds: How many there will be when the training is over.
         num_parties: How many parties the federation has.

@@ -34,7 +34,7 @@ from elasticdl.engines.federated.status import (
     facts_of,
     published_round,
 )
-from elasticdl.errors import ElasticDLError, OutputBusyError, UsageError
+from elasticdl.errors import ElasticDLError, OutputBusyError, TrainingError, UsageError
 from elasticdl.events import JobFailed
 
 if TYPE_CHECKING:
@@ -170,9 +170,14 @@ class AggregatorVerbs:
             return "stopping"
         if self.aggregator is None:
             return "starting"
-        if self.aggregator.phase == "idle" and (self._told_to_train or not self.serves):
-            return "training"
-        return self.aggregator.phase
+        one = self.aggregator
+        if one.phase == "waiting for parties":
+            return one.phase
+        if one.phase == "idle" and self.serves and not self._told_to_train:
+            return one.phase
+        reached = 0 if one.model is None else one.model.round
+        # A further training that has only just been told has no new `until` yet.
+        return "finishing" if one.phase == "training" and reached >= one.until else "training"
 
     def _refuse_to_train(self, config: str) -> None:
         """Refuse to train where a training is going on, or is not to be told.
@@ -185,10 +190,14 @@ class AggregatorVerbs:
             UsageError: It trains by itself.
         """
         status = self.status()
-        if status.state == "training":
+        if status.state == "training" and status.round < status.num_rounds:
             raise OutputBusyError(
                 f"Round {status.round + 1} of {status.num_rounds} is being trained; wait for the "
                 f"end, or stop it: elasticdl federated stop {config}"
+            )
+        if status.state in {"training", "finishing"}:
+            raise OutputBusyError(
+                "A training is just beginning or ending; give the command again in some seconds."
             )
         if self._told_to_train or (not self.serves and status.state == "waiting for parties"):
             raise OutputBusyError(
@@ -356,6 +365,7 @@ class AggregatorVerbs:
         reached = 0 if one.model is None else one.model.round
         one.until = self._until(reached, one.until, order.options)
         self.reporter.follower = order
+        failure: ElasticDLError | None = None
         try:
             begin(reached, one.until)
             if one.run():
@@ -364,22 +374,27 @@ class AggregatorVerbs:
             else:
                 self.tell_stopped()
         except ElasticDLError as error:
-            self.reporter.follower = None
-            self.reporter.note(f"The training has ended: {error}")
-            order.failed(error)
-            reached = 0 if one.model is None else one.model.round
+            failure = error
             self.begun.events.write(
-                JobFailed(kind=type(error).__name__, message=str(error), step=reached)
+                JobFailed(
+                    kind=type(error).__name__,
+                    message=str(error),
+                    step=0 if one.model is None else one.model.round,
+                )
             )
         except BaseException:
-            order.failed(UsageError("The aggregator was ended; what was reached is kept."))
+            order.failed(TrainingError("The aggregator was ended; what was reached is kept."))
             raise
-        else:
-            order.done(facts_of(self._trained(stopped=self._ended_early)))
         finally:
             self.reporter.follower = None
             self.reporter.ended()
+            # Before the answer: whoever has it may ask for the next training.
             self._told_to_train = False
+        if failure is None:
+            order.done(facts_of(self._trained(stopped=self._ended_early)))
+        else:
+            self.reporter.note(f"The training has ended: {failure}")
+            order.failed(failure)
 
     def _until(self, reached: int, until: int, options: Facts) -> int:
         """Return the last round of a training that is told now."""
