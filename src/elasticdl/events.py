@@ -60,7 +60,8 @@ class JobStarted(_Event):
 
     Attributes:
         job_id: Names the job; the same in all its attempts.
-        attempt: Which start of the job this is, from 1 (`Claim.generation`).
+        attempt: Which start of the job this is, from 1 (`Claim.generation`). An aggregator that is
+            told to train once more begins anew under the same number.
         command: `train`, `evaluate` or `predict`.
         resumed_from_step: Updates already made: what the attempt takes over. Whatever an
             earlier attempt did past it never happened.

@@ -8,6 +8,12 @@
 
 Neither side knows how questions travel, and the aggregator sees arrays and counts, never records.
 
+memory.py         what a party remembers, and which model it has
+control.py        the socket by which a process is told something, both ends
+verbs.py          what an aggregator does then; party_verbs.py: a party
+telling.py        which process a config is about, and telling it
+status.py         how they stand and what models score, as values
+saving.py         a model written where somebody says
 wire.py           arrays and facts on a socket between two processes of one machine
 training.py       a federated job from the claim on its output to its TrainedModel
 data_handlers.py  a party's own code that reads its data
