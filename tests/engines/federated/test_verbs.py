@@ -137,12 +137,13 @@ def test_who_follows_is_told_a_line_a_round(job, told):
     assert second.startswith("round 2 of 2: parties 2/2, loss ")
 
 
-def test_a_training_that_was_cut_off_is_finished_before_another_begins(job, told):
-    """What was asked for in the second training is remembered by what it kept."""
+@pytest.mark.parametrize("cut_in", [3, 4])
+def test_a_training_that_was_cut_off_is_finished_before_another_begins(cut_in, job, told):
+    """What was asked for in the second training is remembered, also by its first round."""
     asked = job(model_def=MODEL)
 
     def cut(request, answer):
-        if request.kind == "train" and request.round == 4:
+        if request.kind == "train" and request.round == cut_in:
             raise KeyboardInterrupt
         return answer
 
@@ -164,14 +165,14 @@ def test_a_training_that_was_cut_off_is_finished_before_another_begins(job, told
 
     assert (kept.state, kept.round, kept.num_rounds, kept.published_round) == (
         "not running",
-        3,
+        cut_in - 1,
         5,
         2,
     )
-    assert (before["round"], before["num_rounds"]) == (3, 5)
+    assert (before["round"], before["num_rounds"]) == (cut_in - 1, 5)
     assert (done["round"], done["num_rounds"]) == (5, 5)
     assert [one.step for one in events(asked, RoundFinished)] == [1, 2, 3, 4, 5]
-    assert [one.resumed_from_step for one in events(asked, JobStarted)] == [0, 2, 3]
+    assert [one.resumed_from_step for one in events(asked, JobStarted)] == [0, 2, cut_in - 1]
 
 
 def test_while_it_trains_it_says_so_and_trains_nothing_else(job, told):

@@ -20,7 +20,7 @@ from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.errors import UsageError
 from elasticdl.events import JobFinished, RoundFinished, read_events
 
-pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(480)]
 PATIENCE_S = 90
 
 
