@@ -7,8 +7,11 @@ theirs is that of the file, and so is their reference's.
 """
 
 import functools
-import warnings
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,41 +24,26 @@ from elasticdl.engines.federated import simulate
 from elasticdl.engines.federated.simulate import Member
 from elasticdl.engines.progress import Silent
 from elasticdl.events import EpochFinished, RoundFinished, read_events
-from elasticdl.job import Federation, Job, TrainingOptions, Workers
+from elasticdl.job import Federation, Job, TrainingOptions
 
 NUM_RECORDS, MINIBATCH_SIZE, NUM_EPOCHS, SEED = 450, 16, 7, 3
 TOLERANCE = 1e-5
 REFERENCE = "elasticdl_module", "in_process"
 ELASTIC = pytest.param("elastic", marks=[pytest.mark.ray, pytest.mark.slow])
+ELASTIC_PROGRAM = Path(__file__).with_name("elastic.py")
 ENGINES = ["in_process", ELASTIC, "federated"]
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    """Return the address of a Ray that all cells of a column share."""
-    from elasticdl.engines import elastic  # noqa: F401 - sets Ray's environment
-
-    import ray.cluster_utils  # isort: skip
-
-    with warnings.catch_warnings():
-        # Ray leaves files open.
-        warnings.simplefilter("ignore")
-        cluster = ray.cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-        yield cluster.address
-        cluster.shutdown()
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, request):
-    """Return a function: dialect, engine and whether to shuffle -> losses, steps and weights."""
+def job_of(tmp_path_factory):
+    """Return a function: dialect, engine and whether to shuffle -> a job in a folder of its own."""
     folder = tmp_path_factory.mktemp("interchange")
     data = str(write_records(folder / "train.recordio", NUM_RECORDS))
 
-    @functools.cache
-    def train(dialect, engine, shuffle):
+    def make(dialect, engine, shuffle):
         place = folder / f"{dialect}-{engine}-{shuffle}"
         place.mkdir()
-        job = Job(
+        return Job(
             command="train",
             data=data,
             output=str(place / "out"),
@@ -64,16 +52,65 @@ def trained(tmp_path_factory, request):
                 num_epochs=NUM_EPOCHS, minibatch_size=MINIBATCH_SIZE, seed=SEED, shuffle=shuffle
             ),
         )
-        if engine == "federated":
-            job = replace(job, data="", federation=Federation(num_rounds=NUM_EPOCHS))
-            simulate.train(job, Silent(), [Member("alone", data)])
-        elif engine == "elastic":
-            ray_address = request.getfixturevalue("cluster")
-            api.run(replace(job, workers=Workers(1, 1, ray_address=ray_address)), Silent())
+
+    return make
+
+
+def is_shuffled(dialect):
+    return dialect != "abstractions"
+
+
+@pytest.fixture(scope="module")
+def elastic(job_of, tmp_path_factory):
+    """Start to train in each dialect on workers; returns what waits for one, and gives its job."""
+    folder = tmp_path_factory.mktemp("elastic")
+    jobs = {dialect: job_of(dialect, "elastic", is_shuffled(dialect)) for dialect in written.ROWS}
+    paths = {dialect: folder / f"{dialect}.json" for dialect in jobs}
+    for dialect, path in paths.items():
+        path.write_text(jobs[dialect].to_json())
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", ELASTIC_PROGRAM, *paths.values()], stdout=log, stderr=log
+        )
+
+    def wait_for(dialect):
+        while not (ended := process.poll() is not None):
+            if paths[dialect].with_suffix(".done").exists():
+                break
+            time.sleep(0.1)
+        assert not ended or process.returncode == 0, (folder / "log").read_text()
+        return jobs[dialect]
+
+    yield wait_for
+    process.terminate()
+    process.wait(60)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def elastic_beside_the_others(request):
+    """Begin with what takes longest: most of it is waiting for processes to start."""
+    tests = [item for item in request.session.items if item.path == request.path]
+    if any(item.get_closest_marker("ray") for item in tests):
+        request.getfixturevalue("elastic")
+
+
+@pytest.fixture(scope="module")
+def trained(job_of, request):
+    """Return a function: dialect, engine and whether to shuffle -> losses and weights."""
+
+    @functools.cache
+    def train(dialect, engine, shuffle):
+        if engine == "elastic":
+            job = request.getfixturevalue("elastic")(dialect)
+        elif engine == "federated":
+            job = job_of(dialect, engine, shuffle)
+            federated = replace(job, data="", federation=Federation(num_rounds=NUM_EPOCHS))
+            simulate.train(federated, Silent(), [Member("alone", job.data)])
         else:
+            job = job_of(dialect, engine, shuffle)
             api.run(job, Silent())
         kind = RoundFinished if engine == "federated" else EpochFinished
-        log = read_events(place / "out" / "events.jsonl")
+        log = read_events(Path(job.output) / "events.jsonl")
         losses = [event.metrics["loss"] for event in log if isinstance(event, kind)]
         assert len(losses) == NUM_EPOCHS
         return losses, dict(load_trained_model(job.output).params)
@@ -86,7 +123,7 @@ def difference(trained, record_property):
     """Return a function: dialect, engine -> the greatest difference from the reference."""
 
     def measure(dialect, engine):
-        shuffle = dialect != "abstractions"
+        shuffle = is_shuffled(dialect)
         reference, _ = trained(*REFERENCE, shuffle)
         assert reference[-1] < reference[0] / 2
         losses, _ = trained(dialect, engine, shuffle)

@@ -1,6 +1,8 @@
 """What Keras 1 and 2 wrote trains like any model of Keras 3, by the same trainer."""
 
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -251,20 +253,43 @@ def test_a_model_saved_for_float64_is_an_error_that_says_what_to_change(
 
 
 @pytest.fixture(scope="module")
-def unseeded(tfk, tmp_path_factory, run_python):
-    """Return a folder whose graph draws without a seed, and what is told when it is loaded.
+def saving_unseeded(tmp_path_factory):
+    """Start to save a model whose graph draws without a seed; returns the process and the folder.
 
-    Made in a process of its own: where bits matter, TensorFlow would not save such a graph.
+    In a process of its own: where bits matter, TensorFlow would not save such a graph.
     """
     path = tmp_path_factory.mktemp("unseeded") / "own"
-    said = run_python(
+    code = (
         "import sys; sys.path.insert(0, '.')\n"
         "import numpy as np, tf_keras\n"
         "from tests.saved_models.test_tf_keras import folder_of, load, look, own_class\n"
         "model = own_class(tf_keras, dropout=0.5)()\n"
         f"load(look(folder_of(model, np.zeros((2, 8, 8, 1), 'float32'), {str(path)!r})))"
     )
-    return path, said.stderr
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    yield process, path
+    process.kill()
+    process.wait()
+    process.stderr.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unseeded_beside_the_others(request):
+    """Begin with what has to import TensorFlow once more."""
+    tests = [item for item in request.session.items if item.path == request.path]
+    if any("unseeded" in item.fixturenames for item in tests):
+        request.getfixturevalue("saving_unseeded")
+
+
+@pytest.fixture(scope="module")
+def unseeded(saving_unseeded):
+    """Return a folder whose graph draws without a seed, and what is told when it is loaded."""
+    process, path = saving_unseeded
+    _, said = process.communicate(timeout=100)
+    assert process.returncode == 0, said
+    return path, said
 
 
 def test_dropout_that_nobody_can_seed_is_an_error_where_bits_matter(tfk, unseeded, quiet) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +37,7 @@ MODELS = {
     "the module of PyTorch": (3, "PytorchFLModel", CHANNELS_FIRST),
 }
 H5 = "the .h5 file of TensorFlow 2.1"
+TRAIN = "train --spec=model.yml --data=train.recordio --output=out --minibatch_size=32"
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +57,15 @@ def files(documents, tmp_path_factory):
     return folder
 
 
+def copy_digits(files, folder):
+    for name in ("train", "test"):
+        shutil.copy(files / f"{name}.recordio", folder)
+
+
 @pytest.fixture
 def empty(files, tmp_path, monkeypatch):
     """Return the folder the commands are given in: nothing is in it but the digits."""
-    for name in ("train", "test"):
-        shutil.copy(files / f"{name}.recordio", tmp_path)
+    copy_digits(files, tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -111,9 +118,7 @@ def command(words, *arguments):
 
 
 def train(*arguments):
-    return command(
-        "train --spec=model.yml --data=train.recordio --output=out --minibatch_size=32", *arguments
-    )
+    return command(TRAIN, *arguments)
 
 
 def losses(output, kind=EpochFinished):
@@ -137,11 +142,39 @@ def test_a_saved_model_trains_by_one_command(what, save, empty):
     assert accuracy("out") > 0.6
 
 
-@pytest.mark.ray
-def test_a_saved_model_trains_on_workers(save, empty):
-    write_config(save(H5, empty))
+@pytest.fixture(scope="module")
+def on_workers(files, save, tmp_path_factory):
+    """Start to train on workers; returns the process, and the folder it works in."""
+    folder = tmp_path_factory.mktemp("workers")
+    copy_digits(files, folder)
+    write_config(save(H5, folder), folder / "model.yml")
+    words = f"{TRAIN} --num_epochs=4 --num_workers=2 --quiet".split()
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "elasticdl.cli.main", *words],
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+        )
+    yield process, folder
+    process.terminate()
+    process.wait(60)
 
-    train("--num_epochs=4", "--num_workers=2", "--quiet")
+
+@pytest.fixture(scope="module", autouse=True)
+def on_workers_beside_the_others(request):
+    """Begin with what takes longest: most of it is waiting for processes to start."""
+    tests = [item for item in request.session.items if item.path == request.path]
+    if any(item.get_closest_marker("ray") for item in tests):
+        request.getfixturevalue("on_workers")
+
+
+@pytest.mark.ray
+def test_a_saved_model_trains_on_workers(on_workers, monkeypatch):
+    process, folder = on_workers
+    monkeypatch.chdir(folder)
+
+    assert process.wait(280) == 0, Path("log").read_text()
 
     first, *_, last = losses("out")
     assert last < 0.9 * first
