@@ -2,13 +2,18 @@
 
 The machines are network namespaces (`hosts.py`); where those cannot be made, the tests are skipped
 and say so. The driver is on h0, the workers on h1 and h2. The weights of `zoo/counting.py` are
-counts: after k epochs each must be exactly k. Each update is written down with its host besides, so
-that a worker which goes on by itself is seen even where it changes nothing.
+counts: after k epochs each must be exactly k. Each update is written down with its worker besides,
+so that a worker which goes on by itself is seen even where it changes nothing.
+
+It is one training, whose chapters are fixtures; each begins where the one before has ended:
+
+    training -> short_cut -> cut -> killed_raylet -> end
 """
 
 import contextlib
 import time
 from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 from tests.engines.elastic.hosts import (
@@ -21,7 +26,8 @@ from tests.engines.elastic.hosts import (
 )
 from tests.engines.elastic.training import MINIBATCH_SIZE, Training, counting_and, write_numbers
 
-NUM_EPOCHS = 10
+# More than all chapters take at half a second a step; what is left is made in seconds.
+NUM_EPOCHS = 20
 # More than one host has room for.
 NUM_WORKERS = 3
 CPUS_OF_A_HOST = 2
@@ -29,8 +35,8 @@ CPUS_OF_A_HOST = 2
 GO_ON_S = 20
 # What was on its way when a link was cut has arrived by then.
 ON_ITS_WAY_S = 0.5
-# Ray takes a host for dead after four seconds.
-SHORT_S = 1.5
+# Ray takes a host for dead after four and a half seconds.
+SHORT_S, NOTICED_S = 1.5, 5.0
 
 # Slow, so that it lasts as long as the test needs; quick, as soon as there is a file `hurry`.
 WRITES_DOWN_ITS_UPDATES = """
@@ -41,7 +47,7 @@ make_batch, PlainAdd = input_fn, Add
 
 
 def input_fn(records):
-    time.sleep(0 if os.path.exists("{folder}/hurry") else 0.3)
+    time.sleep(0 if os.path.exists("{folder}/hurry") else 0.5)
     return make_batch(records)
 
 
@@ -49,45 +55,20 @@ class Add(PlainAdd):
     def step(self, closure=None):
         super().step()
         with open("{folder}/updates", "a") as updates:
-            updates.write(f"{{socket.gethostname()}} {{time.time()}}\\n")
+            updates.write(f"{{socket.gethostname()}} {{os.getpid()}} {{time.time()}}\\n")
 """
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """The head, without room for workers, and two hosts."""
-    with contextlib.ExitStack() as undo:
-        try:
-            head, *hosts = undo.enter_context(network_of(3))
-        except NoNamespacesError as error:
-            pytest.skip(f"cannot make network namespaces: {error}")
-        wait_for_ray(head.start_ray(num_cpus=0))
-        yield head, hosts
-
-
-@pytest.fixture
-def train(cluster, tmp_path):
-    """Return a training on the whole cluster, not yet begun."""
-    head, hosts = cluster
-    without_ray = [host for host in hosts if not host.processes("raylet")]
-    wait_for_ray(*(h.start_ray(num_cpus=CPUS_OF_A_HOST, head=head) for h in without_ray))
-    return TrainingOnHosts(head, hosts, tmp_path)
-
-
-def start_anew(host, head):
-    """Do what a kubelet does for a host whose Ray has ended."""
-    wait_for(lambda: not host.processes("raylet"))
-    host.kill()
-    wait_for_ray(host.start_ray(num_cpus=CPUS_OF_A_HOST, head=head))
+# A test may be the first to ask for all chapters.
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 class TrainingOnHosts(Training):
     """`elasticdl train` on the head, with its workers on the other hosts."""
 
     def __init__(self, head, hosts, folder):
-        self._hosts, self._folder = hosts, folder
+        self.head, self._hosts, self._folder = head, hosts, folder
+        self._updates = folder / "updates"
+        self._updates.touch()
         super().__init__(
             folder / "out",
             [
@@ -100,10 +81,14 @@ class TrainingOnHosts(Training):
             environment=RAY_ENVIRONMENT,
         )  # fmt: skip
 
+    def updates(self, since_s):
+        """Return (host, process) of each update that was made after a time."""
+        lines = (line.split() for line in self._updates.read_text().splitlines())
+        return [(name, int(pid)) for name, pid, at_s in lines if float(at_s) > since_s]
+
     def updates_of(self, host, since_s):
-        """Return when the workers of a host made an update, after a time."""
-        lines = (line.split() for line in (self._folder / "updates").read_text().splitlines())
-        return [float(at_s) for name, at_s in lines if name == host.name and float(at_s) > since_s]
+        """Return the updates that the workers of a host made after a time."""
+        return [update for update in self.updates(since_s) if update[0] == host.name]
 
     def wait_for_updates_of(self, host, since_s):
         """Return when a worker of a host has made an update after a time."""
@@ -116,26 +101,33 @@ class TrainingOnHosts(Training):
         since_s = time.time()
 
         def all_train():
-            # What is told now may be of a second ago.
-            steps = [e for e in self.events("step_committed") if e["time"] > since_s + 2]
-            slots = {slot for event in steps for _, slot, *_ in event["rows"]}
-            return len(slots) == len(self._names()) == NUM_WORKERS
+            joined = set(self._joined().values())
+            return len(joined) == NUM_WORKERS and joined <= set(self.updates(since_s))
 
-        self.wait_for(all_train, "steps of all workers")
+        self.wait_for(all_train, "updates of all workers")
         hosts = {host.name: host for host in self._hosts}
-        return {slot: hosts[name] for slot, name in self._names().items()}
+        return {slot: hosts[name] for slot, (name, _) in self._joined().items()}
 
-    def _names(self):
-        names = {}
+    def wait_for_who_left(self, since):
+        """Return when it was told of a worker that left, after so many had."""
+        self.wait_for(lambda: len(self.events("worker_left")) > since, "who left")
+
+    def pids_on(self, host):
+        """Return the processes of the workers that are on a host."""
+        return [pid for name, pid in self._joined().values() if name == host.name]
+
+    def _joined(self):
+        workers = {}
         for event in self.events("worker_joined", "worker_left"):
-            names[event["slot"]] = event.get("host")
-        return {slot: name for slot, name in names.items() if name is not None}
+            workers.pop(event["slot"], None)
+            if event["event"] == "worker_joined":
+                workers[event["slot"]] = (event["host"], event["pid"])
+        return workers
 
-    def finish(self):
-        """Train to the end without waiting; each record must have counted once an epoch."""
+    def hurry(self):
+        """Train to the end without waiting."""
         (self._folder / "hurry").touch()
         self.wait_for_the_end()
-        self.assert_each_record_counts(NUM_EPOCHS)
 
 
 def with_one_worker(workers):
@@ -144,60 +136,129 @@ def with_one_worker(workers):
     return min(num_workers, key=num_workers.get), max(num_workers, key=num_workers.get)
 
 
-def test_who_is_cut_off_waits_for_the_others_that_go_on_and_its_host_joins_again(cluster, train):
-    head, _ = cluster
-    with train as training:
-        lost, other = with_one_worker(training.wait_for_all())
-        joined = training.events("worker_joined")
-        pids = [event["pid"] for event in joined if event["host"] == lost.name]
-
-        cut_s = time.time() + ON_ITS_WAY_S
-        lost.cut()
-        training.wait_for_updates_of(other, cut_s)
-        training.wait_for(lambda: training.events("worker_left"), "who left")
-        alone = training.updates_of(lost, cut_s)
-        lives = [lost.has(pid) for pid in pids]
-        lost.mend()
-        start_anew(lost, head)
-        hosts = training.wait_for_all()
-        training.finish()
-
-    assert alone == []
-    assert lives == [True]
-    assert lost in hosts.values()
+def start_anew(host, head):
+    """Do what a kubelet does for a host whose Ray has ended."""
+    wait_for(lambda: not host.processes("raylet"))
+    host.kill()
+    wait_for_ray(host.start_ray(num_cpus=CPUS_OF_A_HOST, head=head))
 
 
-def test_the_others_go_on_when_a_raylet_is_killed_and_its_host_joins_again(cluster, train):
-    head, _ = cluster
-    with train as training:
-        hosts = training.wait_for_all()
-        lost = hosts[0]
-        (other,) = set(hosts.values()) - {lost}
-
-        killed_s = time.time() + ON_ITS_WAY_S
-        lost.kill("raylet")
-        training.wait_for_updates_of(other, killed_s)
-        training.wait_for(lambda: training.events("worker_left"), "who left")
-        start_anew(lost, head)
-        hosts = training.wait_for_all()
-        training.finish()
-
-    assert lost in hosts.values()
+# --- the chapters -------------------------------------------------------------------------------
 
 
-def test_a_short_cut_costs_no_worker_and_in_a_long_one_the_job_can_end(train):
-    with train as training:
-        lost, _ = with_one_worker(training.wait_for_all())
+@pytest.fixture(scope="module")
+def training(tmp_path_factory):
+    """A training of three workers on two hosts; the head has no room for any."""
+    with contextlib.ExitStack() as undo:
+        try:
+            head, *hosts = undo.enter_context(network_of(3))
+        except NoNamespacesError as error:
+            pytest.skip(f"cannot make network namespaces: {error}")
+        wait_for_ray(head.start_ray(num_cpus=0))
+        wait_for_ray(*(h.start_ray(num_cpus=CPUS_OF_A_HOST, head=head) for h in hosts))
+        folder = tmp_path_factory.mktemp("hosts")
+        yield undo.enter_context(TrainingOnHosts(head, hosts, folder))
 
-        lost.cut()
-        time.sleep(SHORT_S)
-        lost.mend()
-        training.wait_for_all()
-        lost_meanwhile = training.events("worker_left")
-        lost.cut()
-        training.finish()
-        # Whether Ray has given the host up by now or not: the next one starts it anew.
-        lost.kill()
-        lost.mend()
 
-    assert lost_meanwhile == []
+@dataclass(frozen=True)
+class ShortCut:
+    """The link of a host was cut for less than it takes Ray to notice."""
+
+    left: list
+
+
+@pytest.fixture(scope="module")
+def short_cut(training):
+    lost, _ = with_one_worker(training.wait_for_all())
+
+    noticed_s = time.monotonic() + NOTICED_S
+    lost.cut()
+    time.sleep(SHORT_S)
+    lost.mend()
+    training.wait_for_all()
+    # Had it cost a worker after all, Ray would say so by then.
+    time.sleep(max(0, noticed_s - time.monotonic()))
+
+    return ShortCut(training.events("worker_left"))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The link of a host was cut until Ray gave it up; then it was started anew."""
+
+    host: object
+    updates_alone: list
+    lived_on: list
+    hosts_after: dict
+
+
+@pytest.fixture(scope="module")
+def cut(training, short_cut):
+    lost, other = with_one_worker(training.wait_for_all())
+    pids, num_left = training.pids_on(lost), len(training.events("worker_left"))
+
+    cut_s = time.time() + ON_ITS_WAY_S
+    lost.cut()
+    training.wait_for_updates_of(other, cut_s)
+    training.wait_for_who_left(num_left)
+    alone = training.updates_of(lost, cut_s)
+    lived_on = [lost.has(pid) for pid in pids]
+    lost.mend()
+    start_anew(lost, training.head)
+
+    return Cut(lost, alone, lived_on, training.wait_for_all())
+
+
+@dataclass(frozen=True)
+class KilledRaylet:
+    """Ray was killed on the host of slot 0, and started anew."""
+
+    host: object
+    hosts_after: dict
+
+
+@pytest.fixture(scope="module")
+def killed_raylet(training, cut):
+    hosts, num_left = training.wait_for_all(), len(training.events("worker_left"))
+    lost = hosts[0]
+    (other,) = set(hosts.values()) - {lost}
+
+    killed_s = time.time() + ON_ITS_WAY_S
+    lost.kill("raylet")
+    training.wait_for_updates_of(other, killed_s)
+    training.wait_for_who_left(num_left)
+    start_anew(lost, training.head)
+
+    return KilledRaylet(lost, training.wait_for_all())
+
+
+@pytest.fixture(scope="module")
+def end(training, killed_raylet):
+    """It came to its end while a host was cut off."""
+    lost, _ = with_one_worker(training.wait_for_all())
+
+    lost.cut()
+    training.hurry()
+
+    return training
+
+
+# --- what is true of them -----------------------------------------------------------------------
+
+
+def test_a_short_cut_costs_no_worker(short_cut):
+    assert short_cut.left == []
+
+
+def test_who_is_cut_off_waits_for_the_others_that_go_on_and_its_host_joins_again(cut):
+    assert cut.updates_alone == []
+    assert cut.lived_on == [True]
+    assert cut.host in cut.hosts_after.values()
+
+
+def test_the_others_go_on_when_a_raylet_is_killed_and_its_host_joins_again(killed_raylet):
+    assert killed_raylet.host in killed_raylet.hosts_after.values()
+
+
+def test_in_a_long_cut_the_job_can_end_and_each_record_has_counted(end):
+    end.assert_each_record_counts(NUM_EPOCHS)
