@@ -1,7 +1,8 @@
 """A training in a storm: workers die at named points, the driver is killed, and it goes on.
 
 The storm puts tokens where `zoo/kill_points.py` looks for them, waits until each was taken, and
-sees in `events.jsonl` who trains. Nothing in here looks into the engine.
+sees in `events.jsonl` who trains; who made the last updates together, it is told from there too,
+and sooner. Nothing in here looks into the engine.
 
 Callers: `test_storm.py` and `test_digits.py`.
 """
@@ -24,8 +25,10 @@ DRIVER, ELSEWHERE, PAUSED = "driver", "elsewhere", "paused"
 FORKED = "elasticdl.engines.elastic.fork_server"
 # What was to happen in a join may have been overtaken by another death.
 _JOIN_AGAIN_S = 30.0
-# The driver tells what happened within two seconds; an epoch at the storm's pace takes one.
-_EPOCHS_TO_THE_END = 5
+# The one that is going on may end meanwhile.
+_EPOCHS_TO_THE_END = 2
+# So far must one that was left out be behind.
+_STEPS_WITHOUT = 10
 
 
 class Storm(Training):
@@ -70,10 +73,6 @@ class Storm(Training):
         """Return slot -> process of those that train and live, of this start of the job."""
         return {slot: pid for slot, pid in super().workers().items() if _is_a_worker(pid)}
 
-    def num_steps(self):
-        """Return how many times it was told of steps, of whatever start."""
-        return len(self.events("step_committed"))
-
     def num_starts(self):
         """Return how often the training began, or went on from a checkpoint."""
         return len(self.events("job_started"))
@@ -87,10 +86,15 @@ class Storm(Training):
         steps = [e.get("step", e.get("resumed_from_step")) for e in self.events()]
         return next((step for step in reversed(steps) if step is not None), 0)
 
+    def updates(self, since=0):
+        """Return (epoch, slots) of each update that was made, without so many of the first."""
+        path = self._tokens / "updates"
+        lines = path.read_text().splitlines(keepends=True)[since:] if path.exists() else []
+        return [tuple(json.loads(line)) for line in lines if line.endswith("\n")]
+
     def epoch(self):
-        """Return the epoch of the last step that was told of."""
-        epochs = [e["epoch"] for e in self.events() if e["event"] == "step_committed"]
-        return epochs[-1] if epochs else 0
+        """Return the epoch of the last update."""
+        return next((epoch for epoch, _ in reversed(self.updates())), 0)
 
     def hits(self):
         """Return who died at which point."""
@@ -107,11 +111,16 @@ class Storm(Training):
 
     def wait_for_steps_of(self, count):
         """Return when so many train together, or more: a step has records of each."""
-        since = len(self.events())
+        since = len(self.updates())
         self.wait_for(
-            lambda: any(len(_slots_of(e)) >= count for e in self.events()[since:]),
+            lambda: any(len(slots) >= count for _, slots in self.updates(since)),
             f"steps of {count} workers",
         )
+
+    def wait_for_updates(self, count):
+        """Return when so many more were made, whoever took part."""
+        since = len(self.updates())
+        self.wait_for(lambda: len(self.updates(since)) >= count, f"{count} updates")
 
     def diagnosis(self):
         """Return what a failure's reader needs."""
@@ -202,14 +211,17 @@ class Storm(Training):
         (self._tokens / "stopping").touch()
         self.wait_for(lambda: len(self.hits()) > before, "a stop")
         hit = self.hits()[-1]
-        steps = self.num_steps()
-        time.sleep(2 * (HEARTBEAT_TIMEOUT_S + JOIN_TIMEOUT_S))
-        self.wait_for(lambda: self.num_steps() > steps + 1, "steps without the one that is stopped")
-        since = len(self.events())
-        _signal(hit["pid"], signal.SIGCONT)
+        since = len(self.updates())
         self.wait_for(
-            lambda: any(hit["slot"] in _slots_of(e) for e in self.events()[since:]), "its return"
+            lambda: self._num_updates(hit["slot"], since, own=False) >= _STEPS_WITHOUT,
+            "steps without the one that is stopped",
         )
+        since = len(self.updates())
+        _signal(hit["pid"], signal.SIGCONT)
+        self.wait_for(lambda: self._num_updates(hit["slot"], since, own=True), "its return")
+
+    def _num_updates(self, slot, since, *, own):
+        return sum((slot in slots) == own for _, slots in self.updates(since))
 
     def finish(self, finally_hit=None):
         """Let the training come to its end; returns the number of epochs.
@@ -236,10 +248,6 @@ class Storm(Training):
         assert not wrong, f"{wrong[:3]}\n{self.diagnosis()}"
         assert {told["epoch"] for told in self.replicas()} == set(range(num_epochs))
         super().assert_each_record_counts(num_epochs)
-
-
-def _slots_of(event):
-    return {row[1] for row in event.get("rows", ())}
 
 
 def _is_a_worker(pid):

@@ -7,6 +7,7 @@ broken on purpose, and finds it.
 
 import random
 import time
+from collections import Counter
 
 import pytest
 from tests.chaos.storm import DRIVER, ELSEWHERE, PAUSED, Storm
@@ -24,7 +25,7 @@ FURTHER_POINTS = [
 BESIDES = [p for p in NAMED_POINTS + FURTHER_POINTS if p not in {"stopping", DRIVER, PAUSED}]
 NUM_EPOCHS = 3
 # The weights are compared each 256 commits: not so many.
-NUM_FORKED_EPOCHS = 8
+NUM_FORKED_EPOCHS = 4
 MINIBATCH_SIZE = 16
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -97,32 +98,48 @@ def _another(rng):
 # --- an engine that is broken on purpose --------------------------------------------------------
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("fault", ["forgetful", "skipping"])
-def test_a_broken_ledger_shows_in_the_weights_and_the_audit_names_the_records(
-    numbers, tmp_path, fault
-):
+@pytest.fixture(scope="module")
+def broken(numbers, tmp_path_factory):
+    """A training that forgets a piece in the first epoch, and skips a batch in the second."""
     with storm_on(
-        numbers, tmp_path, "--num_workers=2", f"--num_epochs={NUM_EPOCHS}",
-        faults=[fault], pause_s=0.06,
+        numbers, tmp_path_factory.mktemp("broken"), "--num_workers=2", f"--num_epochs={NUM_EPOCHS}",
+        faults=["forgetful", "skipping"], pause_s=0.3,
     ) as storm:  # fmt: skip
-        if fault == "forgetful":
-            storm.wait_for_steps_of(2)
-            # Who comes at once goes on with the piece, and nothing is lost.
-            storm.hold_one_back()
-            storm.strike(ELSEWHERE)
-            storm.wait_for_steps_of(1)
-            storm.release()
+        storm.wait_for_steps_of(2)
+        # Who comes at once goes on with the piece, and nothing is lost.
+        storm.hold_one_back()
+        storm.strike(ELSEWHERE)
+        storm.wait_for(lambda: storm.events("worker_left"), "its death to be told")
+        # The survivor hears of it with one and passes it on with the next.
+        storm.wait_for_updates(5)
+        assert storm.epoch() == 0
+        storm.release()
+        storm.rest(0)
         storm.wait_for_the_end()
+    return storm
 
-    told = [replica["wrong"] for replica in storm.replicas() if replica["epoch"] == NUM_EPOCHS - 1]
-    assert told
-    assert told[0]
-    assert all(wrong == told[0] for wrong in told)
-    code, report = storm.audit()
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("epoch", [0, 1, 2], ids=["forgetful", "skipping", "sound"])
+def test_a_broken_ledger_shows_in_the_weights_and_the_audit_names_the_records(broken, epoch):
+    lacking = missing_after(broken, epoch) - missing_after(broken, epoch - 1)
+
+    assert bool(lacking) == (epoch < 2)
+    code, report = broken.audit()
     assert code == 1
-    named = [place["record"] for wrong in report["wrong"] for place in wrong["records"]]
-    assert sorted(named) == sorted(map(int, told[0]))
+    wrong = [wrong for wrong in report["wrong"] if wrong["epoch"] == epoch]
+    named = [place["record"] for each in wrong for place in each["records"]]
+    assert sorted(named) == sorted(lacking.elements())
+
+
+def missing_after(storm, epoch):
+    """Return record -> how often it was left out up to an epoch's end; all replicas agree."""
+    told = [replica["wrong"] for replica in storm.replicas() if replica["epoch"] == epoch]
+    assert told or epoch < 0
+    assert all(wrong == told[0] for wrong in told)
+    return Counter(
+        {int(i): epoch + 1 - int(count) for wrong in told[:1] for i, count in wrong.items()}
+    )
 
 
 @pytest.mark.timeout(600)

@@ -24,8 +24,9 @@ dies there, by SIGKILL: one file, one death.
     holding      no death: it is not ready before there is a file `release`
 
 Besides, every worker says at each epoch's end which of its weights are not what they should be,
-in the model that counts; a file `last_epoch` ends the training as a callback would, and a file
-`pause_s` says how long to rest before each step.
+in the model that counts; the lowest slot of each update says in which epoch it was, and whose
+records are in it. A file `last_epoch` ends the training as a callback would, and a file `pause_s`
+says how long to rest before each step.
 
 Callers: `tests/chaos/storm.py` appends the import to a model file.
 """
@@ -115,6 +116,14 @@ def _install():
     def enter(original, committer, quorum, history, slot, *more):
         _Here.slot = slot
         original(committer, quorum, history, slot, *more)
+
+    @instead_of(ElasticCommitter, "_apply")
+    def apply(original, committer, verdict, place):
+        original(committer, verdict, place)
+        slots = [row.slot for row in verdict.rows if row.num_batches]
+        if _Here.slot == min(slots, default=None):
+            with (_Here.folder / "updates").open("a") as file:
+                file.write(json.dumps([place.ledger.epoch, slots]) + "\n")
 
     @instead_of(Loop, "_end_epoch")
     def end_epoch(original, loop):
