@@ -1,16 +1,30 @@
 """A cluster of several nodes (Ray's processes of each on this machine) that is not ours alone.
 
 Two jobs share it, a node is going to be taken away, a worker takes all the memory.
+
+What happens on the cluster is one story, whose chapters are fixtures; each begins where the one
+before has ended:
+
+    neighbours   a job has all three places; another one waits, and has them after it
+    high_job     one of higher priority comes and goes
+    drained      one of the nodes is going to be taken away; the end
 """
 
+import contextlib
 import time
+from collections import Counter
+from dataclasses import dataclass
 from unittest.mock import ANY
 
 import psutil
 import pytest
 from tests.engines.elastic.training import MINIBATCH_SIZE, Training, counting_and, write_numbers
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
+# A test may be the first to ask for all chapters.
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+
+# So that it lasts until it is interrupted.
+WITHOUT_END = ["--num_epochs=1000", "--params=pause_s=0.05"]
 
 
 @pytest.fixture(scope="module")
@@ -30,74 +44,123 @@ def cluster():
     cluster.shutdown()
 
 
-@pytest.fixture
-def train(cluster, numbers, tmp_path):
+@pytest.fixture(scope="module")
+def train(cluster, numbers, tmp_path_factory):
     """Return a training on the cluster, not yet begun."""
+    folder = tmp_path_factory.mktemp("jobs")
 
     def training(name, *more):
         ours = [f"--data={numbers}", f"--minibatch_size={MINIBATCH_SIZE}"]
-        return Training(tmp_path / name, [*ours, f"--ray_address={cluster.address}", *more])
+        return Training(folder / name, [*ours, f"--ray_address={cluster.address}", *more])
 
     return training
 
 
-def test_a_low_job_makes_room_for_a_high_one_and_grows_back(train):
-    slowly = "--params=pause_s=0.05"
-    low = train("low", "--num_workers=1..3", "--num_epochs=1000", "--priority=low", slowly)
-    high = train("high", "--num_workers=2..2", "--num_epochs=3", "--priority=high", slowly)
-    with low:
-        low.wait_for_workers(3)
-        with high:
-            high.wait_for_workers(2)
-            assert set(low.workers()) == {0}
-            high.wait_for_the_end()
-        low.wait_for_workers(3)
-        low.interrupt()
-        low.wait_for_the_end(expected=130)
-
-    assert low.audit() == (0, ANY)
-    high.assert_each_record_counts(3)
-    assert low.reasons() == {"makes room for a job of higher priority": 2}
-    assert not high.reasons()
+# --- the chapters -------------------------------------------------------------------------------
 
 
-def test_jobs_of_one_priority_leave_each_other_alone(train):
-    first = train("first", "--num_workers=1..3", "--num_epochs=1000", "--params=pause_s=0.02")
-    second = train("second", "--num_workers=1", "--num_epochs=1")
-    with first:
+@dataclass(frozen=True)
+class Neighbours:
+    """Two jobs of one priority."""
+
+    first: Training
+    second: Training
+    num_workers_of_first: int
+    reasons_of_first: Counter
+
+
+@pytest.fixture(scope="module")
+def neighbours(train):
+    low = ["--num_workers=1..3", "--priority=low", *WITHOUT_END]
+    first, second = train("first", *low), train("second", *low)
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(first)
         first.wait_for_workers(3)
-        with second:
-            second.wait_for(lambda: second.events("job_started"), "the start of the second")
-            # It asks for a place, and the first looks for such questions, each second.
-            time.sleep(5)
-            assert len(first.workers()) == 3
-            first.interrupt()
-            first.wait_for_the_end(expected=130)
-            second.wait_for_the_end()
-
-    assert not first.reasons()
-    second.assert_each_record_counts(1)
+        undo.enter_context(second)
+        second.wait_for(lambda: second.events("job_started"), "the start of the second")
+        # It asks for a place, and the first looks for such questions, each second.
+        time.sleep(5)
+        num_workers = len(first.workers())
+        first.interrupt()
+        first.wait_for_the_end(expected=130)
+        second.wait_for_workers(3)
+        yield Neighbours(first, second, num_workers, first.reasons())
 
 
-def test_a_worker_hands_over_before_its_machine_is_taken_away(cluster, train):
+@dataclass(frozen=True)
+class HighJob:
+    """A job of high priority beside one of low priority, which has no more than one worker then."""
+
+    low: Training
+    high: Training
+    workers_of_low: set
+    reasons_of_low: Counter
+
+
+@pytest.fixture(scope="module")
+def high_job(train, neighbours):
+    low = neighbours.second
+    high = train(
+        "high", "--num_workers=2..2", "--priority=high", "--num_epochs=1", "--params=pause_s=0.05"
+    )
+    with high:
+        high.wait_for_workers(2)
+        workers_of_low = set(low.workers())
+        high.wait_for_the_end()
+    low.wait_for_workers(3)
+    return HighJob(low, high, workers_of_low, low.reasons())
+
+
+@pytest.fixture(scope="module")
+def drained(cluster, high_job):
+    """Return the job, and why workers of it left, after it was interrupted."""
     import ray
 
+    low = high_job.low
     goes = next(iter(cluster.worker_nodes))
-    with train("out", "--num_workers=3", "--num_epochs=1000", "--params=pause_s=0.05") as training:
-        training.wait_for_workers(3)
-        cluster.add_node(num_cpus=1)
+    num_joined = len(low.events("worker_joined"))
+    cluster.add_node(num_cpus=1)
 
-        client = ray._raylet.GcsClient(address=cluster.address)
-        preempted = 2
-        deadline_ms = int((time.time() + 60) * 1000)
-        accepted, why_not = client.drain_node(goes.node_id, preempted, "spot market", deadline_ms)
+    client = ray._raylet.GcsClient(address=cluster.address)
+    preempted = 2
+    deadline_ms = int((time.time() + 60) * 1000)
+    accepted, why_not = client.drain_node(goes.node_id, preempted, "spot market", deadline_ms)
 
-        assert accepted, why_not
-        training.wait_for(lambda: len(training.events("worker_joined")) == 4, "another worker")
-        training.interrupt()
-        training.wait_for_the_end(expected=130)
-    assert training.reasons() == {"hands over: its machine is about to go": 1}
-    assert training.audit() == (0, ANY)
+    assert accepted, why_not
+    low.wait_for(lambda: len(low.events("worker_joined")) > num_joined, "another worker")
+    low.interrupt()
+    low.wait_for_the_end(expected=130)
+    return low, low.reasons() - high_job.reasons_of_low
+
+
+# --- what is true of them -----------------------------------------------------------------------
+
+
+def test_jobs_of_one_priority_leave_each_other_alone(neighbours):
+    assert neighbours.num_workers_of_first == 3
+    assert not neighbours.reasons_of_first
+
+
+def test_a_low_job_makes_room_for_a_high_one_and_grows_back(high_job):
+    assert high_job.workers_of_low == {0}
+    assert high_job.reasons_of_low == {"makes room for a job of higher priority": 2}
+    assert not high_job.high.reasons()
+    high_job.high.assert_each_record_counts(1)
+
+
+def test_a_worker_hands_over_before_its_machine_is_taken_away(drained):
+    _, reasons = drained
+
+    assert reasons == {"hands over: its machine is about to go": 1}
+
+
+def test_whatever_happened_to_a_job_each_record_counted_once(drained):
+    job, _ = drained
+
+    assert job.audit() == (0, ANY)
+
+
+# --- memory -------------------------------------------------------------------------------------
 
 
 HOARDS = """
