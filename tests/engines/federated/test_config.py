@@ -331,6 +331,7 @@ def test_a_quorum_below_what_the_fusion_needs_is_warned_of(aggregator):
         ([private("metrics: true")], "privacy.metrics: is not supported: it belongs into the"),
         ([private("secure_aggregation: true")], "privacy.secure_aggregation: is not supported: F"),
         ([private("centrall: {}")], "privacy.centrall: is no key of this section; expected centr"),
+        ([private("central: ")], "privacy.central: is empty; give it a clipping_norm"),
         ([private("central: 1.0")], "privacy.central: is 1.0; expected a section"),
         ([private("central: {clipping_norm: 1}")], "privacy.central.noise_multiplier: is missing"),
         ([private("central: {noise_multiplier: 1}")], "privacy.central.clipping_norm: is missing"),

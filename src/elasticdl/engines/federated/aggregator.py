@@ -395,7 +395,9 @@ class Aggregator:
             else:
                 left_out[answer.party] = problem
         for name in requests.keys() - good.keys() - left_out.keys():
-            left_out[name] = f"no answer within {timeout_s:g} s"
+            left_out[name] = (
+                "no answer" if timeout_s is None else f"no answer within {timeout_s:g} s"
+            )
         return [good[name] for name in sorted(good)], dict(sorted(left_out.items()))
 
     def _options(self, slot: int, *, evaluates: bool = False) -> LocalTraining:

@@ -214,6 +214,11 @@ def _central_privacy(privacy: Section, fusion: Fusion | None) -> CentralPrivacy 
         }
     )
     if not section:
+        if privacy.is_bare("central"):
+            # Who writes it believes to have it.
+            privacy.problem(
+                "central", "is empty; give it a clipping_norm and a noise_multiplier, or remove it"
+            )
         return None
     norm = section.number("clipping_norm", "the longest change that counts in full, above 0")
     multiplier = section.number("noise_multiplier", "a number, at least 0", zero=True)

@@ -69,6 +69,10 @@ class Section:
         # A key with nothing behind it says nothing.
         return self._values.get(key) is not None
 
+    def is_bare(self, key: str) -> bool:
+        """Return whether a key is there with nothing behind it."""
+        return key in list(self._values) and key not in self
+
     def __bool__(self) -> bool:
         return self.there
 
