@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import yaml
 from tests.engines.conftest import write_records
@@ -99,29 +101,28 @@ def test_a_learning_rate_for_all_is_the_models_param(made):
         federated.aggregator(str(found.aggregator), reporter=Silent())
 
 
-REFUSED = {
-    "a recorder": (
-        {
-            "metrics_recorder": {
-                "name": "MetricsRecorder",
-                "path": "ibmfl.party.metrics.metrics_recorder",
-                "output_file": "m.json",
-                "output_type": "json",
-            }
+def test_a_party_writes_down_its_own_metrics_if_it_is_asked_to(made, tmp_path):
+    found = made(validation_data=str(tmp_path / "all.recordio"))
+    change(
+        found.parties[1],
+        metrics_recorder={
+            "name": "MetricsRecorder",
+            "path": "ibmfl.party.metrics.metrics_recorder",
+            "output_file": "recorded/metrics.json",
+            "output_type": "json",
+            "compute_pre_train_eval": False,
         },
-        "metrics_recorder is not supported",
-    ),
-}
+        privacy={"metrics": False},
+    )
 
+    federated.simulate(str(found.aggregator), num_rounds=2, reporter=Silent())
+    federated.simulate(str(found.aggregator), num_rounds=3, reporter=Silent())
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_nobody_would_do_is_refused(what, made):
-    sections, said = REFUSED[what]
-    found = made()
-    change(found.parties[1], **sections)
-
-    with pytest.raises(DefinitionError, match=said):
-        federated.simulate(str(found.aggregator), reporter=Silent())
+    told = json.loads((found.aggregator.parent / "recorded/metrics.json").read_text())
+    assert [entry["round"] for entry in told] == [1, 2, 3]
+    assert all({"round", "history", "train", "post_train_eval"} == set(entry) for entry in told)
+    assert told[0]["train"]["loss"] > told[2]["train"]["loss"]
+    assert told[2]["post_train_eval"]["accuracy"] > 0.3
 
 
 def test_as_many_parties_as_the_config_says_are_needed(made):

@@ -538,11 +538,6 @@ def _check_party(party: PartyConfig, aggregator: AggregatorConfig | None) -> Non
     Raises:
         DefinitionError: It asks for such.
     """
-    if party.recorder is not None:
-        raise DefinitionError(
-            f"{party.file}: metrics_recorder is not supported: what a party measures is in the "
-            "aggregator's events.jsonl, if privacy.metrics is true. Remove the section."
-        )
     if aggregator is None or party.local_training in {None, "local"}:
         return
     fusion = aggregator.fusion.fusion
@@ -582,6 +577,7 @@ def member_of(party: PartyConfig) -> Member:
         data=party.data.uri or "",
         validation_data=party.data.validation_uri,
         shares_metrics=party.metrics_may_leave,
+        recorder=party.recorder,
     )
     if party.data.handler is None:
         return member

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays, Batch
     from elasticdl.definition import ModelDefinition
     from elasticdl.engines.federated.memory import Current, Memory
+    from elasticdl.engines.federated.recorder import MetricsFile
     from elasticdl.engines.place import Place
     from elasticdl.engines.seams import Commit
     from elasticdl.events import Event
@@ -85,6 +86,7 @@ class Party:
         memory: Where it keeps how it stands.
         create_trainer: Makes its model; parties of one process may share a trainer.
         shares_metrics: Whether what it measures may leave it.
+        recorder: Where it writes down what it measures, for itself.
         redacts: What an error says may quote the data: only its redacted form leaves. False where
             whoever asks is the party itself.
     """
@@ -95,6 +97,7 @@ class Party:
     memory: Memory
     create_trainer: Callable[[Material], Trainer] = Material.create_trainer
     shares_metrics: bool = True
+    recorder: MetricsFile | None = None
     redacts: bool = True
     _opened: _Opened | None = field(default=None, init=False)
 
@@ -216,9 +219,7 @@ class Party:
         state = {**own, **{f"{_MODEL}{name}": a for name, a in request.weights.items()}}
         trainer.load_state(state)
         trainer.slot = options.slot
-        evaluation: MetricStates = {}
-        if options.evaluate_before:
-            evaluation = self._measured(material, trainer)
+        evaluation = self._measured_before(request, material, trainer)
         if options.keeps_own_weights and before is not None:
             state = own
         committer = _Counting(trainer, options.slot)
@@ -234,6 +235,10 @@ class Party:
             if options.proximal_mu:
                 _able(trainer, Pulled, "").pull_towards(None, 0.0)
         after = loop.checkpoint()
+        own_evaluation: MetricStates = {}
+        if self.recorder is not None and self.recorder.after_training:
+            own_evaluation = measured(material, trainer)
+        self._record(request, trainer, committer.states, evaluation, own_evaluation)
         return Checkpoint(
             step=request.round,
             state=after.state,
@@ -242,7 +247,7 @@ class Party:
                 "history": request.history,
                 "asked": asked,
                 "training": states_to_json(committer.states),
-                "evaluation": states_to_json(evaluation),
+                "evaluation": states_to_json(self._shared(request, evaluation)),
             },
         )
 
@@ -250,9 +255,7 @@ class Party:
         """Compute the gradient of the mean loss over all records; nothing is trained here."""
         material, trainer = opened.material, opened.trainer
         _load(trainer, request.weights)
-        evaluation: MetricStates = {}
-        if request.options.evaluate_before:
-            evaluation = self._measured(material, trainer)
+        evaluation = self._measured_before(request, material, trainer)
         differentiator = _able(trainer, Differentiator, "say which gradient is of which parameter")
         ledger, total, states = material.first_place().ledger, None, []
         batches = training_batches(material.shard_batches, ledger, slot=0, slots=(0,), num_epochs=1)
@@ -275,6 +278,7 @@ class Party:
                 "having a gradient (BatchNorm keeps such), and gradients are all that is sent. "
                 "Take another fusion, such as fedavg."
             )
+        self._record(request, trainer, add_states(states), evaluation, {})
         return Checkpoint(
             step=request.round,
             state={f"{_MODEL}{name}": array for name, array in gradients.items()},
@@ -283,7 +287,7 @@ class Party:
                 "history": request.history,
                 "asked": asked,
                 "training": states_to_json(add_states(states)),
-                "evaluation": states_to_json(evaluation),
+                "evaluation": states_to_json(self._shared(request, evaluation)),
             },
         )
 
@@ -331,6 +335,34 @@ class Party:
             trainer = self.create_trainer(material)
             self._opened = _Opened(way, material, trainer, trainer.state())
         return self._opened
+
+    def _measured_before(
+        self, request: Request, material: Material, trainer: Trainer
+    ) -> MetricStates:
+        """Return what the global weights score here, if the aggregator or the recorder asks."""
+        recorded = self.recorder is not None and self.recorder.before_training
+        asked = request.options.evaluate_before and self.shares_metrics
+        return measured(material, trainer) if recorded or asked else {}
+
+    def _shared(self, request: Request, evaluation: MetricStates) -> MetricStates:
+        """Return what of an evaluation the aggregator is to hear."""
+        return evaluation if request.options.evaluate_before and self.shares_metrics else {}
+
+    def _record(
+        self,
+        request: Request,
+        trainer: Trainer,
+        training: MetricStates,
+        before: MetricStates,
+        after: MetricStates,
+    ) -> None:
+        if self.recorder is None:
+            return
+        if not self.recorder.before_training:
+            before = {}
+        self.recorder.write(
+            request.history, request.round, trainer, training=training, before=before, after=after
+        )
 
     def _measured(self, material: Material, trainer: Trainer) -> MetricStates:
         """Return what the model scores on the party's own validation data."""

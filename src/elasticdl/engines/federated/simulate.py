@@ -18,6 +18,7 @@ from elasticdl.data.sources import open_source
 from elasticdl.engines.federated import training
 from elasticdl.engines.federated.memory import latest, numbered
 from elasticdl.engines.federated.party import Party, shapes_of
+from elasticdl.engines.federated.recorder import MetricsFile
 
 if TYPE_CHECKING:
     from elasticdl.data.record_source import RecordSource
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from elasticdl.engines.engine import Outcome, Reporter
     from elasticdl.engines.federated.memory import Current, Which
     from elasticdl.engines.federated.messages import Refusal, Reply, Request
+    from elasticdl.engines.federated.settings import Recorder
     from elasticdl.engines.material import Material
     from elasticdl.job import Job
     from elasticdl.training.trainer import State, Trainer, Weights
@@ -43,6 +45,7 @@ class Member:
         validation_data: What it evaluates on; None for nothing.
         shares_metrics: Whether what it measures may leave it.
         open_source: Opens its records by these names; None opens them as every other job does.
+        recorder: What it writes down of its own metrics.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Member:
     validation_data: str | None = None
     shares_metrics: bool = True
     open_source: Callable[[str], RecordSource] | None = None
+    recorder: Recorder | None = None
 
 
 def _as_it_is(request: Request, answer: Reply | Refusal) -> Reply | Refusal | None:
@@ -214,6 +218,7 @@ def _party(
         memory=memory,
         create_trainer=trainers.for_material,
         shares_metrics=member.shares_metrics,
+        recorder=None if member.recorder is None else MetricsFile(member.recorder),
         redacts=False,
     )
     return party, memory

@@ -36,6 +36,7 @@ from elasticdl.engines.federated.flower.supernode import Supernode
 from elasticdl.engines.federated.memory import DiskMemory
 from elasticdl.engines.federated.party import Party
 from elasticdl.engines.federated.party_verbs import PartyVerbs
+from elasticdl.engines.federated.recorder import MetricsFile
 from elasticdl.engines.federated.status import GLOBAL_FOLDER, PARTY_LOCK, PartyStatus
 from elasticdl.engines.publish import copy_code
 from elasticdl.errors import TrainingError
@@ -162,6 +163,7 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
                 definition=replace(definition, **opens),
                 memory=memory,
                 shares_metrics=config.metrics_may_leave,
+                recorder=None if config.recorder is None else MetricsFile(config.recorder),
             )
             # Before anybody asks: what is wrong here is to be told here, and takes its time.
             num_examples = party.open()
