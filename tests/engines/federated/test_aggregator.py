@@ -60,7 +60,7 @@ BAD = {
         lambda reply: Refusal("p1", "UserCodeError", "raised", reply.history, reply.round),
         "UserCodeError: raised",
     ),
-    "nothing": (lambda reply: None, "no answer within 5 s"),
+    "nothing": (lambda reply: None, "no answer w"),
 }
 
 
@@ -74,6 +74,27 @@ def test_a_party_whose_answer_cannot_be_used_is_left_out_and_named(what, train, 
         assert list(told.parties) == ["p0", "p2"]
         assert list(told.left_out) == ["p1"]
         assert said in told.left_out["p1"]
+
+
+def test_who_was_silent_is_not_waited_for_again_at_once(train, tmp_path):
+    train(only_p1(BAD["nothing"][0]), quorum=0.6, num_rounds=3)
+
+    assert [told.left_out["p1"] for told in rounds(tmp_path)] == [
+        "no answer within 5 s",
+        "no answer while the others gave theirs; it was silent before",
+        "no answer within 5 s",
+    ]
+
+
+def test_who_was_silent_is_waited_for_where_a_quorum_needs_it(train, tmp_path):
+    def silent_once(answer):
+        return None if answer.round == 1 else answer
+
+    with pytest.raises(TrainingError, match="Round 1: 2 of 3"):
+        train(only_p1(silent_once), quorum=1.0)
+    train(only_p1(silent_once), quorum=0.6, num_rounds=3)
+
+    assert [list(told.parties) for told in rounds(tmp_path)][1:] == [["p0", "p1", "p2"]] * 2
 
 
 def test_a_round_without_a_quorum_fails_and_says_why(train, tmp_path):

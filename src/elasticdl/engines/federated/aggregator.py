@@ -3,7 +3,8 @@
     wait until enough parties are there; ask each newcomer what its model looks like
     until the rounds are over:
         ask     every party that is there to train from the global weights
-        wait    for all of them, at most `max_timeout_s`
+        wait    for all of them, at most `max_timeout_s`; for who was silent before, not longer
+                than for the others (`silences.py`)
         judge   each answer; one that cannot be used is left out, and its party named
         fuse    the others, if they are as many as the quorum says; else the training fails
         keep    weights, the fusion's memory and the number of the round: one checkpoint
@@ -39,6 +40,7 @@ from elasticdl.engines.federated.messages import (
 from elasticdl.engines.federated.privacy import in_words as privacy_in_words
 from elasticdl.engines.federated.privacy import privately
 from elasticdl.engines.federated.replies import problem_of
+from elasticdl.engines.federated.silences import Silences
 from elasticdl.engines.federated.status import Evaluation, PartySeen, Synced
 from elasticdl.engines.federated.updates import PartyUpdate
 from elasticdl.engines.interrupts import Interrupts
@@ -123,6 +125,7 @@ class Aggregator:
         self._joined: dict[str, Reply] = {}
         self._refused: dict[str, str] = {}
         self._ask_again_at: dict[str, float] = {}
+        self._silences = Silences()
         self._trainer: Trainer | None = None
         self._architecture: Architecture = {}
         self._evaluated_round = 0
@@ -383,21 +386,29 @@ class Aggregator:
         }
         left_out = {name: "not connected" for name in self._joined if name not in here}
         left_out |= {name: why for name, why in self._refused.items() if name not in self._joined}
-        timeout_s = self._federation.max_timeout_s
+        waited_for = {
+            name for name in requests if kind != "train" or self._silences.is_over(name, number)
+        }
+        missing, silent = set(waited_for), set(requests)
         good: dict[str, Reply] = {}
-        for answer in self.parties.ask(requests, timeout_s):
+        for answer in self.parties.ask(requests, self._federation.max_timeout_s):
+            missing.discard(answer.party)
+            silent.discard(answer.party)
+            self._silences.end(answer.party)
             if isinstance(answer, Refusal):
                 left_out[answer.party] = _said(answer)
-                continue
-            problem = problem_of(answer, requests[answer.party], self._architecture)
-            if problem is None:
-                good[answer.party] = answer
-            else:
+            elif problem := problem_of(answer, requests[answer.party], self._architecture):
                 left_out[answer.party] = problem
-        for name in requests.keys() - good.keys() - left_out.keys():
-            left_out[name] = (
-                "no answer" if timeout_s is None else f"no answer within {timeout_s:g} s"
-            )
+            else:
+                good[answer.party] = answer
+            if not missing and (kind != "train" or len(good) >= self._needed):
+                break
+        for name in sorted(silent):
+            if name in waited_for:
+                self._silences.begin(name, number)
+                left_out[name] = f"no answer within {self._federation.max_timeout_s:g} s"
+            else:
+                left_out[name] = "no answer while the others gave theirs; it was silent before"
         return [good[name] for name in sorted(good)], dict(sorted(left_out.items()))
 
     def _options(self, slot: int, *, evaluates: bool = False) -> LocalTraining:

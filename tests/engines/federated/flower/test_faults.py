@@ -175,7 +175,7 @@ FAULTS = {
     2: ("another shape", "shape"),
     3: ("the answer of the round before", "round 2"),
     4: ("stopped", f"no answer within {MAX_TIMEOUT_S} s"),
-    5: ("killed", f"no answer within {MAX_TIMEOUT_S} s"),
+    5: ("killed", "no answer while the others gave theirs"),
 }
 
 
