@@ -92,9 +92,9 @@ class DiskMemory:
     def __init__(self, store: CheckpointStore, synced: CheckpointStore) -> None:
         self._store = store
         self._synced = synced
-        current = self.current()
+        kept = _newest(store), _newest(synced)
+        current = latest(*kept)
         self._which = None if current is None else current.which
-        kept = (_newest(store), _newest(synced))
         self._last = max((number_of(one) for one in kept if one is not None), default=0)
 
     def after(self, history: str, round_number: int) -> Checkpoint | None:

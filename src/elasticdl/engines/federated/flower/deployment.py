@@ -140,6 +140,8 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
     address = f"{config.aggregator.host}:{config.aggregator.port}"
     lock = hold(folder, PARTY_LOCK, f"party {config.name}")
     try:
+        # What a killed process was writing.
+        folder.remove_stale()
         verbs = PartyVerbs(
             config=config.file,
             folder=state,
