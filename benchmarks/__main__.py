@@ -14,6 +14,7 @@ ALL = [
     "ledger",
     "failures",
     "federation",
+    "deployment",
     "prediction",
     "report",
     "sessions",
