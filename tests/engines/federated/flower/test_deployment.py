@@ -20,7 +20,7 @@ from elasticdl import federated
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.events import RoundFinished, read_events
 
-pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(400)]
 # One before the round in which the aggregator dies, and one after it.
 NUM_ROUNDS = 3
 PATIENCE_S = 120

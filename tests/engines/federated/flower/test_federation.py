@@ -15,7 +15,8 @@ from elasticdl.engines.federated.flower.keys import PartyKeys, make_keys
 from elasticdl.engines.federated.flower.supernode import Supernode, explain, knock
 from elasticdl.errors import TrainingError
 
-pytestmark = pytest.mark.flower
+# The time of the first test is that of its federation's start as well.
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(300)]
 
 BOTH = ["north", "south"]
 ARRAYS = {"layer/kernel": np.float32([[1, 2], [3, 4]]), "steps": np.array(5), "none": np.zeros(0)}

@@ -17,7 +17,8 @@ from elasticdl.engines.federated.flower.keys import PartyKeys
 from elasticdl.engines.federated.flower.supernode import Supernode
 from elasticdl.engines.federated.flower.words import UNANSWERED
 
-pytestmark = pytest.mark.flower
+# The time of the first test is that of its federation's start as well.
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(300)]
 
 BOTH = ["north", "south"]
 TIME_S = 10
