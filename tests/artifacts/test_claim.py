@@ -139,6 +139,17 @@ def test_a_folder_of_the_users_is_refused_and_left_alone(folder) -> None:
     assert touched == (path.stat().st_mtime_ns if path else None)
 
 
+@pytest.mark.parametrize(
+    "name", ["events.jsonl", "tracking.json", "logs/train/events", "flower/state.db"]
+)
+def test_what_a_job_left_that_never_began_is_no_obstacle(folder, name) -> None:
+    folder.write_bytes(name, b"")
+
+    folder.claim(JOB).release()
+
+    assert folder.read_bytes(name) == b""
+
+
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"\xff", b'{"command": "train"}'])
 def test_a_damaged_job_file_is_named(folder, text) -> None:
     folder.write_bytes(JOB_FILE, text)

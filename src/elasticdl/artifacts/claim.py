@@ -34,6 +34,8 @@ GENERATION_FILE = ".generation"
 # What trackers leave beside the log of events: a job that never began does not take it back.
 TRACKING_FILE = "tracking.json"
 LOGS_FOLDER = "logs"
+# And an aggregator: the parties it knows, by Flower.
+FLOWER_FOLDER = "flower"
 
 
 @dataclass
@@ -105,7 +107,8 @@ def claim(folder: OutputFolder, job: Job) -> Claim:
 
 
 def _refuse_foreign(folder: OutputFolder) -> None:
-    ours = {LOCK_FILE, GENERATION_FILE, EVENTS_FILE, TRACKING_FILE, LOGS_FOLDER}
+    left = {EVENTS_FILE, TRACKING_FILE, LOGS_FOLDER, FLOWER_FOLDER}
+    ours = {LOCK_FILE, GENERATION_FILE, *left}
     names = [name for name in folder.list() if name not in ours]
     if names and JOB_FILE not in names:
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")  # noqa: PLR2004 - enough to recognise a folder by

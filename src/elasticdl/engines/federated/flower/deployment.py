@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
 from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.claim import FLOWER_FOLDER
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.local_storage import output_errors
 from elasticdl.artifacts.lock import hold
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from elasticdl.engines.federated.settings import PartyConfig, Tls
     from elasticdl.job import Job
 
-_FLOWER = "flower"
 _CONNECT_S = 10.0
 _PROBE_BYTES = 65536
 
@@ -82,7 +82,7 @@ def aggregate(
     keys = None
     if tls is not None and tls.certificate is not None:
         keys = AggregatorKeys.read(tls.certificate.parent)
-    superlink = Superlink(Path(folder) / _FLOWER, keys, host, port)
+    superlink = Superlink(Path(folder) / FLOWER_FOLDER, keys, host, port)
 
     @contextlib.contextmanager
     def open_parties(definition: ModelDefinition) -> Iterator[FlowerParties]:
@@ -111,7 +111,7 @@ def _check_room(folder: Path) -> None:
     Raises:
         OutputError: It is, or cannot be written for another reason.
     """
-    probe = folder / _FLOWER / "probe"
+    probe = folder / FLOWER_FOLDER / "probe"
     with output_errors(folder):
         try:
             probe.write_bytes(bytes(_PROBE_BYTES))
@@ -174,7 +174,7 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
             if config.tls is not None and config.tls.private_key is not None:
                 keys = PartyKeys.read(config.tls.private_key.parent)
             path = Path(short, "party")
-            supernode = Supernode(state / _FLOWER, address, keys, path)
+            supernode = Supernode(state / FLOWER_FOLDER, address, keys, path)
             answer = answering(config.name, verbs.answer)
             with Resident(path, config.name, answer, verbs.between) as resident:
                 verbs.stop, verbs.is_connected = resident.stop, lambda: supernode.is_connected
