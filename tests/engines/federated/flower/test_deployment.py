@@ -108,7 +108,12 @@ class Commands:
             if process.poll() is None:
                 process.terminate()
         for process in self._started:
-            process.wait(30)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                # An aggregator ends after its round, and what failed may have no end.
+                process.kill()
+                process.wait()
 
 
 @pytest.fixture(scope="module")
