@@ -1,6 +1,7 @@
 """Parties that keep their data train one model.
 
-    aggregator.py   the rounds: ask, wait, judge, fuse, keep, tell
+    aggregator.py   the rounds: ask, fuse, keep, tell
+    attendance.py   which parties take part: they join, are asked, waited for and judged
          |  Request, Reply (messages.py), judged by replies.py, fused by aggregation.py
     parties.py      who can be asked: here (simulate.py), elsewhere (flower/)
          |

@@ -3,9 +3,7 @@
     wait until enough parties are there; ask each newcomer what its model looks like
     until the rounds are over:
         ask     every party that is there to train from the global weights
-        wait    for all of them, at most `max_timeout_s`; for who was silent before, not longer
-                than for the others (`silences.py`)
-        judge   each answer; one that cannot be used is left out, and its party named
+        wait    for their answers; one that cannot be used is left out, and its party named
         fuse    the others, if they are as many as the quorum says; else the training fails
         keep    weights, the fusion's memory and the number of the round: one checkpoint
         tell    the round; what the parties measured of the model before it
@@ -19,7 +17,6 @@ Callers: `simulate.py`, and the aggregator's process of `flower/`.
 
 from __future__ import annotations
 
-import math
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -30,28 +27,22 @@ import numpy as np
 
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.engines.federated.aggregation import FUSIONS
+from elasticdl.engines.federated.attendance import Attendance, listed, nothing_to_check
 from elasticdl.engines.federated.messages import (
     LocalTraining,
-    Refusal,
-    Reply,
-    Request,
-    architecture_of,
 )
 from elasticdl.engines.federated.privacy import in_words as privacy_in_words
 from elasticdl.engines.federated.privacy import privately
-from elasticdl.engines.federated.replies import problem_of
-from elasticdl.engines.federated.silences import Silences
-from elasticdl.engines.federated.status import Evaluation, PartySeen, Synced
+from elasticdl.engines.federated.status import Evaluation, Synced
 from elasticdl.engines.federated.updates import PartyUpdate
 from elasticdl.engines.interrupts import Interrupts
 from elasticdl.engines.loop import in_words
 from elasticdl.errors import TrainingError, UsageError
 from elasticdl.evaluation.metrics import add_states
-from elasticdl.events import Checkpointed, Evaluated, PartyJoined, RoundFinished
+from elasticdl.events import Checkpointed, Evaluated, RoundFinished
 
 if TYPE_CHECKING:
     from elasticdl.engines.attempt import Attempt
-    from elasticdl.engines.federated.messages import Architecture, Kind
     from elasticdl.engines.federated.parties import Parties
     from elasticdl.engines.federated.updates import FusionState
     from elasticdl.training.trainer import Metrics, MetricStates, Trainer, Weights
@@ -101,7 +92,7 @@ class Aggregator:
         until: The round that a training ends with; remembered by the checkpoints.
         model: What all parties share now; None before a party has said what it looks like.
         phase: What `run` is doing.
-        last: Party -> what it answered last, or why it was left out.
+        attendance: Which parties take part.
     """
 
     attempt: Attempt
@@ -113,7 +104,7 @@ class Aggregator:
     until: int = field(init=False)
     model: GlobalModel | None = field(default=None, init=False)
     phase: Phase = field(default="idle", init=False)
-    last: dict[str, str] = field(default_factory=dict, init=False)
+    attendance: Attendance = field(init=False)
 
     def __post_init__(self) -> None:
         assert self.attempt.job.federation is not None  # noqa: S101 - a federated job
@@ -122,12 +113,14 @@ class Aggregator:
         self._fusion_params = self._fusion.with_defaults(self._federation.fusion_params)
         privacy = self._federation.central_privacy
         self._fuse = self._fusion.fuse if privacy is None else privately(self._fusion, privacy)
-        self._joined: dict[str, Reply] = {}
-        self._refused: dict[str, str] = {}
-        self._ask_again_at: dict[str, float] = {}
-        self._silences = Silences()
-        self._trainer: Trainer | None = None
-        self._architecture: Architecture = {}
+        self.attendance = Attendance(
+            self.attempt,
+            self._federation,
+            self.parties,
+            self.create_trainer,
+            self._options,
+            self._fusion.needs(self._fusion_params),
+        )
         self._evaluated_round = 0
         self.until = self._kept_until = self._federation.num_rounds
         if self.attempt.checkpoint is not None:
@@ -146,12 +139,14 @@ class Aggregator:
         """
         try:
             with Interrupts() as interrupts:
+                self.attendance.check = interrupts.check
                 self.phase = "waiting for parties"
-                if not self._wait_for_parties(interrupts):
+                if not self.attendance.wait(self.safe_point):
                     return False
                 self.phase = "training"
                 return self._train(self.begin(), interrupts)
         finally:
+            self.attendance.check = nothing_to_check
             self.phase = "idle"
 
     def _train(self, model: GlobalModel, interrupts: Interrupts) -> bool:
@@ -170,110 +165,6 @@ class Aggregator:
             self._keep(model)
         return True
 
-    # --- who is there -----------------------------------------------------------------------
-
-    @property
-    def _needed(self) -> int:
-        """How many valid answers a round needs."""
-        share = self._federation.quorum * self._federation.num_parties
-        # A share of 0.6 of 5 is 3, whatever floating-point numbers say.
-        return max(1, math.ceil(share - 1e-9), self._fusion.needs(self._fusion_params))
-
-    def _wait_for_parties(self, interrupts: Interrupts) -> bool:
-        """Wait until all parties have joined.
-
-        As soon as there is a quorum, the others are waited for as long as in a round.
-
-        Returns:
-            Whether they have; else it was told to end.
-        """
-        wanted = self._federation.num_parties
-        deadline = time.monotonic() + self._federation.join_timeout_s
-        has_quorum = False
-        while True:
-            self.join_newcomers()
-            there = self._joined.keys() & set(self.parties.here())
-            if len(there) >= self._needed and not has_quorum:
-                has_quorum = True
-                patience_s = self._federation.max_timeout_s
-                if patience_s is not None:
-                    deadline = min(deadline, time.monotonic() + patience_s)
-            # Who was refused is not missing, if it goes without.
-            come = there | (self._refused.keys() if has_quorum else set())
-            if len(come) >= wanted or time.monotonic() >= deadline:
-                break
-            interrupts.check()
-            if self.safe_point():
-                return False
-            time.sleep(_POLL_S)
-        if len(there) < self._needed:
-            raise TrainingError(
-                f"Only {len(there)} of {wanted} parties joined within "
-                f"{self._federation.join_timeout_s:g} s"
-                f"{_listed(there)}; {self._needed} are needed."
-                f"{''.join(f'{chr(10)}  {why}' for why in self._refused.values())}\n"
-                "  Mend what keeps the others away, and run the same again."
-            )
-        return True
-
-    def seen(self) -> dict[str, PartySeen]:
-        """Return the parties that were heard of; may be called in another thread.
-
-        Raises:
-            TrainingError: They could not be kept track of.
-        """
-        here, joined, refused = set(self.parties.here()), dict(self._joined), dict(self._refused)
-        return {
-            name: PartySeen(
-                connected=name in here,
-                joined=name in joined,
-                num_examples=joined[name].num_examples if name in joined else 0,
-                last=refused.get(name) or self.last.get(name, ""),
-            )
-            for name in sorted(here | joined.keys() | refused.keys())
-        }
-
-    def join_newcomers(self) -> None:
-        """Ask those who have come what their models look like.
-
-        Raises:
-            TrainingError: They could not be kept track of.
-        """
-        here = [name for name in sorted(self.parties.here()) if name not in self._joined]
-        now = time.monotonic()
-        newcomers = [name for name in here if now >= self._ask_again_at.get(name, 0.0)]
-        if not newcomers:
-            return
-        request = Request(kind="join", history="", round=0, weights={}, options=self._options(0))
-        timeout_s = self._federation.max_timeout_s
-        for answer in self.parties.ask(dict.fromkeys(newcomers, request), timeout_s):
-            if isinstance(answer, Refusal):
-                why = f"Party {answer.party!r} could not join: {_said(answer)}"
-                self._refuse(answer.party, why)
-                continue
-            if self._trainer is None:
-                self._trainer = self.create_trainer(answer.example)
-                self._architecture = architecture_of(_below(_MODEL, self._trainer.state()))
-            problem = problem_of(answer, request, self._architecture)
-            if problem is not None:
-                self._refuse(answer.party, problem)
-                continue
-            self._joined[answer.party] = answer
-            self._refused.pop(answer.party, None)
-            self.attempt.events.write(
-                PartyJoined(step=0, party=answer.party, num_examples=answer.num_examples)
-            )
-            self.attempt.reporter.note(
-                f"Party {answer.party!r} joined, with {answer.num_examples:,} examples."
-            )
-
-    def _refuse(self, party: str, why: str) -> None:
-        # Somebody may be mending it meanwhile.
-        self._ask_again_at[party] = time.monotonic() + _ASK_AGAIN_S
-        if self._refused.get(party) != why:
-            self.attempt.reporter.note(why)
-        self._refused[party] = why
-
     # --- rounds -----------------------------------------------------------------------------
 
     def begin(self) -> GlobalModel:
@@ -288,8 +179,8 @@ class Aggregator:
     def _beginning(self) -> GlobalModel:
         checkpoint = self.attempt.checkpoint
         if checkpoint is None:
-            assert self._trainer is not None  # noqa: S101 - a party has joined
-            return GlobalModel(_below(_MODEL, self._trainer.state()), 0, uuid.uuid4().hex)
+            assert self.attendance.trainer is not None  # noqa: S101 - a party has joined
+            return GlobalModel(_below(_MODEL, self.attendance.trainer.state()), 0, uuid.uuid4().hex)
         self.parties.load_state(_below(_PARTIES, checkpoint.state), checkpoint.metadata["parties"])
         self.attempt.reporter.note(
             f"Going on from round {checkpoint.step:,} in {self.attempt.folder.uri}."
@@ -306,20 +197,20 @@ class Aggregator:
         privacy, note = self._federation.central_privacy, self.attempt.reporter.note
         if privacy is not None:
             note(privacy_in_words(privacy, self.until))
-        if self.measure is None and all(each.metrics_stay_home for each in self._joined.values()):
+        if self.measure is None and all(
+            each.metrics_stay_home for each in self.attendance.joined.values()
+        ):
             note("The parties keep their metrics (privacy.metrics: false): no loss is known here.")
 
     def _next_round(self, model: GlobalModel) -> GlobalModel:
         number, started = model.round + 1, time.monotonic()
-        self.join_newcomers()
-        good, left_out = self._ask("train", number, model)
-        self.last |= {reply.party: f"took part in round {number}" for reply in good}
-        self.last |= {name: f"left out of round {number}: {why}" for name, why in left_out.items()}
-        if len(good) < self._needed:
+        self.attendance.join_newcomers()
+        good, left_out = self.attendance.ask("train", number, model.history, model.weights)
+        if len(good) < self.attendance.needed:
             raise TrainingError(
                 f"Round {number}: {len(good)} of {self._federation.num_parties} parties gave an "
-                f"answer that can be used{_listed([reply.party for reply in good])}; "
-                f"{self._needed} are needed (perc_quorum {self._federation.quorum:g})."
+                f"answer that can be used{listed([reply.party for reply in good])}; "
+                f"{self.attendance.needed} are needed (perc_quorum {self._federation.quorum:g})."
                 f"{''.join(f'{chr(10)}  {name}: {why}' for name, why in left_out.items())}\n"
                 f"  The model of round {model.round} is kept; the same command goes on from there."
             )
@@ -366,52 +257,7 @@ class Aggregator:
         )
         return after
 
-    def _ask(
-        self, kind: Kind, number: int, model: GlobalModel
-    ) -> tuple[list[Reply], dict[str, str]]:
-        """Ask all parties that are there; return what can be used, and why the rest cannot."""
-        here = [name for name in sorted(self.parties.here()) if name in self._joined]
-        evaluating = {name for name, joined in self._joined.items() if joined.is_evaluating}
-        slots = {name: slot for slot, name in enumerate(sorted(self._joined))}
-        requests = {
-            name: Request(
-                kind=kind,
-                history=model.history,
-                round=number,
-                weights=model.weights,
-                options=self._options(slots[name], evaluates=name in evaluating),
-            )
-            for name in here
-            if kind != "evaluate" or name in evaluating
-        }
-        left_out = {name: "not connected" for name in self._joined if name not in here}
-        left_out |= {name: why for name, why in self._refused.items() if name not in self._joined}
-        waited_for = {
-            name for name in requests if kind != "train" or self._silences.is_over(name, number)
-        }
-        missing, silent = set(waited_for), set(requests)
-        good: dict[str, Reply] = {}
-        for answer in self.parties.ask(requests, self._federation.max_timeout_s):
-            missing.discard(answer.party)
-            silent.discard(answer.party)
-            self._silences.end(answer.party)
-            if isinstance(answer, Refusal):
-                left_out[answer.party] = _said(answer)
-            elif problem := problem_of(answer, requests[answer.party], self._architecture):
-                left_out[answer.party] = problem
-            else:
-                good[answer.party] = answer
-            if not missing and (kind != "train" or len(good) >= self._needed):
-                break
-        for name in sorted(silent):
-            if name in waited_for:
-                self._silences.begin(name, number)
-                left_out[name] = f"no answer within {self._federation.max_timeout_s:g} s"
-            else:
-                left_out[name] = "no answer while the others gave theirs; it was silent before"
-        return [good[name] for name in sorted(good)], dict(sorted(left_out.items()))
-
-    def _options(self, slot: int, *, evaluates: bool = False) -> LocalTraining:
+    def _options(self, slot: int, evaluates: bool) -> LocalTraining:
         training = self.attempt.job.training
         return LocalTraining(
             num_epochs=self._federation.num_local_epochs,
@@ -447,7 +293,7 @@ class Aggregator:
         if self.measure is not None:
             self._tell_evaluation(model, [self.measure(self._restored(model))])
             return
-        replies, _ = self._ask("evaluate", model.round, model)
+        replies, _ = self.attendance.ask("evaluate", model.round, model.history, model.weights)
         self._tell_evaluation(model, [reply.evaluation_metrics for reply in replies])
 
     def evaluated(self) -> Evaluation:
@@ -458,9 +304,9 @@ class Aggregator:
             TrainingError: Parties could not be kept track of.
         """
         model, trainer = self.trained()
-        self.join_newcomers()
-        replies, silent = self._ask("evaluate", model.round, model)
-        for name, joined in self._joined.items():
+        self.attendance.join_newcomers()
+        replies, silent = self.attendance.ask("evaluate", model.round, model.history, model.weights)
+        for name, joined in self.attendance.joined.items():
             if not joined.is_evaluating:
                 at_home = "keeps its metrics to itself (privacy.metrics)"
                 silent[name] = at_home if joined.metrics_stay_home else "has no validation data"
@@ -483,8 +329,8 @@ class Aggregator:
             TrainingError: No party has taken it over.
         """
         model, _ = self.trained()
-        self.join_newcomers()
-        replies, left_out = self._ask("sync", model.round, model)
+        self.attendance.join_newcomers()
+        replies, left_out = self.attendance.ask("sync", model.round, model.history, model.weights)
         if not replies:
             raise TrainingError(
                 "No party has taken the global model over."
@@ -501,7 +347,7 @@ class Aggregator:
         model = self.model
         if model is None or not model.round:
             raise UsageError("There is no global model yet: no round is over.")
-        if self._trainer is None:
+        if self.attendance.trainer is None:
             raise UsageError(
                 f"No party has joined since the aggregator was started, so nothing can be done "
                 f"with the model of round {model.round} yet. Wait until one is connected."
@@ -525,9 +371,9 @@ class Aggregator:
 
     def _results(self, which: str, states: list[MetricStates]) -> dict[str, Any]:
         """Return what metric states of several parties come to together."""
-        assert self._trainer is not None  # noqa: S101 - a party has joined
+        assert self.attendance.trainer is not None  # noqa: S101 - a party has joined
         summed = add_states(states)
-        metrics: Metrics = getattr(self._trainer, which)
+        metrics: Metrics = getattr(self.attendance.trainer, which)
         return metrics.results(summed) if summed else {}
 
     # --- keeping ----------------------------------------------------------------------------
@@ -557,22 +403,15 @@ class Aggregator:
         )
 
     def _restored(self, model: GlobalModel) -> Trainer:
-        assert self._trainer is not None  # noqa: S101 - a party has joined
-        state = {**self._trainer.state(), **{f"{_MODEL}{n}": a for n, a in model.weights.items()}}
+        trainer = self.attendance.trainer
+        assert trainer is not None  # noqa: S101 - a party has joined
+        state = {**trainer.state(), **{f"{_MODEL}{n}": a for n, a in model.weights.items()}}
         # What a round is to the global model, a step is to others.
-        self._trainer.load_state({**state, "step": np.array(model.round, np.int64)})
-        return self._trainer
-
-
-def _said(refusal: Refusal) -> str:
-    return f"{refusal.error_kind}: {refusal.text}"
+        trainer.load_state({**state, "step": np.array(model.round, np.int64)})
+        return trainer
 
 
 def _below(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
     return {
         path.removeprefix(prefix): array for path, array in state.items() if path.startswith(prefix)
     }
-
-
-def _listed(names: Any) -> str:
-    return f" ({', '.join(sorted(names))})" if names else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -18,7 +18,10 @@ class Parties(Protocol):
         ...
 
     def ask(
-        self, requests: Mapping[str, Request], timeout_s: float | None
+        self,
+        requests: Mapping[str, Request],
+        timeout_s: float | None,
+        check: Callable[[], None],
     ) -> Iterator[Reply | Refusal]:
         """Ask some of them, and yield answers as they come.
 
@@ -27,6 +30,7 @@ class Parties(Protocol):
         Args:
             requests: Party -> what it is asked.
             timeout_s: How long to wait in all; None waits for all of them.
+            check: Called now and then while it waits; what it raises ends that.
         """
         ...
 

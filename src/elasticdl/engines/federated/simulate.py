@@ -168,11 +168,15 @@ class SimulatedParties:
         return self._parties.keys()
 
     def ask(
-        self, requests: Mapping[str, Request], timeout_s: float | None
+        self,
+        requests: Mapping[str, Request],
+        timeout_s: float | None,
+        check: Callable[[], None],
     ) -> Iterator[Reply | Refusal]:
         """See `parties.Parties`; nobody is late here."""
         del timeout_s
         for name, request in requests.items():
+            check()
             answer = self._change(request, self._parties[name].answer(request))
             if answer is not None:
                 yield answer

@@ -156,7 +156,7 @@ class AggregatorVerbs:
             round=reached if model is None else model.round,
             num_rounds=federation.num_rounds if one is None else one.until,
             num_parties=federation.num_parties,
-            parties={} if one is None else one.seen(),
+            parties={} if one is None else one.attendance.seen(),
             # A copy: the aggregator's own thread adds to it.
             metrics=dict(metrics if model is None else model.metrics),
             output=self.begun.folder.uri,
@@ -347,7 +347,7 @@ class AggregatorVerbs:
     def _wait(self, one: Aggregator) -> Order | None:
         """Do what is told while nothing is trained; returns the order to train."""
         while not self.stopping:
-            one.join_newcomers()
+            one.attendance.join_newcomers()
             order = self.orders.take(_IDLE_S)
             if order is not None and order.verb == "train":
                 return order

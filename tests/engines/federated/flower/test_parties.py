@@ -19,7 +19,7 @@ class Exchange:
     def here(self):
         return sorted(self.parties)
 
-    def ask(self, requests, timeout_s):
+    def ask(self, requests, timeout_s, check):
         self.asked = requests
         for name, (arrays, facts) in requests.items():
             answer = self.parties[name](arrays, facts)
@@ -42,7 +42,9 @@ REQUEST = Request("train", "h", 4, WEIGHTS)
 
 
 def ask(*names, **parties):
-    return list(FlowerParties(Exchange(**parties)).ask(dict.fromkeys(names, REQUEST), 10))
+    return list(
+        FlowerParties(Exchange(**parties)).ask(dict.fromkeys(names, REQUEST), 10, lambda: None)
+    )
 
 
 def test_a_request_reaches_a_party_and_its_reply_comes_back():
@@ -91,7 +93,7 @@ def test_a_request_of_another_version_is_refused_by_the_party():
 
 def test_arrays_are_the_same_objects_for_all_so_that_they_travel_once():
     exchange = Exchange(north=trained("north"), south=trained("south"))
-    list(FlowerParties(exchange).ask({"north": REQUEST, "south": REQUEST}, 10))
+    list(FlowerParties(exchange).ask({"north": REQUEST, "south": REQUEST}, 10, lambda: None))
 
     (north, _), (south, _) = exchange.asked.values()
     assert north["weights/dense/kernel"] is south["weights/dense/kernel"]

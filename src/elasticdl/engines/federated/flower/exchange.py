@@ -24,7 +24,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -165,7 +165,10 @@ class Exchange:
         return self.here()
 
     def ask(
-        self, requests: Mapping[str, Parts], timeout_s: float | None
+        self,
+        requests: Mapping[str, Parts],
+        timeout_s: float | None,
+        check: Callable[[], None] = lambda: None,
     ) -> Iterator[tuple[str, dict[str, np.ndarray[Any, Any]], dict[str, Any]]]:
         """Ask parties, and yield what they answer, as it comes.
 
@@ -173,6 +176,7 @@ class Exchange:
             requests: What each party, by name, is sent. A party that is not here is sent it when it
                 comes, if that is in time.
             timeout_s: How long answers are waited for; None: until all have come.
+            check: Called each second while they are; what it raises ends that.
 
         Yields:
             A party's name, and the arrays and facts of its answer. Facts that are nothing but
@@ -191,17 +195,19 @@ class Exchange:
                 self._letters[number] = _Letter(party, TASK, arrays, facts, deadline_s, inbox)
                 numbers.append(number)
             self._post()
-        return self._answers(inbox, numbers, deadline_s)
+        return self._answers(inbox, numbers, deadline_s, check)
 
     def _answers(
         self,
         inbox: queue.SimpleQueue[tuple[str, Arrays, Facts]],
         numbers: Sequence[int],
         deadline_s: float,
+        check: Callable[[], None],
     ) -> Iterator[tuple[str, dict[str, np.ndarray[Any, Any]], dict[str, Any]]]:
         try:
             for _ in numbers:
                 while True:
+                    check()
                     remaining_s = deadline_s - time.monotonic()
                     if remaining_s <= 0:
                         return

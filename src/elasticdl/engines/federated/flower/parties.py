@@ -11,7 +11,7 @@ Callers: `elasticdl federated aggregator`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.engines.federated.flower.exchange import Exchange
@@ -53,20 +53,24 @@ class FlowerParties:
         return self._exchange.wait_for(num_parties, timeout_s)
 
     def ask(
-        self, requests: Mapping[str, Request], timeout_s: float | None
+        self,
+        requests: Mapping[str, Request],
+        timeout_s: float | None,
+        check: Callable[[], None],
     ) -> Iterator[Reply | Refusal]:
         """Ask some of them, and yield answers as they come.
 
         Args:
             requests: Party -> what it is asked.
             timeout_s: How long to wait in all; None waits for all of them.
+            check: Called each second while it waits; what it raises ends that.
 
         Raises:
             TrainingError: Flower could not be kept running.
         """
         # Of the same arrays there is one list of names, so that all are sent them once.
         parts = {party: request.to_message() for party, request in requests.items()}
-        for party, arrays, facts in self._exchange.ask(parts, timeout_s):
+        for party, arrays, facts in self._exchange.ask(parts, timeout_s, check):
             yield _read(party, requests[party], arrays, facts)
 
     def state(self) -> tuple[Weights, dict[str, Any]]:

@@ -1,0 +1,254 @@
+"""Which parties take part: they join or are refused, are asked, answer or are silent.
+
+    here ---ask: join---> joined ---ask: train, evaluate, sync---> good answers, and why others miss
+      |                     ^
+      +---> refused --------+  asked again after a while: somebody may be mending it
+
+The first party that joins says what examples look like; of them the aggregator makes its own model,
+and whoever has another one is refused. A round waits for all that have joined, at most
+`max_timeout_s`; for who was silent before, not longer than for the others (`silences.py`).
+
+Callers: `aggregator.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.engines.federated.messages import Refusal, Reply, Request, architecture_of
+from elasticdl.engines.federated.party import weights_of
+from elasticdl.engines.federated.replies import problem_of
+from elasticdl.engines.federated.silences import Silences
+from elasticdl.engines.federated.status import PartySeen
+from elasticdl.errors import TrainingError
+from elasticdl.events import PartyJoined
+
+if TYPE_CHECKING:
+    from elasticdl.engines.attempt import Attempt
+    from elasticdl.engines.federated.messages import Architecture, Kind, LocalTraining
+    from elasticdl.engines.federated.parties import Parties
+    from elasticdl.job import Federation
+    from elasticdl.training.trainer import Trainer, Weights
+
+_POLL_S = 0.05
+_ASK_AGAIN_S = 10.0
+
+
+def nothing_to_check() -> None:
+    """Go on waiting."""
+
+
+@dataclass
+class Attendance:
+    """See the module.
+
+    Attributes:
+        attempt: Where it is told who joined.
+        federation: How many are needed, and how long they are waited for.
+        parties: Who can be asked.
+        create_trainer: Makes the job's model for examples of the shapes a party tells.
+        options_for: Slot, and whether it is to evaluate -> how a party is to train.
+        needs: How many answers the fusion needs, whatever the quorum.
+        joined: Party -> how it joined.
+        trainer: Of the aggregator's own model; None before a party has joined.
+        last: Party -> what it answered last, or why it was left out.
+        check: Called now and then while it waits; raises what ends the training at once.
+    """
+
+    attempt: Attempt
+    federation: Federation
+    parties: Parties
+    create_trainer: Callable[[Mapping[str, Any]], Trainer]
+    options_for: Callable[[int, bool], LocalTraining]
+    needs: int
+    joined: dict[str, Reply] = field(default_factory=dict, init=False)
+    trainer: Trainer | None = field(default=None, init=False)
+    last: dict[str, str] = field(default_factory=dict, init=False)
+    check: Callable[[], None] = field(default=nothing_to_check, init=False)
+
+    def __post_init__(self) -> None:
+        self._refused: dict[str, str] = {}
+        self._ask_again_at: dict[str, float] = {}
+        self._silences = Silences()
+        self._architecture: Architecture = {}
+
+    @property
+    def needed(self) -> int:
+        """How many valid answers a round needs."""
+        share = self.federation.quorum * self.federation.num_parties
+        # A share of 0.6 of 5 is 3, whatever floating-point numbers say.
+        return max(1, math.ceil(share - 1e-9), self.needs)
+
+    def wait(self, safe_point: Callable[[], bool]) -> bool:
+        """Wait until all parties have joined.
+
+        As soon as there is a quorum, the others are waited for as long as in a round.
+
+        Args:
+            safe_point: Says whether to wait no longer.
+
+        Returns:
+            Whether they have; else it was told to end.
+
+        Raises:
+            TrainingError: Too few have come in time, or they could not be kept track of.
+        """
+        wanted = self.federation.num_parties
+        deadline = time.monotonic() + self.federation.join_timeout_s
+        has_quorum = False
+        while True:
+            self.join_newcomers()
+            there = self.joined.keys() & set(self.parties.here())
+            if len(there) >= self.needed and not has_quorum:
+                has_quorum = True
+                patience_s = self.federation.max_timeout_s
+                if patience_s is not None:
+                    deadline = min(deadline, time.monotonic() + patience_s)
+            # Who was refused is not missing, if it goes without.
+            come = there | (self._refused.keys() if has_quorum else set())
+            if len(come) >= wanted or time.monotonic() >= deadline:
+                break
+            self.check()
+            if safe_point():
+                return False
+            time.sleep(_POLL_S)
+        if len(there) < self.needed:
+            raise TrainingError(
+                f"Only {len(there)} of {wanted} parties joined within "
+                f"{self.federation.join_timeout_s:g} s"
+                f"{listed(there)}; {self.needed} are needed."
+                f"{''.join(f'{chr(10)}  {why}' for why in self._refused.values())}\n"
+                "  Mend what keeps the others away, and run the same again."
+            )
+        return True
+
+    def seen(self) -> dict[str, PartySeen]:
+        """Return the parties that were heard of; may be called in another thread.
+
+        Raises:
+            TrainingError: They could not be kept track of.
+        """
+        here, joined, refused = set(self.parties.here()), dict(self.joined), dict(self._refused)
+        return {
+            name: PartySeen(
+                connected=name in here,
+                joined=name in joined,
+                num_examples=joined[name].num_examples if name in joined else 0,
+                last=refused.get(name) or self.last.get(name, ""),
+            )
+            for name in sorted(here | joined.keys() | refused.keys())
+        }
+
+    def join_newcomers(self) -> None:
+        """Ask those who have come what their models look like.
+
+        Raises:
+            TrainingError: They could not be kept track of.
+        """
+        here = [name for name in sorted(self.parties.here()) if name not in self.joined]
+        now = time.monotonic()
+        newcomers = [name for name in here if now >= self._ask_again_at.get(name, 0.0)]
+        if not newcomers:
+            return
+        request = Request(
+            kind="join", history="", round=0, weights={}, options=self.options_for(0, False)
+        )
+        asked, timeout_s = dict.fromkeys(newcomers, request), self.federation.max_timeout_s
+        for answer in self.parties.ask(asked, timeout_s, self.check):
+            if isinstance(answer, Refusal):
+                why = f"Party {answer.party!r} could not join: {_said(answer)}"
+                self._refuse(answer.party, why)
+                continue
+            if self.trainer is None:
+                self.trainer = self.create_trainer(answer.example)
+                self._architecture = architecture_of(weights_of(self.trainer.state()))
+            problem = problem_of(answer, request, self._architecture)
+            if problem is not None:
+                self._refuse(answer.party, problem)
+                continue
+            self.joined[answer.party] = answer
+            self._refused.pop(answer.party, None)
+            self.attempt.events.write(
+                PartyJoined(step=0, party=answer.party, num_examples=answer.num_examples)
+            )
+            self.attempt.reporter.note(
+                f"Party {answer.party!r} joined, with {answer.num_examples:,} examples."
+            )
+
+    def _refuse(self, party: str, why: str) -> None:
+        # Somebody may be mending it meanwhile.
+        self._ask_again_at[party] = time.monotonic() + _ASK_AGAIN_S
+        if self._refused.get(party) != why:
+            self.attempt.reporter.note(why)
+        self._refused[party] = why
+
+    def ask(
+        self, kind: Kind, number: int, history: str, weights: Weights
+    ) -> tuple[list[Reply], dict[str, str]]:
+        """Ask all parties that are there; return what can be used, and why the rest cannot.
+
+        Args:
+            kind: What.
+            number: The round.
+            history: The training.
+            weights: The global ones.
+
+        Raises:
+            TrainingError: They could not be kept track of.
+        """
+        here = [name for name in sorted(self.parties.here()) if name in self.joined]
+        evaluating = {name for name, joined in self.joined.items() if joined.is_evaluating}
+        slots = {name: slot for slot, name in enumerate(sorted(self.joined))}
+        requests = {
+            name: Request(
+                kind=kind,
+                history=history,
+                round=number,
+                weights=weights,
+                options=self.options_for(slots[name], name in evaluating),
+            )
+            for name in here
+            if kind != "evaluate" or name in evaluating
+        }
+        left_out = {name: "not connected" for name in self.joined if name not in here}
+        left_out |= {name: why for name, why in self._refused.items() if name not in self.joined}
+        waited_for = {
+            name for name in requests if kind != "train" or self._silences.is_over(name, number)
+        }
+        missing, silent = set(waited_for), set(requests)
+        good: dict[str, Reply] = {}
+        for answer in self.parties.ask(requests, self.federation.max_timeout_s, self.check):
+            missing.discard(answer.party)
+            silent.discard(answer.party)
+            self._silences.end(answer.party)
+            if isinstance(answer, Refusal):
+                left_out[answer.party] = _said(answer)
+            elif problem := problem_of(answer, requests[answer.party], self._architecture):
+                left_out[answer.party] = problem
+            else:
+                good[answer.party] = answer
+            if not missing and (kind != "train" or len(good) >= self.needed):
+                break
+        for name in sorted(silent):
+            if name in waited_for:
+                self._silences.begin(name, number)
+                left_out[name] = f"no answer within {self.federation.max_timeout_s:g} s"
+            else:
+                left_out[name] = "no answer while the others gave theirs; it was silent before"
+        if kind == "train":
+            self.last |= dict.fromkeys(good, f"took part in round {number}")
+            self.last |= {n: f"left out of round {number}: {why}" for n, why in left_out.items()}
+        return [good[name] for name in sorted(good)], dict(sorted(left_out.items()))
+
+
+def _said(refusal: Refusal) -> str:
+    return f"{refusal.error_kind}: {refusal.text}"
+
+
+def listed(names: Any) -> str:
+    """Return names for the end of a sentence."""
+    return f" ({', '.join(sorted(names))})" if names else ""
