@@ -165,8 +165,7 @@ def _table(work):
 
 
 def _simulated(folder, fusion, params, *, liars):
-    from elasticdl import federated
-    from elasticdl.engines.federated import simulate
+    from elasticdl.engines.federated import jobs, simulate
     from elasticdl.engines.federated.config import read_aggregator, read_party
     from elasticdl.engines.federated.messages import Reply
     from elasticdl.engines.progress import Silent
@@ -176,9 +175,9 @@ def _simulated(folder, fusion, params, *, liars):
         read_party(folder / "parties" / f"party{number}.yml") for number in range(NUM_PARTIES)
     ]
     with tempfile.TemporaryDirectory() as output:
-        job = federated.job_of(config, parties, output=output)
+        job = jobs.job_of(config, parties, output=output)
         job = replace(job, federation=replace(job.federation, fusion=fusion, fusion_params=params))
-        members = [federated.member_of(party) for party in parties]
+        members = [jobs.member_of(party) for party in parties]
 
         def lie(request, answer):
             if not (liars and answer.party in LIARS and request.kind == "train"):

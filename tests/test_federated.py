@@ -11,6 +11,7 @@ from tests.engines.federated.conftest import TORCH_MODEL
 
 from elasticdl import federated
 from elasticdl.data.sources import open_source
+from elasticdl.engines.federated import jobs
 from elasticdl.engines.federated.config import read_aggregator, read_party
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import (
@@ -64,7 +65,7 @@ def test_what_is_written_is_what_was_asked_for(made):
     )
 
     parties = [read_party(path) for path in found.parties]
-    job = federated.job_of(read_aggregator(found.aggregator), parties)
+    job = jobs.job_of(read_aggregator(found.aggregator), parties)
 
     assert job.federation is not None
     assert (job.federation.num_rounds, job.federation.num_local_epochs) == (7, 2)
@@ -93,7 +94,7 @@ def test_a_learning_rate_for_all_is_the_models_param(made):
     hyperparams = yaml.safe_load(found.aggregator.read_text())["hyperparams"]
     change(found.aggregator, hyperparams={**hyperparams, "local": local})
 
-    job = federated.job_of(read_aggregator(found.aggregator), [])
+    job = jobs.job_of(read_aggregator(found.aggregator), [])
 
     assert job.model.params == {"learning_rate": 0.5}
     with pytest.raises(DefinitionError, match="cannot be told to parties elsewhere"):
@@ -157,7 +158,7 @@ def test_a_config_that_asks_for_privacy_gets_it(made):
     found = made()
     change(found.aggregator, privacy={"central": {"clipping_norm": 2.0, "noise_multiplier": 0.5}})
 
-    job = federated.job_of(read_aggregator(found.aggregator), [])
+    job = jobs.job_of(read_aggregator(found.aggregator), [])
 
     assert job.federation.central_privacy == CentralPrivacy(2.0, noise_multiplier=0.5)
 

@@ -18,13 +18,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import DefinitionError, MissingExtraError, UsageError
-from elasticdl.job import Federation, Job, Tracking, TrainingOptions
+from elasticdl.job import Job, Tracking
 
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Outcome, Reporter
-    from elasticdl.engines.federated.config import AggregatorConfig, PartyConfig
     from elasticdl.engines.federated.init import Federation as FederationFiles
-    from elasticdl.engines.federated.simulate import Member
     from elasticdl.engines.federated.status import (
         AggregatorStatus,
         Evaluation,
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 # For a start: a party that hangs must not be waited for without end.
 _MAX_TIMEOUT_S = 600
 _PARTY_FILES = "party*.y*ml"
-_SIMULATED_MINIBATCH_SIZE = TrainingOptions.minibatch_size
 
 
 def init(
@@ -195,6 +192,7 @@ def simulate(
     """
     # Only now are they needed; what is imported here takes its time.
     from elasticdl.engines import progress  # noqa: PLC0415
+    from elasticdl.engines.federated import jobs  # noqa: PLC0415
     from elasticdl.engines.federated import simulate as simulation  # noqa: PLC0415
     from elasticdl.engines.federated.config import read_aggregator, read_party  # noqa: PLC0415
 
@@ -203,14 +201,14 @@ def simulate(
     wanted = aggregator.rounds.num_parties if num_parties is None else num_parties
     parties = [read_party(path) for path in _party_files(Path(config), wanted)]
     for each in parties:
-        _check_party(each, aggregator)
+        jobs.check_party(each, aggregator)
     for warning in [*aggregator.warnings, *(each for party in parties for each in party.warnings)]:
         reporter.note(f"warning: {warning}")
-    job = job_of(aggregator, parties, num_rounds=num_rounds, output=output, tracking=tracking)
+    job = jobs.job_of(aggregator, parties, num_rounds=num_rounds, output=output, tracking=tracking)
     if job.federation is not None:
         # All that will ever be here are here.
         job = replace(job, federation=replace(job.federation, join_timeout_s=0.0))
-    return simulation.train(job, reporter, [member_of(party) for party in parties])
+    return simulation.train(job, reporter, [jobs.member_of(party) for party in parties])
 
 
 def aggregator(
@@ -241,6 +239,7 @@ def aggregator(
         ElasticDLError: See `elasticdl.errors`.
     """
     from elasticdl.engines import progress  # noqa: PLC0415 - not for `--help`
+    from elasticdl.engines.federated import jobs  # noqa: PLC0415
     from elasticdl.engines.federated.config import read_aggregator  # noqa: PLC0415
 
     reporter = progress.for_stream() if reporter is None else reporter
@@ -257,7 +256,7 @@ def aggregator(
             f"{read.file}: hyperparams.local: a learning rate cannot be told to parties elsewhere; "
             "give it to the model in each party's config: model.params.learning_rate."
         )
-    job = job_of(read, [], num_rounds=num_rounds, output=output, tracking=tracking)
+    job = jobs.job_of(read, [], num_rounds=num_rounds, output=output, tracking=tracking)
     outcome: Outcome = _deployment().aggregate(
         job,
         reporter,
@@ -280,19 +279,20 @@ def party(config: str, *, reporter: Reporter | None = None) -> None:
         ElasticDLError: See `elasticdl.errors`.
     """
     from elasticdl.engines import progress  # noqa: PLC0415 - not for `--help`
+    from elasticdl.engines.federated import jobs  # noqa: PLC0415
     from elasticdl.engines.federated.config import read_party  # noqa: PLC0415
 
     reporter = progress.for_stream() if reporter is None else reporter
     read = read_party(config)
     for warning in read.warnings:
         reporter.note(f"warning: {warning}")
-    _check_party(read, None)
+    jobs.check_party(read, None)
     if read.aggregator is None:
         raise DefinitionError(
             f"{read.file}: there is no section `aggregator` that says where it is. Add it, such as "
             "`aggregator: {ip: 127.0.0.1, port: 5000}`."
         )
-    member = member_of(read)
+    member = jobs.member_of(read)
     state = read.state
     job = Job(
         command="train",
@@ -461,96 +461,6 @@ def _deployment() -> ModuleType:
     return deployment
 
 
-def job_of(
-    aggregator: AggregatorConfig,
-    parties: list[PartyConfig],
-    *,
-    num_rounds: int | None = None,
-    output: str | None = None,
-    tracking: Tracking | None = None,
-) -> Job:
-    """Return the job that an aggregator's config asks for.
-
-    Args:
-        aggregator: The config.
-        parties: Those of the parties, where they are known: the first has the model, if the
-            aggregator's has none.
-        num_rounds: Instead of what the config says.
-        output: Instead of what the config says.
-        tracking: Where people follow it.
-
-    Raises:
-        DefinitionError: Nobody names the model.
-        UsageError: Nobody names the output.
-    """
-    model = aggregator.model or (parties[0].model if parties else None)
-    if model is None:
-        raise DefinitionError(
-            f"{aggregator.file}: there is no section `model`. Name the model that all parties "
-            "train, as their configs do."
-        )
-    where = output or (str(aggregator.output) if aggregator.output is not None else None)
-    if where is None:
-        raise UsageError(
-            f"{aggregator.file} names no output: name the folder for the trained model with "
-            "--output, or as `output:` in the config."
-        )
-    rounds = aggregator.rounds
-    data = aggregator.data
-    if data is not None and data.handler is not None:
-        raise DefinitionError(
-            f"{aggregator.file}: data: a handler is of use at a party only; name the aggregator's "
-            "records by their uri."
-        )
-    reference = model.reference
-    rate = aggregator.local.learning_rate
-    if rate is not None:
-        # Told where it is a param of the model's; else the model says that it has none.
-        reference = replace(reference, params={**reference.params, "learning_rate": rate})
-    return Job(
-        command="train",
-        data="",
-        output=str(Path(where).expanduser().resolve()),
-        model=reference,
-        validation_data=data.uri if data is not None else None,
-        training=TrainingOptions(
-            minibatch_size=aggregator.local.minibatch_size or _SIMULATED_MINIBATCH_SIZE,
-            seed=rounds.seed,
-        ),
-        tracking=tracking,
-        federation=Federation(
-            num_rounds=num_rounds or rounds.num_rounds,
-            fusion=aggregator.fusion.name,
-            fusion_params=dict(aggregator.fusion.params),
-            num_parties=len(parties) or rounds.num_parties,
-            quorum=rounds.perc_quorum,
-            max_timeout_s=rounds.max_timeout_s,
-            num_local_epochs=aggregator.local.num_epochs,
-            termination_accuracy=rounds.termination_accuracy,
-            central_privacy=aggregator.central_privacy,
-        ),
-    )
-
-
-def _check_party(party: PartyConfig, aggregator: AggregatorConfig | None) -> None:
-    """Refuse what a party's config asks for and nobody here would do.
-
-    Raises:
-        DefinitionError: It asks for such.
-    """
-    if aggregator is None or party.local_training in {None, "local"}:
-        return
-    fusion = aggregator.fusion.fusion
-    asks = "gradients" if fusion.sends_gradients else "proximal" if fusion.proximal else "local"
-    asks = "own_weights" if fusion.keeps_own_weights else asks
-    if party.local_training != asks:
-        raise DefinitionError(
-            f"{party.file}: local_training names a handler of the kind {party.local_training!r}; "
-            f"the fusion {fusion.name} of {aggregator.file} asks parties for {asks!r}. Remove the "
-            "section: parties do what the aggregator asks."
-        )
-
-
 def _party_files(config: Path, num_parties: int) -> list[Path]:
     found = sorted(config.expanduser().parent.glob(_PARTY_FILES), key=_by_number)
     if len(found) < num_parties:
@@ -565,26 +475,3 @@ def _party_files(config: Path, num_parties: int) -> list[Path]:
 def _by_number(path: Path) -> tuple[str, int]:
     digits = "".join(character for character in path.stem if character.isdigit())
     return path.stem.rstrip("0123456789"), int(digits or 0)
-
-
-def member_of(party: PartyConfig) -> Member:
-    """Return a party as it is simulated: with the data that its config names."""
-    from elasticdl.engines.federated.data_handlers import source_of  # noqa: PLC0415
-    from elasticdl.engines.federated.simulate import Member  # noqa: PLC0415
-
-    member = Member(
-        name=party.name,
-        data=party.data.uri or "",
-        validation_data=party.data.validation_uri,
-        shares_metrics=party.metrics_may_leave,
-        recorder=party.recorder,
-    )
-    if party.data.handler is None:
-        return member
-    named = f"{party.data.handler.name}"
-    return replace(
-        member,
-        data=f"{named}: training",
-        validation_data=f"{named}: test",
-        open_source=source_of(party.data.handler),
-    )

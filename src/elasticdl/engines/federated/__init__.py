@@ -18,6 +18,7 @@ saving.py         a model written where somebody says
 wire.py           arrays and facts on a socket between two processes of one machine
 training.py       a federated job from the claim on its output to its TrainedModel
 data_handlers.py  a party's own code that reads its data
+jobs.py           what configs ask for, as jobs
 init.py           a federation to start from: records dealt out, configs written
 aggregation.py  fusions: parties' weights -> the next global weights          (pure)
 updates.py      what a party has come to, and how updates are added up         (pure)

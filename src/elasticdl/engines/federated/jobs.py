@@ -1,0 +1,130 @@
+"""What configs of a federation ask for, as jobs.
+
+Callers: `elasticdl.federated`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elasticdl.engines.federated.data_handlers import source_of
+from elasticdl.engines.federated.simulate import Member
+from elasticdl.errors import DefinitionError, UsageError
+from elasticdl.job import Federation, Job, Tracking, TrainingOptions
+
+if TYPE_CHECKING:
+    from elasticdl.engines.federated.settings import AggregatorConfig, PartyConfig
+
+_MINIBATCH_SIZE = TrainingOptions.minibatch_size
+
+
+def job_of(
+    aggregator: AggregatorConfig,
+    parties: list[PartyConfig],
+    *,
+    num_rounds: int | None = None,
+    output: str | None = None,
+    tracking: Tracking | None = None,
+) -> Job:
+    """Return the job that an aggregator's config asks for.
+
+    Args:
+        aggregator: The config.
+        parties: Those of the parties, where they are known: the first has the model, if the
+            aggregator's has none.
+        num_rounds: Instead of what the config says.
+        output: Instead of what the config says.
+        tracking: Where people follow it.
+
+    Raises:
+        DefinitionError: Nobody names the model.
+        UsageError: Nobody names the output.
+    """
+    model = aggregator.model or (parties[0].model if parties else None)
+    if model is None:
+        raise DefinitionError(
+            f"{aggregator.file}: there is no section `model`. Name the model that all parties "
+            "train, as their configs do."
+        )
+    where = output or (str(aggregator.output) if aggregator.output is not None else None)
+    if where is None:
+        raise UsageError(
+            f"{aggregator.file} names no output: name the folder for the trained model with "
+            "--output, or as `output:` in the config."
+        )
+    rounds = aggregator.rounds
+    data = aggregator.data
+    if data is not None and data.handler is not None:
+        raise DefinitionError(
+            f"{aggregator.file}: data: a handler is of use at a party only; name the aggregator's "
+            "records by their uri."
+        )
+    reference = model.reference
+    rate = aggregator.local.learning_rate
+    if rate is not None:
+        # Told where it is a param of the model's; else the model says that it has none.
+        reference = replace(reference, params={**reference.params, "learning_rate": rate})
+    return Job(
+        command="train",
+        data="",
+        output=str(Path(where).expanduser().resolve()),
+        model=reference,
+        validation_data=data.uri if data is not None else None,
+        training=TrainingOptions(
+            minibatch_size=aggregator.local.minibatch_size or _MINIBATCH_SIZE,
+            seed=rounds.seed,
+        ),
+        tracking=tracking,
+        federation=Federation(
+            num_rounds=num_rounds or rounds.num_rounds,
+            fusion=aggregator.fusion.name,
+            fusion_params=dict(aggregator.fusion.params),
+            num_parties=len(parties) or rounds.num_parties,
+            quorum=rounds.perc_quorum,
+            max_timeout_s=rounds.max_timeout_s,
+            num_local_epochs=aggregator.local.num_epochs,
+            termination_accuracy=rounds.termination_accuracy,
+            central_privacy=aggregator.central_privacy,
+        ),
+    )
+
+
+def check_party(party: PartyConfig, aggregator: AggregatorConfig | None) -> None:
+    """Refuse what a party's config asks for and nobody here would do.
+
+    Raises:
+        DefinitionError: It asks for such.
+    """
+    if aggregator is None or party.local_training in {None, "local"}:
+        return
+    fusion = aggregator.fusion.fusion
+    asks = "gradients" if fusion.sends_gradients else "proximal" if fusion.proximal else "local"
+    asks = "own_weights" if fusion.keeps_own_weights else asks
+    if party.local_training != asks:
+        raise DefinitionError(
+            f"{party.file}: local_training names a handler of the kind {party.local_training!r}; "
+            f"the fusion {fusion.name} of {aggregator.file} asks parties for {asks!r}. Remove the "
+            "section: parties do what the aggregator asks."
+        )
+
+
+def member_of(party: PartyConfig) -> Member:
+    """Return a party as it is simulated: with the data that its config names."""
+    member = Member(
+        name=party.name,
+        data=party.data.uri or "",
+        validation_data=party.data.validation_uri,
+        shares_metrics=party.metrics_may_leave,
+        recorder=party.recorder,
+    )
+    if party.data.handler is None:
+        return member
+    named = f"{party.data.handler.name}"
+    return replace(
+        member,
+        data=f"{named}: training",
+        validation_data=f"{named}: test",
+        open_source=source_of(party.data.handler),
+    )
