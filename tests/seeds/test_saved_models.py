@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
+from tests.engines.federated.flower.deployed import Commands, connect
 from tests.seeds import saved_models
 from tests.seeds.saved_models import FLOAT32, spec_of
 
+from elasticdl import federated
 from elasticdl.cli.main import cli
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
@@ -195,6 +197,36 @@ def test_a_saved_model_trains_with_parties(what, save, empty):
     first, *_, last = losses("out", RoundFinished)
     assert last < 0.9 * first
     assert accuracy("out") > 0.5
+
+
+@pytest.mark.flower
+@pytest.mark.parametrize(
+    "what", [name if number == 3 else pytest.param(name, marks=pytest.mark.chaos)
+             for name, (number, *_) in MODELS.items()]
+)  # fmt: skip
+def test_a_saved_model_trains_with_two_processes_over_tls(what, save, empty):
+    made = federated_configs(what, save, empty)
+    connect(made, empty / "keys")
+    commands = Commands(empty)
+    try:
+        for path in made.parties:
+            commands.start(path.stem, "party", path)
+        aggregator = commands.start("aggregator", "aggregator", made.aggregator, "--output=out")
+        assert commands.end_of(aggregator) == 0, commands.logs()
+    finally:
+        commands.end()
+
+    first, *_, last = losses("out", RoundFinished)
+    assert last < 0.9 * first
+    assert accuracy("out") > 0.3
+
+
+def federated_configs(what, save, folder):
+    write_config(save(what, folder))
+    return federated.init(
+        str(folder / "hospitals"), spec="model.yml", data="train.recordio", num_parties=2,
+        num_rounds=3, num_epochs=1, params=MODELS[what][2],
+    )  # fmt: skip
 
 
 # --- the other forms of a spec ----------------------------------------------------------------

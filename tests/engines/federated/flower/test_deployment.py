@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
-import yaml
 from tests.engines.conftest import write_records
 from tests.engines.federated.conftest import TORCH_MODEL, assert_same_bits
-from tests.engines.federated.flower.conftest import still_alive, wait_until
+from tests.engines.federated.flower.conftest import still_alive
+from tests.engines.federated.flower.deployed import Commands, connect, rounds
 
 from elasticdl import federated
 from elasticdl.artifacts.trained_model import load_trained_model
-from elasticdl.events import RoundFinished, read_events
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(400)]
 # One before the round in which the aggregator dies, and one after it.
 NUM_ROUNDS = 3
-PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -40,80 +36,8 @@ def hospitals(tmp_path_factory):
         model_def="torch_small",
         num_rounds=NUM_ROUNDS,
     )
-    federated.make_keys(str(folder / "keys"), parties=["party0", "party1"], hosts=["127.0.0.1"])
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        at = {"ip": "127.0.0.1", "port": server.getsockname()[1]}
-    keys = folder / "keys" / "aggregator"
-    tls = {"ca_certificate": "ca.crt", "certificate": "server.crt", "private_key": "server.key"}
-    tls = {name: str(keys / file) for name, file in tls.items()}
-    change(made.aggregator, connection={"info": {**at, "tls_config": tls}})
-    for path in made.parties:
-        own = folder / "keys" / "parties" / path.stem
-        tls = {"ca_certificate": str(own / "ca.crt"), "private_key": str(own / "node.key")}
-        info = {"id": path.stem, "tls_config": tls}
-        change(path, connection={"info": info}, aggregator=at)
+    connect(made, folder / "keys")
     return made
-
-
-def change(path, **sections):
-    values = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump({**values, **sections}))
-
-
-class Commands:
-    """Processes of `elasticdl federated`, ended with the tests."""
-
-    def __init__(self, folder):
-        self._folder = folder
-        self._started = []
-
-    def start(self, name, *arguments):
-        with (self._folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "elasticdl.cli.main", "federated", *map(str, arguments)],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-            )
-        self._started.append(process)
-        return process
-
-    def log(self, name):
-        return (self._folder / f"{name}.log").read_text()
-
-    def logs(self):
-        return "\n".join(
-            f"== {path.name}\n{path.read_text()[-2000:]}"
-            for path in sorted(self._folder.glob("*.log"))
-        )
-
-    def wait_until(self, condition, process):
-        """Wait for what a process is to do, as long as it runs."""
-
-        def is_so():
-            assert process.poll() is None, self.logs()
-            return condition()
-
-        wait_until(is_so, PATIENCE_S)
-
-    def end_of(self, process):
-        """Return the exit code of a process that ends by itself."""
-        try:
-            return process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            pytest.fail(self.logs())
-
-    def end(self):
-        for process in self._started:
-            if process.poll() is None:
-                process.terminate()
-        for process in self._started:
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                # An aggregator ends after its round, and what failed may have no end.
-                process.kill()
-                process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -121,13 +45,6 @@ def commands(tmp_path_factory):
     found = Commands(tmp_path_factory.mktemp("logs"))
     yield found
     found.end()
-
-
-def rounds(output):
-    log = output / "events.jsonl"
-    if not log.exists():
-        return []
-    return [event for event in read_events(log) if isinstance(event, RoundFinished)]
 
 
 def kill(process):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,10 +20,11 @@ import pytest
 import yaml
 from tests.engines.conftest import write_records
 from tests.engines.federated.conftest import TORCH_MODEL
+from tests.engines.federated.flower.deployed import change, connect, rounds
 
 from elasticdl import federated
 from elasticdl.artifacts.trained_model import load_trained_model
-from elasticdl.events import PartyJoined, RoundFinished, read_events
+from elasticdl.events import PartyJoined, read_events
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(500)]
 HONEST, LIAR, OTHER = "party0", "party1", "party2"
@@ -101,32 +101,13 @@ def write_configs(folder):
         model_def="torch_small",
         num_rounds=NUM_ROUNDS,
     )
-    names = [path.stem for path in made.parties]
-    federated.make_keys(str(folder / "keys"), parties=names, hosts=["127.0.0.1"])
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        at = {"ip": "127.0.0.1", "port": server.getsockname()[1]}
-    keys = folder / "keys" / "aggregator"
-    tls = {"ca_certificate": "ca.crt", "certificate": "server.crt", "private_key": "server.key"}
-    tls = {name: str(keys / file) for name, file in tls.items()}
-    with changed(made.aggregator) as values:
-        values["connection"] = {"info": {**at, "tls_config": tls}}
-        values["hyperparams"]["global"] |= {"perc_quorum": 0.3, "max_timeout": MAX_TIMEOUT_S}
-    for path in made.parties:
-        own = folder / "keys" / "parties" / path.stem
-        tls = {"ca_certificate": str(own / "ca.crt"), "private_key": str(own / "node.key")}
-        with changed(path) as values:
-            values |= {"connection": {"info": {"id": path.stem, "tls_config": tls}}}
-            values |= {"aggregator": at}
-            if path.stem == OTHER:
-                values["model"]["model_zoo"] = str(folder / "other")
-    return {"aggregator": made.aggregator, **dict(zip(names, made.parties, strict=True))}
-
-
-@contextlib.contextmanager
-def changed(path):
-    values = yaml.safe_load(path.read_text())
-    yield values
-    path.write_text(yaml.safe_dump(values))
+    connect(made, folder / "keys")
+    hyperparams = yaml.safe_load(made.aggregator.read_text())["hyperparams"]
+    hyperparams["global"] |= {"perc_quorum": 0.3, "max_timeout": MAX_TIMEOUT_S}
+    change(made.aggregator, hyperparams=hyperparams)
+    configs = {path.stem: path for path in made.parties}
+    change(configs[OTHER], model={"model_def": "torch_small", "model_zoo": str(folder / "other")})
+    return {"aggregator": made.aggregator, **configs}
 
 
 @contextlib.contextmanager
@@ -155,13 +136,6 @@ def end(process):
         os.kill(process.pid, signal.SIGCONT)
         process.terminate()
         process.wait(30)
-
-
-def rounds(output):
-    log = output / "events.jsonl"
-    if not log.exists():
-        return []
-    return [event for event in read_events(log) if isinstance(event, RoundFinished)]
 
 
 def logs(folder):

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
-import yaml
 from tests.engines.conftest import write_records
 from tests.engines.federated.conftest import TORCH_MODEL
+from tests.engines.federated.flower.deployed import change, connect
 
 from elasticdl import federated
 from elasticdl.artifacts.trained_model import load_trained_model
@@ -22,11 +21,6 @@ from elasticdl.events import JobFinished, RoundFinished, read_events
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(480)]
 PATIENCE_S = 90
-
-
-def change(path, **sections):
-    values = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump({**values, **sections}))
 
 
 @pytest.fixture
@@ -43,11 +37,7 @@ def hospitals(tmp_path):
         model_def="torch_small",
         num_rounds=1,
     )
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        at = {"ip": "127.0.0.1", "port": server.getsockname()[1]}
-    change(made.aggregator, connection={"info": at})
-    for path in made.parties:
-        change(path, aggregator=at)
+    connect(made)
     change(made.parties[1], privacy={"metrics": False})
     return made
 
