@@ -199,11 +199,9 @@ def test_a_saved_model_trains_with_parties(what, save, empty):
     assert accuracy("out") > 0.5
 
 
+@pytest.mark.chaos  # of its parts, `test_deployment.py` and the test above are shorter
 @pytest.mark.flower
-@pytest.mark.parametrize(
-    "what", [name if number == 3 else pytest.param(name, marks=pytest.mark.chaos)
-             for name, (number, *_) in MODELS.items()]
-)  # fmt: skip
+@pytest.mark.parametrize("what", MODELS)
 def test_a_saved_model_trains_with_two_processes_over_tls(what, save, empty):
     made = federated_configs(what, save, empty)
     connect(made, empty / "keys")

@@ -20,7 +20,8 @@ def train(job, member):
     """Return what trains with some parties; `change` says what becomes of their answers."""
 
     def train_it(change, members=(0, 1, 2), **federation):
-        asked = job(**{"num_parties": 3, "max_timeout_s": 5.0, **federation})
+        model = {"model_def": "torch_small"}
+        asked = job(**{"num_parties": 3, "max_timeout_s": 5.0, **model, **federation})
         parties = [member(n) for n in members]
         return simulate.train(asked, Silent(), parties, change=lambda _, answer: change(answer))
 
@@ -48,7 +49,7 @@ def with_weights(function):
 
 BAD = {
     "NaN": (with_weights(lambda n, a: a * np.nan if a.dtype.kind == "f" else a), "finite"),
-    "another shape": (with_weights(lambda n, a: a[..., :1] if a.ndim == 2 else a), "kernel"),
+    "another shape": (with_weights(lambda n, a: a[..., :1] if a.ndim == 2 else a), "weight"),
     "no examples": (lambda reply: replace(reply, num_examples=0), "0 training examples"),
     "an old round": (lambda reply: replace(reply, round=reply.round - 1), "round"),
     "another history": (lambda reply: replace(reply, history="other"), "answered for the training"),

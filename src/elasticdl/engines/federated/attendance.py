@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from elasticdl.training.trainer import Trainer, Weights
 
 _POLL_S = 0.05
-_ASK_AGAIN_S = 10.0
+# A question costs a round some seconds.
+_ASK_AGAIN_S, _ASK_AGAIN_MAX_S = 10.0, 320.0
 
 
 def nothing_to_check() -> None:
@@ -72,7 +73,8 @@ class Attendance:
 
     def __post_init__(self) -> None:
         self._refused: dict[str, str] = {}
-        self._ask_again_at: dict[str, float] = {}
+        # Party -> when, and after how long.
+        self._ask_again: dict[str, tuple[float, float]] = {}
         self._silences = Silences()
         self._architecture: Architecture = {}
 
@@ -149,16 +151,22 @@ class Attendance:
         Raises:
             TrainingError: They could not be kept track of.
         """
-        here = [name for name in sorted(self.parties.here()) if name not in self.joined]
-        now = time.monotonic()
-        newcomers = [name for name in here if now >= self._ask_again_at.get(name, 0.0)]
+        here, now = sorted(self.parties.here()), time.monotonic()
+        # Who comes again has perhaps been mended.
+        self._ask_again = {name: self._ask_again[name] for name in here if name in self._ask_again}
+        newcomers = {
+            name
+            for name in here
+            if name not in self.joined and now >= self._ask_again.get(name, (0.0, 0.0))[0]
+        }
         if not newcomers:
             return
         request = Request(
             kind="join", history="", round=0, weights={}, options=self.options_for(0, False)
         )
-        asked, timeout_s = dict.fromkeys(newcomers, request), self.federation.max_timeout_s
+        asked, timeout_s = dict.fromkeys(sorted(newcomers), request), self.federation.max_timeout_s
         for answer in self.parties.ask(asked, timeout_s, self.check):
+            newcomers.discard(answer.party)
             if isinstance(answer, Refusal):
                 why = f"Party {answer.party!r} could not join: {_said(answer)}"
                 self._refuse(answer.party, why)
@@ -178,10 +186,14 @@ class Attendance:
             self.attempt.reporter.note(
                 f"Party {answer.party!r} joined, with {answer.num_examples:,} examples."
             )
+        for name in sorted(newcomers):
+            self._refuse(name, f"Party {name!r} did not answer when it was asked to join.")
 
     def _refuse(self, party: str, why: str) -> None:
         # Somebody may be mending it meanwhile.
-        self._ask_again_at[party] = time.monotonic() + _ASK_AGAIN_S
+        _, before_s = self._ask_again.get(party, (0.0, _ASK_AGAIN_S / 2))
+        pause_s = min(2 * before_s, _ASK_AGAIN_MAX_S)
+        self._ask_again[party] = time.monotonic() + pause_s, pause_s
         if self._refused.get(party) != why:
             self.attempt.reporter.note(why)
         self._refused[party] = why

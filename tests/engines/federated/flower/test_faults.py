@@ -26,7 +26,8 @@ from elasticdl import federated
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.events import PartyJoined, read_events
 
-pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(500)]
+# What each fault comes to is in `test_aggregator.py` as well, without processes.
+pytestmark = [pytest.mark.chaos, pytest.mark.flower, pytest.mark.timeout(500)]
 HONEST, LIAR, OTHER = "party0", "party1", "party2"
 NUM_ROUNDS = 6
 # A round waits so long for the liar; a detector of dead nodes would need 48 s.

@@ -20,6 +20,7 @@ def test_without_keys_nobody_else_is_served(tmp_path, host):
         Superlink(tmp_path, None, host)
 
 
+@pytest.mark.chaos
 @pytest.mark.flower
 @pytest.mark.timeout(300)
 def test_a_second_party_of_one_name_is_left_out_until_the_first_has_gone(start_party, caplog):

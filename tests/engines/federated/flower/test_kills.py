@@ -18,7 +18,7 @@ from elasticdl.engines.federated.flower.supernode import Supernode
 from elasticdl.engines.federated.flower.words import UNANSWERED
 
 # The time of the first test is that of its federation's start as well.
-pytestmark = [pytest.mark.flower, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.flower, pytest.mark.timeout(300)]
 
 BOTH = ["north", "south"]
 TIME_S = 10
@@ -113,7 +113,6 @@ def test_a_node_whose_party_does_not_answer_says_so_itself(a_round):
     assert "the process that trains is not running" in a_round.answers["east"][UNANSWERED]
 
 
-@pytest.mark.chaos
 def test_a_killed_supernode_connects_again_when_flower_has_forgotten_it(federation):
     """Until then, up to a minute, Flower lets nobody in with the dead one's key."""
     kill(federation.processes["south"].supernodes())
