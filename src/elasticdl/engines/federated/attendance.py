@@ -69,9 +69,10 @@ class Attendance:
     joined: dict[str, Reply] = field(default_factory=dict, init=False)
     trainer: Trainer | None = field(default=None, init=False)
     last: dict[str, str] = field(default_factory=dict, init=False)
-    check: Callable[[], None] = field(default=nothing_to_check, init=False)
+    check: Callable[[], None] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.check = nothing_to_check
         self._refused: dict[str, str] = {}
         # Party -> when, and after how long.
         self._ask_again: dict[str, tuple[float, float]] = {}
