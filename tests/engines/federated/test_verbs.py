@@ -13,6 +13,7 @@ from tests.engines.federated.conftest import assert_same_bits
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.federated import simulate, training
+from elasticdl.engines.federated.attendance import Attendance
 from elasticdl.engines.federated.control import ADDRESS_FILE, Control, tell
 from elasticdl.engines.federated.messages import Refusal
 from elasticdl.engines.federated.status import kept_aggregator
@@ -391,7 +392,7 @@ def test_ctrl_c_while_idle_ends_it_without_a_failure(job, told, monkeypatch):
             raise KeyboardInterrupt
 
         # Called while it is idle.
-        monkeypatch.setattr(training.Aggregator, "join_newcomers", interrupt)
+        monkeypatch.setattr(Attendance, "join_newcomers", interrupt)
 
     with pytest.raises(KeyboardInterrupt):
         told(asked, script)
