@@ -388,11 +388,15 @@ def test_ctrl_c_while_idle_ends_it_without_a_failure(job, told, monkeypatch):
         tell.until("idle")
         tell("train")
 
+        interrupted = threading.Event()
+
         def interrupt(self):
+            interrupted.set()
             raise KeyboardInterrupt
 
         # Called while it is idle.
         monkeypatch.setattr(Attendance, "join_newcomers", interrupt)
+        assert interrupted.wait(60)
 
     with pytest.raises(KeyboardInterrupt):
         told(asked, script)
