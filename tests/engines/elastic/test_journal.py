@@ -136,6 +136,18 @@ def test_a_checkpoint_within_an_event_that_is_written_is_not_kept(run):
     assert [event.step for event in run.written] == [5, 5, 9]
 
 
+def test_an_event_after_a_checkpoint_is_still_known_to_span_the_next(run):
+    journal = Journal(run)
+
+    for first, last in ((1, 3), (4, 8)):
+        journal.take(report(first, last))
+        journal.write_steps(now=True)
+    assert journal.save(snapshot(3))
+    assert not journal.save(snapshot(6))
+
+    assert run.saved == [3]
+
+
 def test_events_end_where_checkpoints_are_by_number(run):
     run.material.job = replace(run.material.job, training=TrainingOptions(checkpoint_steps=4))
     journal = Journal(run)
