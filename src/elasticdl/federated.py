@@ -171,10 +171,11 @@ def simulate(
     num_parties: int | None = None,
     num_rounds: int | None = None,
     output: str | None = None,
+    num_processes: int | None = 1,
     tracking: Tracking | None = None,
     reporter: Reporter | None = None,
 ) -> Outcome:
-    """Train with all parties in this process, and leave a TrainedModel.
+    """Train with all parties on this machine, and leave a TrainedModel.
 
     The same call goes on where an earlier one ended.
 
@@ -184,6 +185,10 @@ def simulate(
             config says there are.
         num_rounds: Instead of what the config says.
         output: Folder for the TrainedModel, instead of what the config says.
+        num_processes: How many processes answer for the parties, with one thread each. 1 is this
+            one, with all of its threads. More are forked from it, so nothing else should be going
+            on in its other threads; for PyTorch on CPUs only. None takes all cores where that is
+            so and there are as many parties.
         tracking: Where people follow it.
         reporter: Who tells people; None decides by the terminal.
 
@@ -208,7 +213,8 @@ def simulate(
     if job.federation is not None:
         # All that will ever be here are here.
         job = replace(job, federation=replace(job.federation, join_timeout_s=0.0))
-    return simulation.train(job, reporter, [jobs.member_of(party) for party in parties])
+    members = [jobs.member_of(party) for party in parties]
+    return simulation.train(job, reporter, members, num_processes=num_processes)
 
 
 def aggregator(

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elasticdl.sharding import permutation
 from elasticdl.sharding.permutation import derive_seed, permute
 
 
@@ -28,6 +29,15 @@ def test_the_order_is_the_same_in_every_version():
     # An order that changed would silently break the resume of every job begun before.
     assert permute(np.arange(8), 8, key=42).tolist() == GOLDEN_ORDER
     assert derive_seed(1, 2, 3) == GOLDEN_SEED
+
+
+@given(parts=st.lists(st.integers(-(2**63), 2**64 - 1), max_size=4))
+def test_seeds_are_mixed_as_arrays_are(parts):
+    state = np.zeros(1, np.uint64)
+    for part in parts:
+        state = permutation._mix(state + np.uint64(part % 2**64))
+
+    assert derive_seed(*parts) == int(state[0]) >> 1
 
 
 def test_keys_and_neighbours_give_unlike_orders():

@@ -177,12 +177,19 @@ def party(config: str) -> None:
     metavar="N",
     help="Take so many; without it, as many as CONFIG says.",
 )
+@click.option(
+    "--num_processes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many answer for the parties, with one thread each; 1: one, with all threads. "
+    "Without it, as many as cores, if there are as many parties and the model is PyTorch's.",
+)
 @click.option("--num_rounds", type=int, help="Instead of what the config says.")
 @click.option("--output", metavar="DIR", help="Folder for the trained model; resumes there.")
 @tracking_options
 @click.option("--quiet", is_flag=True, help="Print the result only.")
 def simulate(config: str, **options: Any) -> int:
-    """Run the federation of CONFIG with all parties in this process.
+    """Run the federation of CONFIG with all parties on this machine.
 
     CONFIG is the aggregator's; the parties' configs, party*.yml, lie beside it. The same command
     goes on after the last round, also after a kill -9, with the same weights as if nothing had

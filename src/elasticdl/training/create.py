@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -95,6 +96,29 @@ def limit_threads(count: int) -> None:
     """Let frameworks compute with so many threads; called before any of them is imported."""
     for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
         os.environ[name] = str(count)
+
+
+def prepare_to_fork(framework: str) -> bool:
+    """Import what training imports, so that processes forked from this one have it.
+
+    Returns:
+        Whether they can train at all. TensorFlow has threads from its first operation on, which
+        may be in the user's file, and threads are not in a process that is forked; nor is CUDA.
+    """
+    if framework != "torch":
+        return False
+    for module in modules_of(framework):
+        importlib.import_module(module)
+    return not sys.modules["torch"].cuda.is_available()
+
+
+def use_this_thread_only() -> None:
+    """Let PyTorch, where it is imported, compute in the thread that asks: a forked process must.
+
+    Its other threads are those that the parent had made, if any, and are not there.
+    """
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 class _SilentTensorFlow(MetaPathFinder):

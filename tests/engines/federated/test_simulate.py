@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +18,6 @@ from elasticdl.engines.federated.simulate import Member
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import OutputTakenError, TrainingError
 from elasticdl.events import (
-    Checkpointed,
     Evaluated,
     JobFinished,
     PartyJoined,
@@ -261,50 +254,6 @@ def test_a_server_optimizer_remembers_between_rounds_and_resumes(job, member, ru
     run(job("whole", num_rounds=3, **fedadam), member(0), member(1))
 
     assert_same_bits(weights(tmp_path / "out"), weights(tmp_path / "whole"))
-
-
-KILLED = """
-    import sys
-    from elasticdl.engines.federated import simulate
-    from elasticdl.engines.federated.simulate import Member
-    from elasticdl.engines.progress import Silent
-    from elasticdl.job import Job
-
-    simulate.train(
-        Job.from_json(open(sys.argv[1]).read()),
-        Silent(),
-        [Member("p0", sys.argv[2]), Member("p1", sys.argv[3])],
-    )
-"""
-
-
-def test_a_killed_simulation_goes_on_with_the_same_bits(job, member, run, place, tmp_path):
-    asked = job("killed", model_def="torch_small", num_rounds=40)
-    (tmp_path / "job.json").write_text(asked.to_json())
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "job.json")]
-    command += [str(place / f"party{n}.recordio") for n in (0, 1)]
-    log = tmp_path / "killed" / "events.jsonl"
-    kills = 0
-    for least in (3, 11):
-        process = subprocess.Popen(command)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and process.poll() is None:
-            done = log.read_text().count('"round_finished"') if log.exists() else 0
-            if done >= least:
-                break
-            time.sleep(0.005)
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-            kills += 1
-        process.wait()
-    assert kills == 2, "The training was over before it could be killed."
-    run(asked, member(0), member(1))
-    run(replace(asked, output=str(tmp_path / "whole")), member(0), member(1))
-
-    assert_same_bits(weights(tmp_path / "killed"), weights(tmp_path / "whole"))
-    rounds = [e.step for e in read_events(log) if isinstance(e, RoundFinished)]
-    assert rounds == list(range(1, 41))
-    assert [e.step for e in read_events(log) if isinstance(e, Checkpointed)][-1] == 40
 
 
 def test_gradients_of_all_parties_make_one_step_of_the_global_model(

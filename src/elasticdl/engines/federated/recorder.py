@@ -37,8 +37,6 @@ class MetricsFile:
     def __init__(self, asked: Recorder) -> None:
         self.before_training, self.after_training = asked.before_training, asked.after_training
         self._path = asked.output_file
-        self._history = ""
-        self._entries: dict[int, dict[str, Any]] = {}
 
     def write(
         self,
@@ -63,8 +61,6 @@ class MetricsFile:
         Raises:
             OutputError: The file cannot be written.
         """
-        if history != self._history:
-            self._history, self._entries = history, self._read(history)
         entry: dict[str, Any] = {"round": number, "history": history}
         for name, metrics, states in (
             ("train", trainer.training_metrics, training),
@@ -73,14 +69,15 @@ class MetricsFile:
         ):
             if states:
                 entry[name] = _results(metrics, states)
-        self._entries[number] = entry
-        told = [self._entries[key] for key in sorted(self._entries)]
+        # Another process may have entered the round before.
+        entries = {**self._read(history), number: entry}
+        told = [entries[key] for key in sorted(entries)]
         with output_errors(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._path, json.dumps(told, indent=2).encode())
 
     def _read(self, history: str) -> dict[int, dict[str, Any]]:
-        """Return what an earlier process wrote of the same training."""
+        """Return what is written of the same training."""
         try:
             told = json.loads(self._path.read_text(encoding="utf-8"))
             return {each["round"]: each for each in told if each["history"] == history}

@@ -1,8 +1,8 @@
-"""All parties of a federation in this process: for trying out, and for counting on.
+"""All parties of a federation on this machine: for trying out, and for counting on.
 
-Nothing travels, and parties take turns on one trainer; what they answer is what they would answer
-elsewhere. Their memory lies in the aggregator's checkpoints, so that a simulation that was killed
-goes on with the same bits.
+They take turns on one trainer, or on one in each of some processes (`crew.py`); what they answer is
+what they would answer elsewhere. Their memory lies in the aggregator's checkpoints, so that a
+simulation that was killed goes on with the same bits.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.data.chosen import ChosenRecords
 from elasticdl.data.sources import open_source
 from elasticdl.engines.federated import training
+from elasticdl.engines.federated.crew import Crew, num_processes_for
 from elasticdl.engines.federated.memory import latest, numbered
 from elasticdl.engines.federated.party import Party, shapes_of
 from elasticdl.engines.federated.recorder import MetricsFile
@@ -66,6 +67,7 @@ def train(
     reporter: Reporter,
     members: Sequence[Member],
     *,
+    num_processes: int | None = 1,
     change: Callable[[Request, Reply | Refusal], Reply | Refusal | None] = _as_it_is,
 ) -> Outcome:
     """Train a model with parties that are all here.
@@ -74,6 +76,8 @@ def train(
         job: What is asked for.
         reporter: Who tells people.
         members: The parties.
+        num_processes: How many answer for them, with one thread each; 1 is this one, with all of
+            its threads; None decides by cores and model, and forks: see `crew.num_processes_for`.
         change: What becomes of an answer on its way, to see what faults and lies come to; None
             for it getting lost.
 
@@ -84,8 +88,13 @@ def train(
 
     @contextlib.contextmanager
     def open_parties(definition: ModelDefinition) -> Iterator[SimulatedParties]:
-        made = [_party(member, job, definition, trainers) for member in members]
-        yield SimulatedParties(made, change)
+        parties = {
+            member.name: _party(member, job, definition, trainers, RamMemory())
+            for member in members
+        }
+        num = num_processes_for(definition, len(parties), num_processes)
+        with Crew(parties, num) as crew:
+            yield SimulatedParties(parties, crew, change)
 
     return training.train(job, reporter, open_parties, trainers.for_shapes)
 
@@ -156,12 +165,13 @@ class SimulatedParties:
 
     def __init__(
         self,
-        parties: Sequence[tuple[Party, RamMemory]],
+        parties: Mapping[str, Party],
+        crew: Crew,
         change: Callable[[Request, Reply | Refusal], Reply | Refusal | None],
     ) -> None:
+        self._parties = parties
+        self._crew = crew
         self._change = change
-        self._parties = {party.name: party for party, _ in parties}
-        self._memories = {party.name: memory for party, memory in parties}
 
     def here(self) -> Collection[str]:
         """See `parties.Parties`."""
@@ -175,9 +185,8 @@ class SimulatedParties:
     ) -> Iterator[Reply | Refusal]:
         """See `parties.Parties`; nobody is late here."""
         del timeout_s
-        for name, request in requests.items():
-            check()
-            answer = self._change(request, self._parties[name].answer(request))
+        for request, given in self._crew.answers(requests, check):
+            answer = self._change(request, given)
             if answer is not None:
                 yield answer
 
@@ -185,7 +194,7 @@ class SimulatedParties:
         """See `parties.Parties`."""
         arrays: dict[str, Any] = {}
         values: dict[str, Any] = {}
-        for name, memory in self._memories.items():
+        for name, memory in self._memories():
             if not memory.kept:
                 continue
             newest = memory.kept[max(memory.kept)]
@@ -195,27 +204,35 @@ class SimulatedParties:
 
     def load_state(self, arrays: Weights, values: Mapping[str, Any]) -> None:
         """See `parties.Parties`."""
-        for name, kept in values.items():
-            if name not in self._memories:
+        for name, memory in self._memories():
+            if name not in values:
                 continue
-            prefix = f"{name}/"
+            prefix, kept = f"{name}/", values[name]
             state = {
                 path.removeprefix(prefix): array
                 for path, array in arrays.items()
                 if path.startswith(prefix)
             }
             metadata = {key: value for key, value in kept.items() if key != "round"}
-            self._memories[name].keep(Checkpoint(kept["round"], state, metadata))
+            memory.keep(Checkpoint(kept["round"], state, metadata))
+
+    def _memories(self) -> Iterator[tuple[str, RamMemory]]:
+        for name, party in self._parties.items():
+            assert isinstance(party.memory, RamMemory)  # noqa: S101 - made here
+            yield name, party.memory
 
 
 def _party(
-    member: Member, job: Job, definition: ModelDefinition, trainers: _Trainers
-) -> tuple[Party, RamMemory]:
-    memory = RamMemory()
+    member: Member,
+    job: Job,
+    definition: ModelDefinition,
+    trainers: _Trainers,
+    memory: RamMemory,
+) -> Party:
     own = replace(job, data=member.data, validation_data=member.validation_data, federation=None)
     opens = definition.open_source if member.open_source is None else member.open_source
     kept = replace(definition, open_source=lambda data: _kept(data, opens, member.name))
-    party = Party(
+    return Party(
         name=member.name,
         job=own,
         definition=kept,
@@ -225,7 +242,6 @@ def _party(
         recorder=None if member.recorder is None else MetricsFile(member.recorder),
         redacts=False,
     )
-    return party, memory
 
 
 def _kept(

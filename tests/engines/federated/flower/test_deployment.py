@@ -102,7 +102,13 @@ def killed(hospitals, commands, simulation):
 def simulation(hospitals, commands):
     """Start the same federation in one process; returns that, and its output."""
     output = hospitals.aggregator.parent / "simulated"
-    process = commands.start("simulation", "simulate", hospitals.aggregator, f"--output={output}")
+    process = commands.start(
+        "simulation",
+        "simulate",
+        hospitals.aggregator,
+        f"--output={output}",
+        "--num_processes=1",
+    )
     return process, output
 
 
