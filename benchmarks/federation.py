@@ -1,4 +1,4 @@
-"""Federations in one process: how long a whole job takes beside Flower's own, and how good it is.
+"""Federations on one machine: how long a whole job takes beside Flower's own, and how good it is.
 
 The job is 10 parties x 30 rounds x 2 epochs of an MLP on scikit-learn's digits, dealt out iid.
 Each side is a command of its own, imports and all; Flower's is its simulation on Ray

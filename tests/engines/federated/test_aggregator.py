@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import replace
 
@@ -110,6 +111,25 @@ def test_a_round_without_a_quorum_fails_and_says_why(train, tmp_path):
     assert "finite" in said
     failed = [e for e in read_events(tmp_path / "out" / "events.jsonl") if isinstance(e, JobFailed)]
     assert "Round 1" in failed[-1].message
+
+
+def test_ctrl_c_is_heard_within_a_round_and_the_same_goes_on_after_the_one_before(train, tmp_path):
+    asked = []
+
+    def interrupt(answer):
+        asked.append((answer.kind, answer.round, answer.party))
+        if asked[-1] == ("train", 2, "p0"):
+            signal.raise_signal(signal.SIGINT)
+        return answer
+
+    with pytest.raises(KeyboardInterrupt):
+        train(interrupt)
+
+    # The others were not asked any more.
+    assert asked[-1] == ("train", 2, "p0")
+    assert [told.step for told in rounds(tmp_path)] == [1]
+    assert train(lambda answer: answer).step == 2
+    assert [told.step for told in rounds(tmp_path)] == [1, 2]
 
 
 def test_a_round_that_everybody_refuses_fails(train):

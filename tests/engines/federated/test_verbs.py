@@ -15,6 +15,7 @@ from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.federated import simulate, training
 from elasticdl.engines.federated.attendance import Attendance
 from elasticdl.engines.federated.control import ADDRESS_FILE, Control, tell
+from elasticdl.engines.federated.crew import Crew
 from elasticdl.engines.federated.messages import Refusal
 from elasticdl.engines.federated.status import kept_aggregator
 from elasticdl.engines.progress import Silent
@@ -62,10 +63,13 @@ def told(member):
         @contextlib.contextmanager
         def open_parties(definition):
             each = [member(n, **more.get(f"p{n}", {})) for n in members]
-            parties = [simulate._party(one, job, definition, trainers) for one in each]
+            parties = {
+                one.name: simulate._party(one, job, definition, trainers, simulate.RamMemory())
+                for one in each
+            }
             if made is not None:
-                made.update({party.name: party for party, _ in parties})
-            yield simulate.SimulatedParties(parties, change or simulate._as_it_is)
+                made.update(parties)
+            yield simulate.SimulatedParties(parties, Crew(parties, 1), change or simulate._as_it_is)
 
         teller = Teller(job.output)
 

@@ -199,12 +199,11 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
 
 def _watch(supernode: Supernode, resident: Resident, reporter: Reporter) -> None:
     """Say when the aggregator has let the party in; end it when it never will."""
-    told = False
-    while supernode.error is None:
-        with contextlib.suppress(Exception):
-            if supernode.wait(_CONNECT_S) and not told:
-                told = True
-                reporter.note("Connected.")
+    with contextlib.suppress(TrainingError):
+        while not supernode.wait(_CONNECT_S):
+            pass
+        reporter.note("Connected.")
+    supernode.wait_until_given_up()
     resident.stop()
 
 

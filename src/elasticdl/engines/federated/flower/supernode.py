@@ -126,6 +126,11 @@ class Supernode:
             raise TrainingError(self._error)
         return self._connected
 
+    def wait_until_given_up(self) -> None:
+        """Wait until it has an `error`, which it may never have."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._error is not None)
+
     def close(self) -> None:
         """End it; the aggregator is told that this party goes."""
         self._closing.set()
