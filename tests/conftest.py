@@ -6,6 +6,7 @@ inherit it. Fixtures that only one folder needs live in that folder's own confte
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -22,6 +23,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("elasticdl", deadline=None)
 settings.load_profile("elasticdl")
+# As in the commands: what is imported is no garbage, and looking for some takes its time.
+gc.set_threshold(100_000)
 # Results are compared bit by bit, and must not depend on the machine having a GPU.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

@@ -204,6 +204,8 @@ def _die_with(link: Connection) -> None:
 
 
 def _serve(folder: Path, listener: socket.socket, modules: Sequence[str], linger_s: float) -> None:
+    # Looking for garbage again and again takes a quarter of the time that imports take.
+    gc.disable()
     for module in modules:
         # What cannot be imported is told by the process that needs it.
         with contextlib.suppress(ImportError):
@@ -211,6 +213,7 @@ def _serve(folder: Path, listener: socket.socket, modules: Sequence[str], linger
     # Pages of what is imported stay shared if nobody counts references in them.
     gc.collect()
     gc.freeze()
+    gc.enable()
     server = _Server(folder, listener)
     wanted_s = time.monotonic()
     while True:

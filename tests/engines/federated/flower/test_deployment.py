@@ -1,8 +1,18 @@
-"""Two parties and an aggregator as a person runs them: commands, TLS, keys, kill -9."""
+"""Federations as a person deploys them: commands, real processes, TLS, keys, kill -9.
+
+Two of them, beside each other because most of their time is waiting: of one everybody is killed,
+the other is told what to do.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,30 +22,41 @@ import pytest
 from tests.engines.conftest import write_records
 from tests.engines.federated.conftest import TORCH_MODEL, assert_same_bits
 from tests.engines.federated.flower.conftest import still_alive
-from tests.engines.federated.flower.deployed import Commands, connect, rounds
+from tests.engines.federated.flower.deployed import PATIENCE_S, Commands, change, connect, rounds
 
 from elasticdl import federated
 from elasticdl.artifacts.trained_model import load_trained_model
+from elasticdl.errors import UsageError
+from elasticdl.events import JobFinished, read_events
 
-pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(480)]
 # One before the round in which the aggregator dies, and one after it.
 NUM_ROUNDS = 3
 
 
-@pytest.fixture(scope="module")
-def hospitals(tmp_path_factory):
-    """A federation of two hospitals with keys, whose configs say where everybody is."""
-    folder = tmp_path_factory.mktemp("deployment")
+def write_federation(folder, num_rounds, *, evaluates=False):
+    """Write the configs of a federation of two hospitals."""
     (folder / "zoo").mkdir()
     (folder / "zoo" / "torch_small.py").write_text(TORCH_MODEL)
-    data = write_records(folder / "all.recordio", 160)
-    made = federated.init(
+    data = str(write_records(folder / "all.recordio", 160))
+    return federated.init(
         str(folder / "h"),
-        data=str(data),
+        data=data,
+        validation_data=data if evaluates else None,
         model_zoo=str(folder / "zoo"),
         model_def="torch_small",
-        num_rounds=NUM_ROUNDS,
+        num_rounds=num_rounds,
     )
+
+
+# --- killed --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory):
+    """A federation with keys, whose configs say where everybody is."""
+    folder = tmp_path_factory.mktemp("deployment")
+    made = write_federation(folder, NUM_ROUNDS)
     connect(made, folder / "keys")
     return made
 
@@ -74,8 +95,7 @@ class Killed:
     resumed: int
 
 
-@pytest.fixture(scope="module")
-def killed(hospitals, commands, simulation):
+def kill_everybody(hospitals, commands):
     """Train with a hospital that dies between two rounds, and an aggregator that dies in one.
 
     The hospital dies first, so that the aggregator waits for it when it is killed; and hears that
@@ -98,25 +118,26 @@ def killed(hospitals, commands, simulation):
     return Killed(output, again, left, outlived, resumed)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def killing(hospitals, commands):
+    """Begin with what takes longest, beside the other tests."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(kill_everybody, hospitals, commands)
+
+
 @pytest.fixture(scope="module")
-def simulation(hospitals, commands):
-    """Start the same federation in one process; returns that, and its output."""
-    output = hospitals.aggregator.parent / "simulated"
-    process = commands.start(
-        "simulation",
-        "simulate",
-        hospitals.aggregator,
-        f"--output={output}",
-        "--num_processes=1",
-    )
-    return process, output
+def killed(killing):
+    return killing.result()
 
 
 def test_killed_hospitals_and_a_killed_aggregator_train_what_a_simulation_does(
-    killed, simulation, commands
+    killed, hospitals, commands
 ):
     """No bit of the model tells that any of them died."""
-    process, simulated = simulation
+    simulated = hospitals.aggregator.parent / "simulated"
+    # As the parties do, it computes with all threads of a process.
+    options = f"--output={simulated}", "--num_processes=1"
+    process = commands.start("simulation", "simulate", hospitals.aggregator, *options)
     assert commands.end_of(process) == 0, commands.logs()
 
     for output in (killed.output, simulated):
@@ -137,3 +158,110 @@ def test_nothing_outlives_a_killed_aggregator_and_the_next_one_goes_on(killed):
 def test_one_party_is_one_process(killed, commands):
     assert commands.end_of(killed.again) == 6
     assert "party party1" in commands.log("again")
+
+
+# --- told ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clinics(tmp_path):
+    """A federation without keys, of which the second party keeps its metrics."""
+    made = write_federation(tmp_path, 1, evaluates=True)
+    connect(made)
+    change(made.parties[1], privacy={"metrics": False})
+    return made
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Return what starts a command of `elasticdl federated` that stays; all end with the test."""
+    found = Commands(tmp_path)
+    yield lambda *arguments: found.start(arguments[0], *arguments)
+    found.end()
+
+
+def command(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "elasticdl.cli.main", "federated", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def wait_for(config, condition, process):
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition(found := federated.status(str(config))):
+        assert process.poll() is None
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
+def all_joined(found):
+    return sum(seen.joined and seen.connected for seen in found.parties.values()) == 2
+
+
+def cores_used_by(processes):
+    """Return what share of a core each process uses while nobody asks it anything."""
+
+    def used_s():
+        times = [psutil.Process(process.pid).cpu_times() for process in processes]
+        return np.array([each.user + each.system for each in times])
+
+    before_s, started_s = used_s(), time.monotonic()
+    time.sleep(1)
+    return (used_s() - before_s) / (time.monotonic() - started_s)
+
+
+def test_a_federation_does_what_it_is_told_from_start_to_stop(clinics, start):
+    config, party = clinics.aggregator, str(clinics.parties[0])
+    output = config.parent / "trained_model"
+    with pytest.raises(UsageError, match="is running; start it with"):
+        federated.train(str(config))
+    parties = [start("party", path) for path in clinics.parties]
+    first = start("aggregator", config, "--serve")
+    found = wait_for(config, all_joined, first)
+    assert (found.state, found.round, found.num_rounds) == ("idle", 0, 1)
+    assert max(cores_used_by([*parties, first])) < 0.3
+
+    lines = []
+    assert federated.train(str(config), note=lines.append).round == 1
+    assert any(line.startswith("round 1 of 1: parties 2/2") for line in lines)
+    own = federated.evaluate(party)
+    everywhere = federated.evaluate(str(config))
+    assert federated.status(party).model == "own"
+    assert list(federated.sync(str(config)).parties) == ["party0", "party1"]
+    synced = federated.evaluate(party)
+
+    assert (own.model, synced.model) == ("own", "global")
+    assert own.merged != synced.merged
+    # The same weights on the same records, here and there.
+    assert synced.merged == everywhere.parties["party0"]
+    assert "keeps its metrics" in everywhere.silent["party1"]
+
+    said = command("train", config, "--num_rounds=1")
+    assert "round 2 of 2: parties 2/2" in said
+    assert federated.status(party).model == "own"
+    saved = federated.save(str(config))
+    assert load_trained_model(saved.output).description.step == 2
+
+    address = json.loads((output / "control.json").read_text())
+    assert address["pid"] == first.pid
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    kept = federated.status(str(config))
+    assert (kept.state, kept.round, kept.num_rounds) == ("not running", 2, 2)
+    second = start("aggregator", config, "--serve")
+    wait_for(config, lambda found: found.state == "idle", second)
+    assert "idle, after round 2 of 2" in command("status", config)
+    federated.stop(str(config))
+    assert second.wait(60) == 0
+    federated.stop(party)
+    assert federated.status(party).state == "not running"
+    assert [one.step for one in rounds(output)] == [1, 2]
+    log = read_events(output / "events.jsonl")
+    assert [one.step for one in log if isinstance(one, JobFinished)] == [1, 2]
