@@ -26,13 +26,16 @@ NUM_PARTIES, NUM_ROUNDS, NUM_EPOCHS, MINIBATCH_SIZE = 10, 30, 2, 32
 RUNS = 5
 SPLITS = {"iid": {}, "dirichlet": {"alpha": 0.5}, "shards": {"shards_per_party": 2}}
 FUSIONS = {
-    "fedavg": {},
-    "fedprox": {"mu": 0.1},
-    "coordinate_median": {},
-    "trimmed_mean": {"beta": 0.2},
-    "geometric_median": {},
-    "krum": {"byzantine_threshold": 2},
-    "multi_krum": {"byzantine_threshold": 2, "num_chosen": 6},
+    "fedavg": ("fedavg", {}),
+    "fedprox": ("fedprox", {"mu": 0.1}),
+    "coordinate_median": ("coordinate_median", {}),
+    "coordinate_median_mixed": ("coordinate_median", {"byzantine_threshold": 2}),
+    "trimmed_mean": ("trimmed_mean", {"beta": 0.2}),
+    "trimmed_mean_mixed": ("trimmed_mean", {"beta": 0.2, "byzantine_threshold": 2}),
+    "geometric_median": ("geometric_median", {}),
+    "geometric_median_mixed": ("geometric_median", {"byzantine_threshold": 2}),
+    "krum": ("krum", {"byzantine_threshold": 2}),
+    "multi_krum": ("multi_krum", {"byzantine_threshold": 2, "num_chosen": 6}),
 }
 LIARS = ("party0", "party1")
 
@@ -153,14 +156,14 @@ def _table(work):
     for split in SPLITS:
         folders = [_federation(work / f"{split}-{seed}", split, seed) for seed in range(RUNS)]
         for what in ("clean", "two_liars"):
-            for fusion, params in FUSIONS.items():
+            for name, (fusion, params) in FUSIONS.items():
                 found = [
                     _simulated(folder, fusion, params, liars=what == "two_liars")
                     for folder in folders
                 ]
                 entry = {"mean": statistics.mean(found), "sd": statistics.stdev(found)}
-                table.setdefault(split, {}).setdefault(what, {})[fusion] = entry
-                print(f"{split:10} {what:10} {fusion:18} {entry['mean']:.3f} +- {entry['sd']:.3f}")
+                table.setdefault(split, {}).setdefault(what, {})[name] = entry
+                print(f"{split:10} {what:10} {name:24} {entry['mean']:.3f} +- {entry['sd']:.3f}")
     return table
 
 
@@ -187,5 +190,5 @@ def _simulated(folder, fusion, params, *, liars):
             turned = {n: start[n] - 4 * (a - start[n]) for n, a in answer.weights.items()}
             return replace(answer, weights=turned)
 
-        simulate.train(job, Silent(), members, change=lie)
+        simulate.train(job, Silent(), members, num_processes=None, change=lie)
         return _accuracy(Path(output), folder)

@@ -63,6 +63,8 @@ def train_in_a_storm(digits, folder, seed):
     storm.hold_one_back()
     with storm:
         storm.wait_for_steps_of(2)
+        # The driver is to know of them before the third comes: it says at which step that was.
+        storm.wait_for(lambda: storm.step() > 0, "a step that was told")
         storm.release()
         storm.wait_for_steps_of(3)
         for number, strike in enumerate(KILLS):

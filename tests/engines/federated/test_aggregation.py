@@ -326,7 +326,9 @@ def test_the_ends_of_a_range_are_allowed_where_it_says_so():
     [
         ("fedavg", {}, 1),
         ("coordinate_median", {}, 3),
+        ("coordinate_median", {"byzantine_threshold": 2}, 5),
         ("trimmed_mean", {}, 3),
+        ("trimmed_mean", {"beta": 0, "byzantine_threshold": 1}, 3),
         ("trimmed_mean", {"beta": 0}, 1),
         ("geometric_median", {}, 3),
         ("krum", {}, 5),

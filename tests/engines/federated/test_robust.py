@@ -7,6 +7,7 @@ from elasticdl.engines.federated.robust import (
     coordinate_median,
     fed_plus,
     geometric_median,
+    mixed,
     num_trimmed_of,
     trimmed_mean,
     weiszfeld_shares,
@@ -91,6 +92,48 @@ def test_shares_of_points_in_one_place_stay_what_they_are_counted():
     shares = weiszfeld_shares(np.zeros((3, 3)), np.float64([0.2, 0.3, 0.5]), 1e-6)
 
     assert shares == pytest.approx([0.2, 0.3, 0.5])
+
+
+def apart_with_liars(update, rng):
+    """Return honest updates in two groups that differ, two liars, and the mean of the honest."""
+    honest = [sign * 3 + rng.normal(0, 0.1, 20) for sign in (1, 1, 1, 1, -1, -1, -1, -1)]
+    lies = [-40 * np.ones(20), -41 * np.ones(20)]
+    sent = {f"p{i}": array for i, array in enumerate([*honest, *lies])}
+    updates = [update(party, array, dtype=np.float64) for party, array in sent.items()]
+    return updates, np.mean(honest, axis=0)
+
+
+@pytest.mark.parametrize(
+    ("fuse", "params"),
+    [
+        (coordinate_median, {}),
+        (trimmed_mean, {"beta": 0.2}),
+        (geometric_median, {"smoothing": 1e-6}),
+    ],
+)
+def test_a_middle_of_what_was_mixed_is_near_the_mean_of_parties_that_differ(fuse, params, update):
+    updates, expected = apart_with_liars(update, np.random.default_rng(3))
+    zero = {"w": np.zeros(20)}
+
+    plain = fuse(zero, updates, {}, **params).weights["w"]
+    found = fuse(zero, updates, {}, byzantine_threshold=2, **params).weights["w"]
+
+    assert np.linalg.norm(found - expected) < 0.2 * np.linalg.norm(plain - expected)
+
+
+def test_mixing_takes_those_nearest_to_each_and_counts_them_once(update):
+    updates = [update("a", [0], 1), update("b", [1], 50), update("c", [3], 1), update("d", [90])]
+
+    means = {one.party: float(one.weights["w"][0]) for one in mixed(ZERO, updates, 1)}
+
+    assert means == pytest.approx({"a": 4 / 3, "b": 4 / 3, "c": 4 / 3, "d": 94 / 3})
+
+
+def test_mixing_with_nobody_who_lies_changes_nothing(update):
+    updates = of(update, b=1, a=5)
+
+    assert [one.party for one in mixed(ZERO, updates, 0)] == ["a", "b"]
+    assert mixed(ZERO, updates, 0)[1].weights is updates[0].weights
 
 
 def test_a_centre_of_fed_plus_is_a_mean_a_median_or_a_geometric_median(update):

@@ -216,6 +216,7 @@ def _kept(default: float) -> Param:
 
 
 _LIARS = Param(1, "whole", about="how many parties may lie")
+_MIXED = Param(0, "whole", about="how many parties may lie where parties differ; 0 mixes nothing")
 _ADAPTIVE = {
     "learning_rate": _server(0.1),
     "beta_1": _kept(0.9),
@@ -231,6 +232,10 @@ _YIN = "https://arxiv.org/abs/1803.01498"
 def _krum_least(params: Mapping[str, Any]) -> int:
     num_liars = int(params["byzantine_threshold"])
     return max(2 * num_liars + 3, num_liars + int(params.get("num_chosen", 0)))
+
+
+def _middle_least(params: Mapping[str, Any]) -> int:
+    return max(3, 2 * int(params["byzantine_threshold"]) + 1)
 
 
 _ALL = (
@@ -287,16 +292,20 @@ _ALL = (
         "Coordinate-wise median",
         _YIN,
         robust.coordinate_median,
+        params={"byzantine_threshold": _MIXED},
         # The median of two is their mean.
-        least=lambda _: 3,
+        least=_middle_least,
     ),
     Fusion(
         "trimmed_mean",
         "Trimmed mean",
         _YIN,
         robust.trimmed_mean,
-        params={"beta": Param(0.2, "real", high=0.5, about="the part left out at each end")},
-        least=lambda params: 3 if params["beta"] else 1,
+        params={
+            "beta": Param(0.2, "real", high=0.5, about="the part left out at each end"),
+            "byzantine_threshold": _MIXED,
+        },
+        least=lambda params: _middle_least(params) if any(params.values()) else 1,
     ),
     Fusion(
         "geometric_median",
@@ -306,10 +315,11 @@ _ALL = (
         params={
             "smoothing": Param(
                 1e-6, "real", above_low=True, about="the least distance that is divided by"
-            )
+            ),
+            "byzantine_threshold": _MIXED,
         },
         # Between two, every point is a geometric median.
-        least=lambda _: 3,
+        least=_middle_least,
     ),
     Fusion(
         "krum",

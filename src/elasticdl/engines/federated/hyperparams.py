@@ -140,7 +140,7 @@ def _check_enough(
     needed = fusion.needs(params)
     if rounds.num_parties < needed:
         key = "byzantine_threshold"
-        said = f" with {key} {params[key]}" if key in params else ""
+        said = f" with {key} {params[key]}" if params.get(key) else ""
         section.problem(
             key if key in section else "num_parties",
             f"cannot be: {fusion.name}{said} needs at least {needed} parties; num_parties is "

@@ -3,6 +3,9 @@
 How many may lie is a param, and each function says how many parties it takes. `num_examples` is
 what a party says of itself, so only `geometric_median` counts by it, as its paper does.
 
+A middle is near all honest parties only if they are near each other. Where their data differ,
+`byzantine_threshold` lets the three middles mix updates with their nearest first (`mixed`).
+
 Callers: `aggregation.py`.
 """
 
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -33,8 +37,50 @@ _MOST_STEPS = 1000
 _CENTRES = ("mean", "median", "geometric_median")
 
 
+def mixed(
+    global_weights: Weights, updates: Sequence[PartyUpdate], num_liars: int
+) -> list[PartyUpdate]:
+    """Return the mean of each update and those nearest to it, n - f of them with itself.
+
+    NNM (Allouah et al., 2023, https://arxiv.org/abs/2302.01772): honest parties whose data differ
+    come near each other, and who lies is a part of few means. Each counts once.
+
+    Args:
+        global_weights: What the parties started from.
+        updates: One a party, in any order.
+        num_liars: f, below half of the parties; 0 changes nothing.
+
+    Returns:
+        As many updates, sorted by party, rounded to their dtypes.
+
+    Raises:
+        AggregationError: The updates cannot be fused (`updates.in_order`).
+
+    Example:
+        >>> sent = {"a": 0.0, "b": 3.0, "c": 6.0, "liar": -903.0}
+        >>> updates = [PartyUpdate(p, {"w": np.float32([w])}, 1) for p, w in sent.items()]
+        >>> [float(m.weights["w"][0]) for m in mixed({"w": np.float32([0])}, updates, 1)]
+        [3.0, 3.0, 3.0, -300.0]
+    """
+    ordered = in_order(updates, global_weights)
+    if not num_liars:
+        return ordered
+    num_near = len(ordered) - num_liars
+    nearest = np.argsort(squared_distances(global_weights, ordered), axis=1, kind="stable")
+    made = []
+    for update, near in zip(ordered, nearest[:, :num_near], strict=True):
+        shares = np.zeros(len(ordered))
+        shares[near] = 1 / num_near
+        made.append(replace(update, weights=combined(ordered, shares)))
+    return made
+
+
 def coordinate_median(
-    global_weights: Weights, updates: Sequence[PartyUpdate], state: FusionState
+    global_weights: Weights,
+    updates: Sequence[PartyUpdate],
+    state: FusionState,
+    *,
+    byzantine_threshold: int = 0,
 ) -> Fused:
     """Return of each single number the median over the parties, each counted once.
 
@@ -45,6 +91,7 @@ def coordinate_median(
         global_weights: What the parties started from.
         updates: One a party, in any order.
         state: Given back unchanged: nothing is remembered.
+        byzantine_threshold: How many may lie where parties differ; see `mixed`. 0 mixes nothing.
 
     Returns:
         Arrays with the shapes and dtypes of the updates; all parties are in them.
@@ -58,13 +105,18 @@ def coordinate_median(
         >>> coordinate_median({"w": np.float32([0])}, updates, {}).weights
         {'w': array([1.], dtype=float32)}
     """
-    ordered = in_order(updates, global_weights)
+    ordered = mixed(global_weights, updates, byzantine_threshold)
     weights = by_name(ordered, lambda name: np.asarray(np.median(_stacked(ordered, name), axis=0)))
     return Fused(weights, state, names_of(ordered))
 
 
 def trimmed_mean(
-    global_weights: Weights, updates: Sequence[PartyUpdate], state: FusionState, *, beta: float
+    global_weights: Weights,
+    updates: Sequence[PartyUpdate],
+    state: FusionState,
+    *,
+    beta: float,
+    byzantine_threshold: int = 0,
 ) -> Fused:
     """Return of each single number the mean without the highest and the lowest of the parties.
 
@@ -77,6 +129,7 @@ def trimmed_mean(
         updates: One a party, in any order.
         state: Given back unchanged: nothing is remembered.
         beta: Which part of the parties is left out at each end; below 0.5. 0 is `iter_avg`.
+        byzantine_threshold: How many may lie where parties differ; see `mixed`. 0 mixes nothing.
 
     Returns:
         Arrays with the shapes and dtypes of the updates; all parties are in them.
@@ -90,7 +143,7 @@ def trimmed_mean(
         >>> trimmed_mean({"w": np.float32([0])}, updates, {}, beta=0.25).weights
         {'w': array([1.5], dtype=float32)}
     """
-    ordered = in_order(updates, global_weights)
+    ordered = mixed(global_weights, updates, byzantine_threshold)
     num_parties = len(ordered)
     num_trimmed = num_trimmed_of(num_parties, beta)
     # Sums over different numbers of each place: as one sum of shares it could not be written.
@@ -121,6 +174,7 @@ def geometric_median(
     state: FusionState,
     *,
     smoothing: float,
+    byzantine_threshold: int = 0,
 ) -> Fused:
     """Return the weights with the least mean distance to the parties'.
 
@@ -134,6 +188,7 @@ def geometric_median(
         updates: One a party, in any order.
         state: Given back unchanged: nothing is remembered.
         smoothing: The least distance that is divided by; the paper's nu.
+        byzantine_threshold: How many may lie where parties differ; see `mixed`. 0 mixes nothing.
 
     Returns:
         Arrays with the shapes and dtypes of the updates; all parties are in them.
@@ -147,7 +202,7 @@ def geometric_median(
         >>> geometric_median({"w": np.float32([0])}, updates, {}, smoothing=1e-9).weights
         {'w': array([1.], dtype=float32)}
     """
-    ordered = in_order(updates, global_weights)
+    ordered = mixed(global_weights, updates, byzantine_threshold)
     squared = squared_distances(global_weights, ordered)
     shares = weiszfeld_shares(squared, shares_by_examples(ordered), smoothing)
     return Fused(combined(ordered, shares), state, names_of(ordered))

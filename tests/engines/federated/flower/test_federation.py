@@ -175,9 +175,9 @@ def test_nobody_there_is_no_error_but_a_reason(tmp_path):
     assert "nobody listens there. Is the aggregator running?" in knock("127.0.0.1:1", None)
 
 
-@pytest.fixture(scope="module")
-def refused(federation, tmp_path_factory):
-    """Return what Flower's own supernodes printed, which must end by themselves; all at once."""
+@pytest.fixture(scope="module", autouse=True)
+def refusing(federation, tmp_path_factory):
+    """Start Flower's own supernodes that must end by themselves, beside the other tests."""
     folder = tmp_path_factory.mktemp("refused")
     make_keys(folder / "keys", ["north"], ["127.0.0.1"])
     unknown = PartyKeys.read(folder / "keys/parties/north")
@@ -189,10 +189,16 @@ def refused(federation, tmp_path_factory):
         command += [] if keys is None else ["--auth-supernode-private-key", str(keys.key)]
         child = Child(command, environment(folder / what), folder / f"{what}.log")
         started[what] = (child, keys)
-    wait_until(lambda: not any(child.is_alive for child, _ in started.values()))
+    yield started
     for child, _ in started.values():
         child.end()
-    return {what: (child.said(), keys) for what, (child, keys) in started.items()}
+
+
+@pytest.fixture
+def refused(refusing):
+    """Return what they printed."""
+    wait_until(lambda: not any(child.is_alive for child, _ in refusing.values()))
+    return {what: (child.said(), keys) for what, (child, keys) in refusing.items()}
 
 
 def test_a_key_that_is_not_registered_is_not_let_in(refused):
