@@ -120,11 +120,12 @@ class Attendance:
                 return False
             time.sleep(_POLL_S)
         if len(there) < self.needed:
+            timeout_s = self.federation.join_timeout_s
+            within = f" within {timeout_s:g} s" if timeout_s else ""
             raise TrainingError(
-                f"Only {len(there)} of {wanted} parties joined within "
-                f"{self.federation.join_timeout_s:g} s"
-                f"{listed(there)}; {self.needed} are needed."
-                f"{''.join(f'{chr(10)}  {why}' for why in self._refused.values())}\n"
+                f"Only {len(there)} of {wanted} parties joined{within}{listed(there)}; "
+                f"{self.needed} are needed."
+                f"{''.join(f'{chr(10)}  {why}' for _, why in sorted(self._refused.items()))}\n"
                 "  Mend what keeps the others away, and run the same again."
             )
         return True
