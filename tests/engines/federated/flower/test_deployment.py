@@ -119,15 +119,22 @@ def kill_everybody(hospitals, commands):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def killing(hospitals, commands):
-    """Begin with what takes longest, beside the other tests."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(kill_everybody, hospitals, commands)
+def happening(hospitals, commands, clinics, tmp_path_factory):
+    """Begin both federations at once, whichever test comes first."""
+    others = Commands(tmp_path_factory.mktemp("told"))
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            "killed": pool.submit(kill_everybody, hospitals, commands),
+            "told": pool.submit(tell_everything, clinics, others),
+        }
+        # If it was not waited for, it has nothing to wait for any more.
+        commands.end()
+        others.end()
 
 
 @pytest.fixture(scope="module")
-def killed(killing):
-    return killing.result()
+def killed(happening):
+    return happening["killed"].result()
 
 
 def test_killed_hospitals_and_a_killed_aggregator_train_what_a_simulation_does(
@@ -163,21 +170,13 @@ def test_one_party_is_one_process(killed, commands):
 # --- told ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def clinics(tmp_path):
+@pytest.fixture(scope="module")
+def clinics(tmp_path_factory):
     """A federation without keys, of which the second party keeps its metrics."""
-    made = write_federation(tmp_path, 1, evaluates=True)
+    made = write_federation(tmp_path_factory.mktemp("clinics"), 1, evaluates=True)
     connect(made)
     change(made.parties[1], privacy={"metrics": False})
     return made
-
-
-@pytest.fixture
-def start(tmp_path):
-    """Return what starts a command of `elasticdl federated` that stays; all end with the test."""
-    found = Commands(tmp_path)
-    yield lambda *arguments: found.start(arguments[0], *arguments)
-    found.end()
 
 
 def command(*arguments):
@@ -217,7 +216,16 @@ def cores_used_by(processes):
     return (used_s() - before_s) / (time.monotonic() - started_s)
 
 
-def test_a_federation_does_what_it_is_told_from_start_to_stop(clinics, start):
+def test_a_federation_does_what_it_is_told_from_start_to_stop(happening):
+    happening["told"].result()
+
+
+def tell_everything(clinics, commands):
+    """Start, tell and stop a federation, and look at what it says and leaves."""
+
+    def start(*arguments):
+        return commands.start(arguments[0], *arguments)
+
     config, party = clinics.aggregator, str(clinics.parties[0])
     output = config.parent / "trained_model"
     with pytest.raises(UsageError, match="is running; start it with"):
