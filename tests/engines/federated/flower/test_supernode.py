@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from elasticdl.engines.federated.flower import deployment
 from elasticdl.engines.federated.flower.keys import PartyKeys, make_keys
 from elasticdl.engines.federated.flower.supernode import Supernode, explain, knock
+from elasticdl.engines.progress import Silent
 from elasticdl.errors import TrainingError
 
 
@@ -148,3 +150,35 @@ def test_the_command_is_not_flowers_own(commands, tmp_path):
     finally:
         started.kill()
         started.communicate()
+
+
+class Notes(Silent):
+    """Keeps what people are told, and a resident's orders to stop."""
+
+    def __init__(self):
+        self.said = []
+
+    def note(self, text):
+        self.said.append(text)
+
+    def stop(self):
+        self.said.append("stop")
+
+
+def test_a_connected_party_is_told_of_and_watched_without_using_a_core(tmp_path, monkeypatch):
+    """It once asked again and again whether it was connected, which it was."""
+    supernode, told = Supernode(tmp_path, "127.0.0.1:1", None, tmp_path / "s"), Notes()
+    waited, wait = [], supernode.wait
+    monkeypatch.setattr(supernode, "wait", lambda limit_s: waited.append(limit_s) or wait(limit_s))
+    watching = threading.Thread(target=deployment._watch, args=(supernode, told, told))
+    watching.start()
+    supernode._set(connected=True)
+    watching.join(0.3)
+
+    assert watching.is_alive()
+    assert told.said == ["Connected."]
+    assert len(waited) == 1
+
+    supernode._set(connected=False, error="gone")
+    watching.join(10)
+    assert told.said == ["Connected.", "stop"]
