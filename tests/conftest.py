@@ -6,7 +6,6 @@ inherit it. Fixtures that only one folder needs live in that folder's own confte
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from elasticdl.garbage import collect_seldom
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,8 +24,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("elasticdl", deadline=None)
 settings.load_profile("elasticdl")
-# As in the commands: what is imported is no garbage, and looking for some takes its time.
-gc.set_threshold(100_000)
+# As in the commands.
+collect_seldom()
 # Results are compared bit by bit, and must not depend on the machine having a GPU.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

@@ -6,9 +6,7 @@ printed as one message and becomes its exit code; a traceback only comes with `-
 
 from __future__ import annotations
 
-import atexit
 import difflib
-import gc
 import importlib
 import signal
 import sys
@@ -21,6 +19,7 @@ import click
 
 from elasticdl import __version__
 from elasticdl.errors import ElasticDLError
+from elasticdl.garbage import collect_seldom
 
 # command -> (module, attribute, one line for the overview)
 _COMMANDS = {
@@ -34,7 +33,6 @@ _COMMANDS = {
     "zoo": ("elasticdl.cli.zoo", "zoo", "Models that come along, and a start for your own."),
 }
 _INTERRUPTED = 130
-_MANY_OBJECTS = 100_000
 _TERMINATED = 143
 
 
@@ -99,11 +97,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     debug = "--debug" in args
     args = [argument for argument in args if argument != "--debug"]
     signal.signal(signal.SIGTERM, _terminate)
-    # A framework makes half a million objects while it is imported, and none of them is garbage;
-    # looking for some takes a quarter of that time, and at the end half a second once more.
-    collecting = gc.get_threshold()
-    gc.set_threshold(_MANY_OBJECTS)
-    atexit.register(gc.freeze)
+    collect_seldom()
     shown, warnings.showwarning = warnings.showwarning, _Warnings().show
     try:
         code = _run(args, debug=debug)
@@ -112,7 +106,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = _INTERRUPTED
     finally:
         warnings.showwarning = shown
-        gc.set_threshold(*collecting)
     sys.exit(code)
 
 

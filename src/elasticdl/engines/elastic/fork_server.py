@@ -37,6 +37,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from elasticdl.garbage import collect_seldom
 from elasticdl.training.create import quiet_frameworks
 
 # A worker that dies is replaced sooner; after the last one nothing should stay for long.
@@ -204,8 +205,8 @@ def _die_with(link: Connection) -> None:
 
 
 def _serve(folder: Path, listener: socket.socket, modules: Sequence[str], linger_s: float) -> None:
-    # Looking for garbage again and again takes a quarter of the time that imports take.
-    gc.disable()
+    # What is forked inherits it.
+    collect_seldom()
     for module in modules:
         # What cannot be imported is told by the process that needs it.
         with contextlib.suppress(ImportError):
@@ -213,7 +214,6 @@ def _serve(folder: Path, listener: socket.socket, modules: Sequence[str], linger
     # Pages of what is imported stay shared if nobody counts references in them.
     gc.collect()
     gc.freeze()
-    gc.enable()
     server = _Server(folder, listener)
     wanted_s = time.monotonic()
     while True:
