@@ -225,6 +225,22 @@ def test_metrics_of_uneven_batches_weigh_what_they_hold(keras):
         np.testing.assert_allclose(merged[name], value, rtol=1e-5, err_msg=name)
 
 
+def test_no_bit_of_a_sum_tells_how_steps_were_grouped():
+    """How many make a group hangs on the time they take: a plateau's memory would, too."""
+    batches = [batch_of(8, number) for number in range(24)]
+    sums = []
+    for size in (24, 5, 1):
+        trainer = trainer_of(definition_of())
+        groups = [batches[i : i + size] for i in range(0, len(batches), size)]
+        states = add_states(trainer.train_steps(group).metrics for group in groups)
+        sums.append(
+            {name: [np.asarray(a).tobytes() for a in arrays] for name, arrays in states.items()}
+        )
+
+    assert sums[0]
+    assert sums[0] == sums[1] == sums[2]
+
+
 def test_a_checkpoint_of_another_model_is_refused_naming_what_differs(keras):
     wider = trainer_of(
         definition_of(lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(5)]))

@@ -283,7 +283,9 @@ class KerasTrainer:
         outputs, loss, gradients = self._forward_backward(features, labels, at)
         self.optimizer.apply(gradients, self._trainable)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
-        return loss, self.training_metrics.states(loss, outputs, labels, num_examples)
+        states = self.training_metrics.states(loss, outputs, labels, num_examples)
+        # How many steps make a group hangs on the time they take: no bit of a sum may.
+        return loss, tf.nest.map_structure(_as_addend, states)
 
     def _gradients(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
         before = [tf.identity(v.value) for v in self._statistics]
@@ -564,6 +566,11 @@ class KerasTrainer:
                 "is a mean over the batch: use tf.reduce_mean instead of tf.reduce_sum."
             )
         self._loss_is_a_mean = True
+
+
+def _as_addend(state: tf.Tensor) -> tf.Tensor:
+    """Return a float32 number as a float64, of which some hundreds add up without rounding."""
+    return tf.cast(state, tf.float64) if state.dtype.is_floating else state
 
 
 def _after(output: tf.Tensor) -> tf.Tensor:
