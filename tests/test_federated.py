@@ -134,6 +134,11 @@ def test_as_many_parties_as_the_config_says_are_needed(made):
         federated.simulate(str(found.aggregator), reporter=Silent())
 
 
+def test_fewer_processes_than_one_are_refused(made):
+    with pytest.raises(UsageError, match="num_processes=0: expected 1 at least"):
+        federated.simulate(str(made().aggregator), num_processes=0, reporter=Silent())
+
+
 def test_a_simulated_party_that_cannot_join_ends_it_at_once_with_its_own_words(made, tmp_path):
     found = made()
     change(found.parties[1], data={"uri": str(tmp_path / "all.recordio")})

@@ -213,6 +213,8 @@ def simulate(
     if job.federation is not None:
         # All that will ever be here are here.
         job = replace(job, federation=replace(job.federation, join_timeout_s=0.0))
+    if num_processes is not None and num_processes < 1:
+        raise UsageError(f"num_processes={num_processes}: expected 1 at least, or None.")
     members = [jobs.member_of(party) for party in parties]
     return simulation.train(job, reporter, members, num_processes=num_processes)
 
