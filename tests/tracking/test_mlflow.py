@@ -201,6 +201,16 @@ def test_another_experiment_is_another_run_and_noted(start, runs_in, database, t
     assert any("here it has a new run" in note for note in notes)
 
 
+def test_the_pages_of_an_experiment_are_those_of_model_training(start, tracking):
+    from mlflow.tracking import MlflowClient
+
+    start()
+    client = MlflowClient(f"sqlite:///{tracking.uri}")
+    experiment = client.get_experiment_by_name(tracking.experiment)
+
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+
+
 def test_a_deleted_experiment_is_an_error(start, tracking):
     from mlflow.tracking import MlflowClient
 

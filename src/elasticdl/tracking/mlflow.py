@@ -59,6 +59,8 @@ _PARAMS_AT_ONCE = 100
 _LONGEST_PARAM = 6000
 _LONGEST_TAG = 5000
 _MARK_TAG = "elasticdl.mark"
+# Its pages open an experiment that does not say so as one of language models.
+_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _LONG_PARAMS_FILE = "long_params.json"
 # Not a matter of when: MLflow would say the same again.
 _REFUSALS = {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST"}
@@ -215,7 +217,7 @@ class MlflowTracker:
             # MLflow would put files into a folder below wherever the command was given.
             location = None if database is None else (database.parent / "mlruns").as_uri()
             try:
-                return str(self._client.create_experiment(name, artifact_location=location))
+                return str(self._client.create_experiment(name, location, _EXPERIMENT_TAGS))
             except MlflowException:
                 # Another training may have been quicker.
                 experiment = self._client.get_experiment_by_name(name)

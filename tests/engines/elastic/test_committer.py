@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -140,6 +141,19 @@ class Fleet:
             assert history.point == START
 
 
+def count_gradients(fleet):
+    """Return a list that grows with each batch whose gradients are computed."""
+    calls = []
+    for trainer in fleet.trainers:
+
+        def counted(batch, gradients=trainer.gradients):
+            calls.append(batch)
+            return gradients(batch)
+
+        trainer.gradients = counted
+    return calls
+
+
 def test_preparing_leaves_no_trace_in_the_model():
     Fleet(2).assert_nothing_happened()
 
@@ -252,6 +266,46 @@ def test_a_vote_that_failed_leaves_no_trace_and_the_step_can_be_made_again():
 
     for trainer in fleet.trainers:
         np.testing.assert_array_equal(trainer.seen, [1, 1, *[0] * 8])
+
+
+def test_what_was_computed_is_used_again_when_the_step_did_not_commit():
+    fleet = Fleet(2)
+    feds = [[FedBatch(0, i, 0, batch_of(i), finished=False)] for i in range(2)]
+    calls = count_gradients(fleet)
+    for quorum in fleet.quorums:
+        # What comes back of a sum that fails is no gradient any more.
+        quorum.sums = False
+    make = partial(fleet._together, lambda i, c: c.commit(feds[i], PLACE, stop=False))
+    assert [make(), make()] == [[None, None]] * 2
+    for quorum in fleet.quorums:
+        quorum.sums = True
+
+    make()
+
+    assert len(calls) == 2
+    for trainer in fleet.trainers:
+        np.testing.assert_array_equal(np.flatnonzero(trainer.seen), [0, 1])
+
+    # The same batch in the next epoch is another one: the weights have moved.
+    make()
+    assert len(calls) == 4
+
+
+def test_what_was_computed_is_not_used_on_a_state_that_was_taken_over():
+    fleet = Fleet(1)
+    fed = [FedBatch(0, 0, 0, batch_of(1), finished=False)]
+    calls = count_gradients(fleet)
+    (committer,) = fleet.committers
+    committer.begin(ahead=False)
+    fleet.quorums[0].commits = False
+    assert committer.commit(fed, PLACE, stop=False) is None
+    fleet.quorums[0].commits = True
+    fleet.quorums[0].received = [b"a peer's state"]
+    committer.begin(ahead=False)
+
+    assert committer.commit(fed, PLACE, stop=False) is not None
+
+    assert len(calls) == 2
 
 
 def test_other_histories_do_not_commit_and_who_is_not_of_the_lowest_slots_heals():

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:
 
 HOST = "127.0.0.1"
 PACE = Pace(heartbeat_s=0.05, heartbeat_timeout_s=1.0, join_timeout_s=0.5, step_timeout_s=10.0)
-NUM_LIGHTHOUSES = 6
+NUM_LIGHTHOUSES = 7
 NUM_SLOTS = 3
 BATCHES_PER_SHARD = 10
 NUM_RECORDS = NUM_SLOTS * BATCHES_PER_SHARD
@@ -262,6 +262,34 @@ def test_two_workers_add_up_and_a_refused_step_does_not_count(lighthouse):
     total = np.float32([3, 2**24 + 10]).tolist()
     assert told[0] == [(True, total, True, 1), (True, total, False, 1), (True, total, True, 2)]
     assert told[1] == told[0]
+
+
+def test_after_a_refused_step_workers_connect_anew_once(lighthouse):
+    quorums = [quorum_at(lighthouse, f"slot{i}-1") for i in range(2)]
+    meet = threading.Barrier(2)
+    connected = [[], []]
+
+    def work(i):
+        configure = quorums[i]._group.configure
+
+        def counted(*args, **named):
+            connected[i].append(step)
+            configure(*args, **named)
+
+        quorums[i]._group.configure = counted
+        for step, commit in enumerate((True, True, False, True, True, True)):  # noqa: B007 - told
+            meet.wait(PATIENCE_S)
+            quorums[i].begin()
+            quorums[i].wait()
+            quorums[i].sum(np.ones(1, np.float32))
+            quorums[i].vote(commit=commit)
+
+    assert together(lambda: work(0), lambda: work(1)) == [None, None]
+    for quorum in quorums:
+        quorum.close()
+
+    assert connected == [[0, 3]] * 2
+    assert [quorum.num_commits for quorum in quorums] == [5, 5]
 
 
 def test_a_third_worker_takes_over_the_state_of_two_and_takes_part(lighthouse):

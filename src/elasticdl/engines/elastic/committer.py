@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from elasticdl.engines.feed import FedBatch
     from elasticdl.engines.place import Place
     from elasticdl.sharding.ledger import Row
-    from elasticdl.training.trainer import MetricStates, Trainer
+    from elasticdl.training.trainer import MetricStates, StepResult, Trainer
 
 _FINGERPRINT_INTERVAL = 256
 
@@ -138,6 +138,8 @@ class ElasticCommitter:
         # Who joins has nothing to compute before it has a peer's state.
         self._joins, self._has_quorum = True, False
         self._received: bytes | None = None
+        # Of weights that are still those it was computed on.
+        self._computed: tuple[FedBatch, Contribution, StepResult] | None = None
         self._model_in_use = threading.Lock()
         self.doing, self.doing_since_s = "preparing", time.monotonic()
 
@@ -198,6 +200,7 @@ class ElasticCommitter:
         received, self._received = self._received, None
         if received is None:
             return False
+        self._computed = None
         self._take_over(received)
         return True
 
@@ -215,9 +218,7 @@ class ElasticCommitter:
             fed = batches[0]
             stance = replace(stance, finished=fed.finished, digest=fed.digest)
             if fed.batch is not None:
-                self._busy(f"computing on shard {fed.shard}, batch {fed.number}")
-                with self._model_in_use:
-                    contribution, result = self._trainer.gradients(fed.batch)
+                contribution, result = self._contribution_of(fed, fed.batch)
                 self._gradients[:] = contribution.buffer
                 self._training.write(result.metrics, self._metrics)
                 stance = replace(stance, num_examples=contribution.num_examples, num_batches=1)
@@ -248,6 +249,14 @@ class ElasticCommitter:
         """See `seams.Committer`."""
         return bool(self._slots) and self._slots[0] == self._slot
 
+    def _contribution_of(self, fed: FedBatch, batch: Batch) -> tuple[Contribution, StepResult]:
+        """Compute what a batch adds; after a step that did not commit, return it once more."""
+        if self._computed is None or self._computed[0] is not fed:
+            self._busy(f"computing on shard {fed.shard}, batch {fed.number}")
+            with self._model_in_use:
+                self._computed = (fed, *self._trainer.gradients(batch))
+        return self._computed[1:]
+
     def _may_contribute(self, place: Place) -> bool:
         """Whether the next update has room for this worker's batch: the lowest slots go first."""
         if self._accumulator is None:
@@ -258,6 +267,7 @@ class ElasticCommitter:
         return before < self._accumulator.num_missing
 
     def _apply(self, verdict: Verdict, place: Place) -> None:
+        self._computed = None
         total = Contribution(self._gradients, verdict.num_examples)
         if self._accumulator is None:
             self._trainer.apply(total)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch.distributed import ProcessGroup, ReduceOp
+from torch.distributed import AllreduceOptions, ProcessGroup, ReduceOp
 from torch.distributed import ProcessGroupGloo as Gloo
 from torch.distributed import TCPStore as Store  # type: ignore[attr-defined]
 from torchft import Manager, ProcessGroupGloo, ProcessGroupNCCL
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from elasticdl.engines.elastic.pace import Pace
 
+_SUM = AllreduceOptions()
+_SUM.reduceOp = cast("ReduceOp", ReduceOp.SUM)
 # So many times the silence that is taken for death the members of a quorum may take to connect.
 _CONNECT_SILENCES = 4
 
@@ -102,6 +104,7 @@ class Quorum:
         gloo = _Gloo(step_timeout, host, pace.heartbeat_timeout_s)
         group = ProcessGroupNCCL(timeout=step_timeout) if device == "cuda" else gloo
         self._device, self._group = device, group
+        self._has_failed = False
         self._thread = ThreadPoolExecutor(1, "elasticdl-quorum")
         self._transport = _Transport(host, pace.step_timeout_s)
         self._store = Store(host, 0, is_master=True, wait_for_workers=False)
@@ -148,10 +151,15 @@ class Quorum:
         here = torch.from_numpy(buffer)
         # The same memory on a CPU; NCCL adds up what lies on a GPU.
         there = here.to(self._device)
-        self._manager.allreduce(there, reduce_op=ReduceOp.SUM).wait()
-        if there is not here:
-            here.copy_(there)
         if self._manager.errored() is None:
+            try:
+                # Not `Manager.allreduce`: it has two more threads wait for the same.
+                self._group.allreduce([there], _SUM).wait()
+                if there is not here:
+                    here.copy_(there)
+            except RuntimeError as error:
+                self._manager.report_error(error)
+        if self._manager.errored() is None and self._group.errored() is None:
             return True
         # A peer may wait for this one's part, and see nothing of who is gone: it learns it from
         # the end of this connection. Else this one would wait for it in the quorum, and it here.
@@ -160,9 +168,17 @@ class Quorum:
 
     def vote(self, *, commit: bool) -> bool:
         """End the step; return whether it is committed here."""
+        if commit and not self._has_failed:
+            # Voting is among the ranks of a replica, of which this one has one: its own word is
+            # all there is to it, and not worth two calls over a network.
+            self._manager.load_state_dict({"step": self.num_commits + 1, "batches_committed": 0})
+            self._transport.disallow_checkpoint()
+            return True
         if not commit and self._manager.errored() is None:
             self._manager.report_error(RuntimeError("no agreement"))
-        return bool(self._manager.should_commit())
+        # After a step that failed the members connect anew, until one is told that did not.
+        self._has_failed = not self._manager.should_commit()
+        return not self._has_failed
 
     def give_up_state(self) -> None:
         """Take over a peer's state at the next quorum, as one that knows nothing."""

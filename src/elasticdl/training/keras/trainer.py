@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -428,12 +428,15 @@ class KerasTrainer:
         tensors = (features, () if labels is None else labels)
         at = tf.constant([step, self.slot], tf.int64)
         axes = 2 if name == "train" else 1
-        specs = map_arrays(
-            lambda t: tf.TensorSpec(_open(t.shape, axes, fixed_axis), t.dtype), tensors
-        )
-        key = (name, fixed_axis, self._is_pulled, str(specs))
+        # NumPy is asked for the shapes: TensorFlow takes a while to say them.
+        shapes = tuple(_open(np.shape(a), axes, fixed_axis) for a in leaves(arrays))
+        dtypes = tuple(tensor.dtype for tensor in leaves(tensors))
+        key = (name, fixed_axis, self._is_pulled, shapes, dtypes)
         try:
             if key not in self._compiled:
+                specs = map_arrays(
+                    lambda t: tf.TensorSpec(_open(t.shape, axes, fixed_axis), t.dtype), tensors
+                )
                 self._compiled[key] = self._compile(
                     lambda features, labels, at: function(
                         features, None if isinstance(labels, tuple) and not labels else labels, at
@@ -606,11 +609,9 @@ def _restart_names() -> None:
     keras.config.set_dtype_policy(policy)
 
 
-def _open(shape: tf.TensorShape, axes: int, fixed_axis: int | None) -> list[int | None]:
+def _open(shape: Iterable[int], axes: int, fixed_axis: int | None) -> tuple[int | None, ...]:
     """Return the shape with its leading axes open, all but the fixed one."""
-    return [
-        size if i >= axes or i == fixed_axis else None for i, size in enumerate(shape.as_list())
-    ]
+    return tuple(size if i >= axes or i == fixed_axis else None for i, size in enumerate(shape))
 
 
 def _to_numpy(states: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
