@@ -26,17 +26,14 @@ import numpy as np
 
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.data.batch import Batch, arrays_bytes, leaves
+from elasticdl.engines.finite import check_losses, check_state
 from elasticdl.engines.place import Evaluation, Place
 from elasticdl.engines.prefetch import Prefetch
-from elasticdl.errors import NonFiniteLossError, TrainingError
+from elasticdl.engines.progress import metrics_in_words
+from elasticdl.engines.step_events import StepEvents
+from elasticdl.errors import TrainingError
 from elasticdl.evaluation.metrics import add_states
-from elasticdl.events import (
-    Checkpointed,
-    CommittedRow,
-    EpochFinished,
-    Evaluated,
-    StepCommitted,
-)
+from elasticdl.events import Checkpointed, EpochFinished, Evaluated
 from elasticdl.sharding.ledger import Ledger, Piece, Row
 
 if TYPE_CHECKING:
@@ -106,11 +103,17 @@ class Loop:
         self._hooks_state: Mapping[str, Any] | None = None
         self._feed: Prefetch[FedBatch] | None = None
         self._group: list[FedBatch] = []
+        self._told = StepEvents(
+            self.events,
+            self.reporter,
+            num_records=self.num_records,
+            num_epochs=self.options.num_epochs,
+            interval_s=self.event_interval_s,
+        )
         self._forget_the_past()
 
     def _forget_the_past(self) -> None:
         now = time.monotonic()
-        self._last_event_s = now
         self._last_checkpoint_s = now
         self._last_checkpoint_step = self.trainer.step
         # What has happened since the last checkpoint would be lost.
@@ -120,8 +123,7 @@ class Loop:
         # The first call compiles; until the second one a step is taken to be slow.
         self._step_s = _MAX_GROUP_S
         self._num_calls = 0
-        self._rows: list[CommittedRow] = []
-        self._since_event: list[MetricStates] = []
+        self._told.forget()
 
     # --- taking over a state --------------------------------------------------------------
 
@@ -200,7 +202,7 @@ class Loop:
         finally:
             self.close_feed()
         hooks.train_end(self.metrics)
-        self._write_step_event()
+        self._told.write(self._step_to_tell)
         if self._unsaved:
             self._checkpoint()
         self._wait_for_checkpoints()
@@ -208,7 +210,7 @@ class Loop:
 
     def interrupt(self) -> None:
         """Keep what was reached: the run is being ended from outside."""
-        self._write_step_event()
+        self._told.write(self._step_to_tell)
         if self._unsaved:
             self._checkpoint()
         self._wait_for_checkpoints()
@@ -292,7 +294,12 @@ class Loop:
             return
         if commit.stop:
             group = []
-        self._check_finite(commit, group)
+        check_losses(
+            commit.losses,
+            group,
+            step=self.trainer.step,
+            last_good=self._last_checkpoint_step,
+        )
         self._group = []
         self._enter(commit)
         if group and hooks.observes_batches:
@@ -300,7 +307,7 @@ class Loop:
         self._num_calls += 1
         if self._num_calls > 1:
             self._step_s = (time.monotonic() - started) / max(1, len(group))
-        self._remember(commit, before)
+        self._told.add(commit, before, self.place, self.trainer.step)
         self._look()
 
     def _enter(self, commit: Commit) -> None:
@@ -371,19 +378,6 @@ class Loop:
             limits.append(self.options.max_steps - step)
         return min(limits)
 
-    def _check_finite(self, commit: Commit, group: list[FedBatch]) -> None:
-        bad = np.flatnonzero(~np.isfinite(commit.losses))
-        if not bad.size:
-            return
-        at = group[int(bad[0])]
-        step = self.trainer.step - len(group) + int(bad[0]) + 1
-        raise NonFiniteLossError(
-            f"The loss is {commit.losses[bad[0]]} at step {step} (epoch {at.epoch + 1}, shard "
-            f"{at.shard}, batch {at.number}). The training stopped; the last good checkpoint is "
-            f"of step {self._last_checkpoint_step}. Lower the learning rate, or look for NaN and "
-            "huge values in the data of that batch."
-        )
-
     # --- evaluation -------------------------------------------------------------------
 
     def _evaluation_is_due(self) -> bool:
@@ -424,11 +418,12 @@ class Loop:
         self.place = replace(self.place, evaluation=None, evaluated_step=self.trainer.step)
         self.trainer.hooks.test_end(metrics)
         self.metrics.update({f"val_{name}": value for name, value in metrics.items()})
-        self._write_step_event()
+        self._told.write(self._step_to_tell)
         self.events.write(
             Evaluated(step=self.trainer.step, epoch=self.place.ledger.epoch, metrics=metrics)
         )
-        self.reporter.note(f"step {self.trainer.step}: " + in_words(metrics, prefix="validation "))
+        words = metrics_in_words(metrics, prefix="validation ")
+        self.reporter.note(f"step {self.trainer.step}: {words}")
         if not self.place.ledger.epoch_done or self.options.evaluation_steps:
             # At an epoch's end it is decided when the training's metrics are known as well.
             self._checkpoint_if_best()
@@ -450,7 +445,7 @@ class Loop:
             **self.trainer.training_metrics.results(self.place.epoch_states),
             **{name: value for name, value in self.metrics.items() if name.startswith("val_")},
         }
-        self._write_step_event()
+        self._told.write(self._step_to_tell)
         self.events.write(
             EpochFinished(epoch=epoch, step=self.trainer.step, metrics=dict(self.metrics))
         )
@@ -472,11 +467,15 @@ class Loop:
         """Some of the batches of the next update are summed up, but not all."""
         return self.accumulator is not None and self.accumulator.num_batches > 0
 
+    @property
+    def _step_to_tell(self) -> int:
+        # What is summed up belongs to the update it will be part of.
+        return self.trainer.step + self._within_an_update()
+
     def _look(self) -> None:
         if not self._within_an_update() and self._checkpoint_is_due() and self._unsaved:
             self._checkpoint()
-        if time.monotonic() - self._last_event_s >= self.event_interval_s:
-            self._write_step_event()
+        self._told.write_if_due(self._step_to_tell)
 
     def _checkpoint_is_due(self) -> bool:
         if self.options.checkpoint_steps:
@@ -495,8 +494,8 @@ class Loop:
             return
         started = time.monotonic()
         checkpoint = self.checkpoint()
-        _check_finite_state(checkpoint.state, self.trainer.step, self._last_checkpoint_step)
-        self._write_step_event()
+        check_state(checkpoint.state, step=self.trainer.step, last_good=self._last_checkpoint_step)
+        self._told.write(self._step_to_tell)
         # The store knows how long it kept us; the copy before that counts as well.
         self._copied_s[self.trainer.step] = time.monotonic() - started
         self.checkpoints.save_in_background(checkpoint, best=best)
@@ -524,60 +523,6 @@ class Loop:
         if saved_ones:
             self.events.publish()
 
-    # --- telling ----------------------------------------------------------------------
-
-    def _remember(self, commit: Commit, before: Ledger) -> None:
-        for row in commit.rows:
-            piece = before.piece_of(row.slot)
-            if piece is not None and row.num_batches:
-                stop = piece.committed + row.num_batches
-                self._rows.append((before.epoch, row.slot, piece.shard, piece.committed, stop))
-        if "loss" not in commit.metrics:
-            return
-        self._since_event.append(commit.metrics)
-        total, count = commit.metrics["loss"]
-        seen = self.place.epoch_states["loss"][1]
-        self.reporter.advanced(
-            before.epoch * self.num_records + int(seen),
-            {
-                "epoch": f"{before.epoch + 1}/{self.options.num_epochs}",
-                "step": str(self.trainer.step),
-                "loss": f"{float(total / count):.4g}",
-            },
-        )
-
-    def _write_step_event(self) -> None:
-        now = time.monotonic()
-        if self._rows:
-            total, count = add_states(self._since_event)["loss"]
-            self.events.write(
-                StepCommitted(
-                    # What is summed up belongs to the update it will be part of.
-                    step=self.trainer.step + self._within_an_update(),
-                    epoch=self._rows[-1][0],
-                    num_records=int(count),
-                    loss=float(total / count),
-                    records_per_s=float(count / max(now - self._last_event_s, 1e-9)),
-                    rows=joined_rows(self._rows),
-                )
-            )
-        self._rows, self._since_event, self._last_event_s = [], [], now
-
-
-def joined_rows(rows: Sequence[CommittedRow]) -> list[CommittedRow]:
-    """Return rows with neighbours of one shard made one."""
-    joined: list[CommittedRow] = []
-    last_of: dict[int, int] = {}
-    for row in rows:
-        slot = row[1]
-        at = last_of.get(slot)
-        if at is not None and joined[at][:3] == row[:3] and joined[at][4] == row[3]:
-            joined[at] = (*joined[at][:4], row[4])
-        else:
-            last_of[slot] = len(joined)
-            joined.append(row)
-    return joined
-
 
 def _size_of(fed: FedBatch) -> int:
     return 0 if fed.batch is None else arrays_bytes((fed.batch.features, fed.batch.labels))
@@ -603,27 +548,4 @@ def _follows(before: FedBatch, after: FedBatch) -> bool:
     mine, theirs = leaves((one.features, one.labels)), leaves((other.features, other.labels))
     return len(mine) == len(theirs) and all(
         a.shape == b.shape and a.dtype == b.dtype for a, b in zip(mine, theirs, strict=True)
-    )
-
-
-def _check_finite_state(state: Mapping[str, Any], step: int, last_good: int) -> None:
-    for path, array in state.items():
-        with np.errstate(over="ignore", invalid="ignore"):
-            # One pass without a temporary array; a sum that overflows asks for a closer look.
-            if array.dtype.kind != "f" or np.isfinite(np.sum(array)):
-                continue
-        if not np.isfinite(array).all():
-            raise NonFiniteLossError(
-                f"{path} holds NaN or infinity at step {step}. The training stopped; the last "
-                f"good checkpoint is of step {last_good}. Lower the learning rate or clip "
-                "gradients."
-            )
-
-
-def in_words(metrics: Mapping[str, Any], prefix: str = "") -> str:
-    """Return the metrics that are single numbers, for a line of text."""
-    return ", ".join(
-        f"{prefix}{name} {value:.4g}"
-        for name, value in metrics.items()
-        if isinstance(value, (int, float))
     )

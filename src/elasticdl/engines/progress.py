@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from typing import TextIO
+from typing import Any, TextIO
 
 _LINE_INTERVAL_S = 10.0
 
@@ -123,6 +123,15 @@ class Bar:
 def for_stream() -> Bar | Lines:
     """Return a bar if standard error is a terminal, else lines."""
     return Bar() if sys.stderr.isatty() else Lines()
+
+
+def metrics_in_words(metrics: Mapping[str, Any], prefix: str = "") -> str:
+    """Return the metrics that are single numbers, for a line of text."""
+    return ", ".join(
+        f"{prefix}{name} {value:.4g}"
+        for name, value in metrics.items()
+        if isinstance(value, (int, float))
+    )
 
 
 def _shown_speed(speed: float, unit: str) -> str:

@@ -15,7 +15,7 @@ import hashlib
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,9 @@ from elasticdl.engines.elastic.agreement import (
     judge,
 )
 from elasticdl.engines.elastic.reports import Point
+from elasticdl.engines.finite import check_sum
 from elasticdl.engines.seams import Commit
-from elasticdl.errors import NonFiniteLossError, TrainingError
+from elasticdl.errors import TrainingError
 from elasticdl.training.trainer import Contribution
 
 if TYPE_CHECKING:
@@ -232,7 +233,8 @@ class ElasticCommitter:
         metrics: MetricStates = {}
         if verdict.num_examples:
             metrics = self._training.read(self._metrics)
-            self._check_finite(metrics, place)
+            total, _ = metrics["loss"]
+            check_sum(float(total), step=self._trainer.step + 1, epoch=place.ledger.epoch)
             self._apply(verdict, place)
         return self._entered(verdict, metrics)
 
@@ -324,17 +326,6 @@ class ElasticCommitter:
             metrics=metrics,
             lost=verdict.lost,
             stop=verdict.stop,
-        )
-
-    def _check_finite(self, metrics: Mapping[str, tuple[Any, ...]], place: Place) -> None:
-        total, _ = metrics["loss"]
-        if np.isfinite(total):
-            return
-        raise NonFiniteLossError(
-            f"The loss is {float(total)} at step {self._trainer.step + 1} (epoch "
-            f"{place.ledger.epoch + 1}), summed over all workers. The training stopped and that "
-            "step was not made. Lower the learning rate, or look for NaN and huge values in the "
-            "data."
         )
 
     def _fingerprint_is_due(self) -> bool:

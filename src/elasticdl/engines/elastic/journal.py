@@ -16,7 +16,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from elasticdl.engines.loop import in_words, joined_rows
+from elasticdl.engines.progress import metrics_in_words
+from elasticdl.engines.step_events import joined_rows
 from elasticdl.events import Checkpointed, CommittedRow, Evaluated, StepCommitted
 
 if TYPE_CHECKING:
@@ -140,5 +141,5 @@ class Journal:
             return
         self._run.events.write(event)
         if isinstance(event, Evaluated):
-            words = in_words(event.metrics, prefix="validation ")
+            words = metrics_in_words(event.metrics, prefix="validation ")
             self._run.reporter.note(f"step {event.step}: {words}")

@@ -31,12 +31,11 @@ from elasticdl.engines.federated.attendance import Attendance, listed, nothing_t
 from elasticdl.engines.federated.messages import (
     LocalTraining,
 )
-from elasticdl.engines.federated.privacy import in_words as privacy_in_words
-from elasticdl.engines.federated.privacy import privately
+from elasticdl.engines.federated.privacy import in_words, privately
 from elasticdl.engines.federated.status import Evaluation, Synced
 from elasticdl.engines.federated.updates import PartyUpdate
 from elasticdl.engines.interrupts import Interrupts
-from elasticdl.engines.loop import in_words
+from elasticdl.engines.progress import metrics_in_words
 from elasticdl.errors import TrainingError, UsageError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.events import Checkpointed, Evaluated, RoundFinished
@@ -196,7 +195,7 @@ class Aggregator:
     def _tell_of_privacy(self) -> None:
         privacy, note = self._federation.central_privacy, self.attempt.reporter.note
         if privacy is not None:
-            note(privacy_in_words(privacy, self.until))
+            note(in_words(privacy, self.until))
         if self.measure is None and all(
             each.metrics_stay_home for each in self.attendance.joined.values()
         ):
@@ -362,7 +361,7 @@ class Aggregator:
         model.metrics.update({f"val_{name}": value for name, value in metrics.items()})
         self.attempt.events.write(Evaluated(step=model.round, epoch=model.round, metrics=metrics))
         self.attempt.reporter.note(
-            f"round {model.round}: " + in_words(metrics, prefix="validation ")
+            f"round {model.round}: " + metrics_in_words(metrics, prefix="validation ")
         )
 
     def _is_good_enough(self, model: GlobalModel) -> bool:
