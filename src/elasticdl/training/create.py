@@ -98,6 +98,16 @@ def limit_threads(count: int) -> None:
         os.environ[name] = str(count)
 
 
+def start_threads() -> None:
+    """Let TensorFlow, where it is imported, start the threads that it computes with.
+
+    It would at its first function, and they would have the priority of whoever calls that.
+    """
+    if "tensorflow" in sys.modules:
+        tf = sys.modules["tensorflow"]
+        tf.function(lambda number: number + 1)(tf.constant(0))
+
+
 def prepare_to_fork(framework: str) -> bool:
     """Import what training imports, so that processes forked from this one have it.
 

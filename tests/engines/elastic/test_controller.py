@@ -54,3 +54,41 @@ def test_nobody_waits_for_a_silent_worker_that_alone_has_what_was_told(numbers, 
         training.wait_for_the_end()
 
     training.assert_each_record_counts(8)
+
+
+TELLS_ITS_PRIORITY = """
+import os
+import threading
+from pathlib import Path
+
+made = custom_model
+
+
+def custom_model() -> nn.Module:
+    priority = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    Path({folder!r}, str(os.getpid())).write_text(str(priority))
+    return made()
+"""
+
+
+def test_who_is_prepared_while_nobody_waits_gives_way(numbers, tmp_path):
+    folder = tmp_path / "priorities"
+    folder.mkdir()
+    model = counting_and(tmp_path, TELLS_ITS_PRIORITY.format(folder=str(folder)))
+    endlessly = arguments(numbers, "--num_epochs=1000", "--num_spare_workers=1")
+
+    def priorities():
+        """Return process -> priority, of those that have made a model."""
+        return {int(f.name): int(text) for f in folder.iterdir() if (text := f.read_text())}
+
+    with Training(tmp_path / "out", endlessly, model=model) as training:
+        training.wait_for_workers(2)
+        training.wait_for(lambda: len(priorities()) >= 3, "a spare worker")
+        first = priorities()
+        os.kill(training.workers()[0], signal.SIGKILL)
+        training.wait_for(lambda: len(priorities()) > len(first), "another spare worker")
+        last = priorities()
+
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    assert set(first.values()) == {usual}
+    assert [last[pid] for pid in last if pid not in first] == [usual + 10]

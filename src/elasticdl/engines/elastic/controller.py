@@ -285,7 +285,10 @@ class _Controller:
         else:
             actor = WorkerActor.remote(self._run_id, self._assignment)
         process = _Process(self._num_started, actor)
-        process.work = actor.prepare.remote()
+        # Where there are cores to spare that costs nothing; where there are none, neither does one
+        # worker less.
+        nobody_waits = len(self._training()) >= self._workers.max
+        process.work = actor.prepare.remote(in_background=nobody_waits)
         self._processes.append(process)
 
     def _assign(self, process: _Process, slot: int) -> None:

@@ -47,9 +47,9 @@ class PlacedWorker(WorkerProcess):
         # Several nodes may be on one machine.
         super().__init__(assignment, f"{run_id}-{self._node[:8]}")
 
-    def prepare(self) -> Identity | Failure | Died:
+    def prepare(self, *, in_background: bool = False) -> Identity | Failure | Died:
         """See `WorkerProcess`."""
-        made = super().prepare()
+        made = super().prepare(in_background=in_background)
         return replace(made, node=self._node) if isinstance(made, Identity) else made
 
 

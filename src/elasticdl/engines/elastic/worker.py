@@ -25,13 +25,14 @@ from elasticdl.data.batch import repeated
 from elasticdl.engines.elastic import transport
 from elasticdl.engines.elastic.agreement import first_lineage
 from elasticdl.engines.elastic.committer import ElasticCommitter, SupersededError
+from elasticdl.engines.elastic.niceness import nicely
 from elasticdl.engines.elastic.reports import History, Point, Report, Snapshot, Snapshots
 from elasticdl.engines.feed import FedBatch, training_batches
 from elasticdl.engines.loop import Loop
 from elasticdl.engines.material import Material, open_material
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import ElasticDLError, TrainingError
-from elasticdl.training.create import limit_threads, quiet_frameworks
+from elasticdl.training.create import limit_threads, quiet_frameworks, start_threads
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint import Checkpoint
@@ -155,10 +156,18 @@ class Worker:
 
     # --- in the main thread ------------------------------------------------------------------
 
-    def prepare(self) -> Identity | Failure:
-        """Make the model and compile its steps."""
+    def prepare(self, *, in_background: bool = False) -> Identity | Failure:
+        """Make the model and compile its steps.
+
+        Args:
+            in_background: Nobody waits for it, so it gives way to those that train here.
+        """
         try:
-            self._prepare()
+            if in_background:
+                start_threads()
+                nicely(self._prepare)
+            else:
+                self._prepare()
         except ElasticDLError as error:
             return self._failure(error)
         return Identity(socket.gethostname(), os.getpid())

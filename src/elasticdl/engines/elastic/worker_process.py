@@ -53,8 +53,12 @@ class WorkerProcess:
         self._worker: Any = None
         self._lock = threading.Lock()
 
-    def prepare(self) -> Identity | Failure | Died:
-        """Start a process, and let the worker in it prepare itself; once more if it has died."""
+    def prepare(self, *, in_background: bool = False) -> Identity | Failure | Died:
+        """Start a process, and let the worker in it prepare itself; once more if it has died.
+
+        Args:
+            in_background: Nobody waits for it.
+        """
         assignment = self._assignment
         # The server inherits what they are told by, before it imports the frameworks.
         limit_threads(assignment.num_threads)
@@ -77,7 +81,7 @@ class WorkerProcess:
             return Died()
         with self._lock:
             self._worker = worker
-        prepared: Identity | Failure | Died = self.call("prepare")
+        prepared: Identity | Failure | Died = self.call("prepare", in_background=in_background)
         return prepared
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
