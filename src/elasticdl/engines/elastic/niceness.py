@@ -5,6 +5,7 @@ Callers: `worker.py`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,5 +24,11 @@ def nicely(function: Callable[[], _T]) -> _T:
     Without privileges no priority can be raised again, but on Linux each thread has its own. Those
     that the function starts keep the low one: whatever computes later is to be started before.
     """
-    with ThreadPoolExecutor(1, "elasticdl-nicely", os.nice, (_NICENESS,)) as thread:
+    with ThreadPoolExecutor(1, "elasticdl-nicely", _give_way) as thread:
         return thread.submit(function).result()
+
+
+def _give_way() -> None:
+    # Of the calling thread, on Linux. Where it is forbidden the work is done all the same.
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)
