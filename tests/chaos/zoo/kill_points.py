@@ -41,7 +41,7 @@ from pathlib import Path
 
 import faults
 import numpy as np
-from torchft import Manager
+from torchft import ProcessGroupGloo
 
 from elasticdl.engines.elastic import quorum
 from elasticdl.engines.elastic.committer import ElasticCommitter
@@ -180,7 +180,7 @@ def _install_in_a_step():
             hit("summed")
         return summed
 
-    @instead_of(Manager, "allreduce")
+    @instead_of(ProcessGroupGloo, "allreduce")
     def allreduce(original, *args, **named):
         work = original(*args, **named)
         # It goes on in threads of torch: the others may or may not get the sum.
