@@ -161,9 +161,13 @@ def _install_between_steps():
 
 
 def _install_in_a_step():
+    @instead_of(ElasticCommitter, "begin")
+    def begin_step(original, committer, *, ahead):
+        time.sleep(_number_in("pause_s") or 0)
+        original(committer, ahead=ahead)
+
     @instead_of(Quorum, "begin")
     def begin(original, quorum):
-        time.sleep(_number_in("pause_s") or 0)
         hit("asking")
         if _is_time_for("stopping"):
             os.kill(os.getpid(), signal.SIGSTOP)

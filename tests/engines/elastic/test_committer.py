@@ -53,11 +53,13 @@ class FakeQuorum:
         self.num_commits = 0
         self.sums, self.commits = True, True
         self.gave_up_state = False
+        self.is_old = False
+        self.num_asked = 0
         self.votes = []
         self.received = []
 
     def begin(self):
-        pass
+        self.num_asked += 1
 
     def wait(self):
         # As in the thread of the real one: a peer's state comes with the quorum.
@@ -237,6 +239,53 @@ def test_the_lowest_slot_leads():
     fleet.commit(batch_of(0), batch_of(1))
 
     assert [c.leads() for c in fleet.committers] == [True, False]
+
+
+# --- who takes part is asked now and then ---------------------------------------------------------
+
+
+def step_of(fleet):
+    """Make a step from its beginning; returns how often each worker has asked by now."""
+    for committer in fleet.committers:
+        committer.begin(ahead=True)
+    fleet.commit(*[None] * len(fleet.committers))
+    return [quorum.num_asked for quorum in fleet.quorums]
+
+
+def test_a_quorum_stands_until_one_of_its_members_wants_another():
+    fleet = Fleet(3)
+
+    asked = [step_of(fleet), step_of(fleet)]
+    fleet.quorums[1].is_old = True
+    asked.append(step_of(fleet))
+    fleet.quorums[1].is_old = False
+    asked += [step_of(fleet), step_of(fleet)]
+
+    # It says so with the third step, and all of them do it before the fourth.
+    assert asked == [[1] * 3, [1] * 3, [1] * 3, [2] * 3, [2] * 3]
+
+
+@pytest.mark.parametrize("what", ["sums", "commits"])
+def test_after_a_step_that_failed_who_takes_part_is_asked_again(what):
+    fleet = Fleet(2)
+    step_of(fleet)
+    setattr(fleet.quorums[0], what, False)
+
+    asked = [step_of(fleet)]
+    setattr(fleet.quorums[0], what, True)
+    asked.append(step_of(fleet))
+
+    # The other one learns it from its next sum.
+    assert asked == [[1, 1], [2, 1]]
+
+
+def test_after_a_step_that_all_refused_all_ask_again():
+    fleet = Fleet(3)
+    step_of(fleet)
+    fleet.histories[1].take_over({"points": [[0, 99]], "told": []})
+    step_of(fleet)
+
+    assert step_of(fleet) == [2, 2, 2]
 
 
 # --- no agreement, no trace ---------------------------------------------------------------------
@@ -438,6 +487,7 @@ def test_who_takes_over_a_state_while_computing_contributes_from_there_on():
     """The gradient it has computed is of a state that is no more."""
     fleet = Fleet(1)
     (committer,) = fleet.committers
+    fleet.quorums[0].is_old = True
     fleet.commit(batch_of(0))
     fleet.quorums[0].received = [b"a peer's state"]
 

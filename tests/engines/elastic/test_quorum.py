@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -31,8 +32,15 @@ from elasticdl.sharding.ledger import Ledger
 pytestmark = pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")
 
 HOST = "127.0.0.1"
-PACE = Pace(heartbeat_s=0.05, heartbeat_timeout_s=1.0, join_timeout_s=0.5, step_timeout_s=10.0)
-NUM_LIGHTHOUSES = 7
+# What happens in a step is told by its number: each has a quorum of its own.
+PACE = Pace(
+    heartbeat_s=0.05,
+    heartbeat_timeout_s=1.0,
+    join_timeout_s=0.5,
+    step_timeout_s=10.0,
+    quorum_interval_s=0.0,
+)
+NUM_LIGHTHOUSES = 9
 NUM_SLOTS = 3
 BATCHES_PER_SHARD = 10
 NUM_RECORDS = NUM_SLOTS * BATCHES_PER_SHARD
@@ -70,10 +78,10 @@ def lighthouse(lighthouses):
     return lighthouses.pop()
 
 
-def quorum_at(lighthouse, name, save=lambda: b"", load=lambda data: None):
+def quorum_at(lighthouse, name, save=lambda: b"", load=lambda data: None, pace=PACE):
     from elasticdl.engines.elastic.quorum import Quorum
 
-    return Quorum(lighthouse=lighthouse, host=HOST, name=name, save=save, load=load, pace=PACE)
+    return Quorum(lighthouse=lighthouse, host=HOST, name=name, save=save, load=load, pace=pace)
 
 
 def together(*acts):
@@ -107,7 +115,7 @@ class Worker:
         joined_at: Which sums were the first with a state it took over.
     """
 
-    def __init__(self, lighthouse, slot, max_steps=0):
+    def __init__(self, lighthouse, slot, max_steps=0, pace=PACE):
         self.slot = slot
         self.before_step = lambda num_commits: None
         self.sum_fails = lambda num_commits: False
@@ -139,6 +147,7 @@ class Worker:
             f"slot{slot}-{slot + 1}",
             lambda: self.committer.state_for_a_peer(self._save),
             self.committer.receive,
+            pace,
         )
         self._observe(self.quorum)
         self.committer.enter(self.quorum, self.history, slot, slot + 1, self._take_over)
@@ -323,6 +332,75 @@ def test_a_third_worker_takes_over_the_state_of_two_and_takes_part(lighthouse):
     assert third.times_healed == 0
     assert_each_record_counts_once([*workers, third])
     assert_all_have_the_same([*workers, third])
+
+
+# --- a quorum that stands -----------------------------------------------------------------------
+
+
+def test_workers_train_on_without_asking_and_soon_let_in_who_joins(lighthouse):
+    pace = replace(PACE, quorum_interval_s=0.1)
+    workers = [Worker(lighthouse, slot, pace=pace) for slot in range(3)]
+    third = workers.pop()
+    asked_at = [[], []]
+
+    def add_up_slowly(add_up, buffer):
+        # The records are to last until the third one is there.
+        time.sleep(0.05)
+        return add_up(buffer)
+
+    for worker, asked in zip(workers, asked_at, strict=True):
+        worker.before_step = asked.append
+        worker.quorum.sum = partial(add_up_slowly, worker.quorum.sum)
+
+    def join():
+        while not all(asked_at):
+            time.sleep(0.01)
+        third.run()
+
+    assert together(*(w.run for w in workers), join) == [None] * 3
+    for worker in [*workers, third]:
+        worker.quorum.close()
+
+    # At the same steps, and not at each.
+    assert asked_at[0] == asked_at[1]
+    assert 1 < len(asked_at[0]) < workers[0].quorum.num_commits / 1.5
+    assert list(third.committer.slots) == [0, 1, 2]
+    assert_each_record_counts_once([*workers, third])
+    assert_all_have_the_same([*workers, third])
+
+
+def test_whose_step_fails_alone_makes_the_others_ask_as_well(lighthouse):
+    """They have committed it, and hold on to a quorum that it has left."""
+    pace = replace(PACE, quorum_interval_s=1000.0)
+    quorums = [quorum_at(lighthouse, f"slot{i}-1", pace=pace) for i in range(3)]
+    meet, behind = threading.Barrier(3), 2
+    told = [[], [], []]
+
+    def work(i):
+        quorum, has_quorum = quorums[i], False
+        meet.wait(PATIENCE_S)
+        for _ in range(3 if i == behind else 4):
+            asked = not has_quorum
+            if asked:
+                quorum.begin()
+                quorum.wait()
+            summed = quorum.sum(np.ones(1, np.float32))
+            if (i, len(told[i])) == (behind, 1):
+                # As if the last part of the sum had been lost on its way: see `Quorum.sum`.
+                quorum._group.abort(errored=False)
+                summed = False
+            has_quorum = quorum.vote(commit=summed)
+            told[i].append((asked, has_quorum))
+
+    assert together(*(partial(work, i) for i in range(3))) == [None] * 3
+    for quorum in quorums:
+        quorum.close()
+
+    committed = [(True, True), (False, True), (False, False), (True, True)]
+    assert told[:2] == [committed] * 2
+    # It takes over their state with the quorum that they ask for.
+    assert told[behind] == [(True, True), (False, False), (True, True)]
+    assert {quorum.num_commits for quorum in quorums} == {3}
 
 
 # --- the silent fork ----------------------------------------------------------------------------

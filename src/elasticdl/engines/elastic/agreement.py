@@ -44,12 +44,16 @@ _LIMBS = {
     "num_batches": 1,
     "finished": 1,
     "stop": 1,
+    "asks": 1,
     "digest": 2,
     "lost": 2,
     "lineage": 4,
     "fingerprint": 4,
 }
 NUM_LIMBS = sum(_LIMBS.values())
+# Of each limb, and of each field.
+_SHIFTS = np.array([_LIMB_BITS * i for n in _LIMBS.values() for i in range(n)], np.uint64)
+_STARTS = np.cumsum([0, *_LIMBS.values()])[:-1]
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class Stance:
         num_batches: Batches of its piece they are of.
         finished: Its piece has no further one.
         stop: Its callbacks ask for the training to end.
+        asks: It wants all to ask anew who takes part, before the next step.
         digest: See `ledger.Row`.
         lost: Number of a slot whose worker is dead as the controller says, plus 1; 0 for none.
         lineage: Hash of the history of its state.
@@ -73,6 +78,7 @@ class Stance:
     num_batches: int = 0
     finished: bool = False
     stop: bool = False
+    asks: bool = False
     digest: int = 0
     lost: int = 0
     lineage: int = 0
@@ -109,6 +115,8 @@ class Verdict:
         lost: Slots whose worker is dead and that took no part.
         stop: The training ends here: what was brought in does not count.
         num_examples: Examples of all.
+        asks: Somebody wants all to ask anew who takes part; after a step that does not commit they
+            do so in any case.
     """
 
     commits: bool
@@ -120,6 +128,7 @@ class Verdict:
     lost: Collection[int] = ()
     stop: bool = False
     num_examples: int = 0
+    asks: bool = False
 
 
 def judge(table: npt.NDArray[np.float32], slot: int, mine: Stance) -> Verdict:
@@ -165,6 +174,7 @@ def judge(table: npt.NDArray[np.float32], slot: int, mine: Stance) -> Verdict:
         lost=sorted(lost - set(slots.tolist())),
         stop=stop,
         num_examples=0 if stop else int(columns["num_examples"][slots].sum()),
+        asks=bool(columns["asks"][slots].any()),
     )
 
 
@@ -184,15 +194,9 @@ def _hash(text: str) -> int:
 
 
 def _decode(table: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.uint64]]:
-    columns = {}
-    at = 0
-    for name, limbs in _LIMBS.items():
-        value = np.zeros(len(table), np.uint64)
-        for i in range(limbs):
-            value += table[:, at + i].astype(np.uint64) << np.uint64(_LIMB_BITS * i)
-        columns[name] = value
-        at += limbs
-    return columns
+    # All at once: with few workers, numbers are cheap and calls are not.
+    limbs = table.astype(np.uint64) << _SHIFTS
+    return dict(zip(_LIMBS, np.add.reduceat(limbs, _STARTS, axis=1).T, strict=True))
 
 
 assert {f.name for f in fields(Stance)} == _LIMBS.keys() - {"present"}  # noqa: S101

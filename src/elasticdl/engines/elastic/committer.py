@@ -285,6 +285,7 @@ class ElasticCommitter:
         stance = replace(
             stance,
             lineage=point.lineage,
+            asks=self._quorum.is_old,
             lost=self._lost[0] + 1 if self._lost else 0,
             fingerprint=self._fingerprint() if self._fingerprint_is_due() else 0,
         )
@@ -294,7 +295,9 @@ class ElasticCommitter:
         if self._quorum.sum(self._buffer):
             verdict = judge(self._table, self._slot, stance)
         committed = self._quorum.vote(commit=verdict is not None and verdict.commits)
-        self._has_quorum = False
+        # It stands until somebody wants another or a step fails. Whose step failed while others
+        # committed has closed its connections, so their next sum fails and they ask as well.
+        self._has_quorum = verdict is not None and committed and not verdict.asks
         if verdict is not None and verdict.leave:
             raise SupersededError(f"Slot {self._slot} has a younger worker.")
         if verdict is not None and verdict.drifted:

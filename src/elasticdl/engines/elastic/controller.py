@@ -62,7 +62,9 @@ if TYPE_CHECKING:
     from elasticdl.engines.engine import Outcome, Reporter
     from elasticdl.job import Job, Workers
 
-_REPORT_INTERVAL_S = 0.3
+_REPORT_INTERVAL_S = 1.0
+# What ends a worker's call is heard at once; what else may change here is looked at so often.
+_POLL_S = 0.3
 _CLUSTER_INTERVAL_S = 1.0
 _CHECKPOINT_INTERVAL_S = 30.0
 _CHECKPOINT_INTERVAL_BEFORE_A_LOSS_S = 3.0
@@ -91,6 +93,8 @@ def _train(run: Run) -> Trained:
             heartbeat_s=min(0.1, workers.heartbeat_timeout_s / 8),
             heartbeat_timeout_s=workers.heartbeat_timeout_s,
             join_timeout_s=workers.join_timeout_s,
+            # Two who join at a time must not give up waiting for those that do not ask yet.
+            quorum_interval_s=min(Pace.quorum_interval_s, workers.join_timeout_s / 8),
         )
         controller = None
         try:
@@ -160,6 +164,7 @@ class _Controller:
         self._checkpoint = run.checkpoint
         self._round = 0
         self._journal = Journal(run)
+        self._report_interval_s = _REPORT_INTERVAL_S
         self._begun = False
         self._last_trained_s = time.monotonic()
         self._last_checkpoint_s = time.monotonic()
@@ -377,11 +382,11 @@ class _Controller:
         if self._snapshot_of is not None:
             waiting[self._snapshot_of[1]] = (self._snapshot_of[0], "snapshot")
         if not waiting:
-            time.sleep(_REPORT_INTERVAL_S)
+            time.sleep(_POLL_S)
             return
-        next_s = min(process.asked_s for process in self._processes) + _REPORT_INTERVAL_S
+        next_s = min(process.asked_s for process in self._processes) + self._report_interval_s
         pause_s = max(0.01, next_s - time.monotonic())
-        done, _ = ray.wait(list(waiting), timeout=min(pause_s, _REPORT_INTERVAL_S))
+        done, _ = ray.wait(list(waiting), timeout=min(pause_s, _POLL_S))
         if done:
             # All that has come by now.
             done, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
@@ -402,9 +407,9 @@ class _Controller:
         now = time.monotonic()
         publisher = self._publisher()
         for process in self._processes:
-            if process.question is None and now - process.asked_s >= _REPORT_INTERVAL_S:
+            if process.question is None and now - process.asked_s >= self._report_interval_s:
                 process.asked_s = now
-                process.heard_s = max(process.heard_s, now - _REPORT_INTERVAL_S)
+                process.heard_s = max(process.heard_s, now - self._report_interval_s)
                 process.asked_for_events = process is publisher
                 process.question = ask(
                     process.actor,
@@ -516,6 +521,8 @@ class _Controller:
         publisher = min(self._training(), key=lambda p: p.slot or 0, default=None)
         if publisher is None:
             return
+        # Somebody waits for it.
+        self._report_interval_s = _POLL_S
         with contextlib.suppress(ray.exceptions.RayError):
             ray.get(ask(publisher.actor, "request_snapshot"), timeout=5)
             deadline = time.monotonic() + 15

@@ -17,6 +17,7 @@ import logging
 import os
 import socket
 import stat
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -105,6 +106,7 @@ class Quorum:
         group = ProcessGroupNCCL(timeout=step_timeout) if device == "cuda" else gloo
         self._device, self._group = device, group
         self._has_failed = False
+        self._interval_s, self._found_s = pace.quorum_interval_s, 0.0
         self._thread = ThreadPoolExecutor(1, "elasticdl-quorum")
         self._transport = _Transport(host, pace.step_timeout_s)
         self._store = Store(host, 0, is_master=True, wait_for_workers=False)
@@ -135,7 +137,7 @@ class Quorum:
         return int(self._manager.current_step())
 
     def begin(self) -> None:
-        """Look for the next step's quorum, in a thread; `save` and `load` are called there."""
+        """Look for the next quorum, in a thread; `save` and `load` are called there."""
         self._search = self._thread.submit(self._manager.start_quorum)
 
     def wait(self) -> None:
@@ -145,6 +147,12 @@ class Quorum:
             TimeoutError, RuntimeError: There is none: the driver is gone.
         """
         self._search.result()
+        self._found_s = time.monotonic()
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it is time to ask anew who takes part: somebody may be waiting to join."""
+        return time.monotonic() - self._found_s >= self._interval_s
 
     def sum(self, buffer: npt.NDArray[np.float32]) -> bool:
         """Add up all workers' buffers in place; return whether that came to an end here."""
