@@ -1,6 +1,6 @@
 """A step that all workers agree upon; see `agreement.py` for what they agree on.
 
-    begin    quorum; who has fallen behind takes over a peer's state
+    begin    quorum, if none stands; who has fallen behind takes over a peer's state
     commit   gradients -> one sum over all workers -> agree -> one update, the same everywhere
 
 One flat float32 buffer travels: gradients, metric states, and a row for each slot. Workers
