@@ -40,7 +40,7 @@ PACE = Pace(
     step_timeout_s=10.0,
     quorum_interval_s=0.0,
 )
-NUM_LIGHTHOUSES = 9
+NUM_LIGHTHOUSES = 8
 NUM_SLOTS = 3
 BATCHES_PER_SHARD = 10
 NUM_RECORDS = NUM_SLOTS * BATCHES_PER_SHARD
@@ -368,43 +368,6 @@ def test_workers_train_on_without_asking_and_soon_let_in_who_joins(lighthouse):
     assert list(third.committer.slots) == [0, 1, 2]
     assert_each_record_counts_once([*workers, third])
     assert_all_have_the_same([*workers, third])
-
-
-def test_whose_step_fails_alone_makes_the_others_ask_as_well(lighthouse):
-    """They have committed it, and hold on to a quorum that it has left."""
-    pace = replace(PACE, quorum_interval_s=1000.0)
-    quorums = [quorum_at(lighthouse, f"slot{i}-1", pace=pace) for i in range(3)]
-    meet, behind = threading.Barrier(3), 2
-    told = [[], [], []]
-
-    def work(i):
-        quorum, has_quorum = quorums[i], False
-        meet.wait(PATIENCE_S)
-        for _ in range(3 if i == behind else 4):
-            asked = not has_quorum
-            if asked:
-                quorum.begin()
-                quorum.wait()
-            summed = quorum.sum(np.ones(1, np.float32))
-            if len(told[i]) == 1:
-                # All of them have the sum by now.
-                meet.wait(PATIENCE_S)
-                if i == behind:
-                    # As if the last part of it had been lost on its way: see `Quorum.sum`.
-                    quorum._group.abort(errored=False)
-                    summed = False
-            has_quorum = quorum.vote(commit=summed)
-            told[i].append((asked, has_quorum))
-
-    assert together(*(partial(work, i) for i in range(3))) == [None] * 3
-    for quorum in quorums:
-        quorum.close()
-
-    committed = [(True, True), (False, True), (False, False), (True, True)]
-    assert told[:2] == [committed] * 2
-    # It takes over their state with the quorum that they ask for.
-    assert told[behind] == [(True, True), (False, False), (True, True)]
-    assert {quorum.num_commits for quorum in quorums} == {3}
 
 
 # --- the silent fork ----------------------------------------------------------------------------
