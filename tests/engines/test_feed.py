@@ -110,9 +110,13 @@ def test_an_error_of_the_input_function_names_records_and_the_users_line():
 @pytest.mark.parametrize(
     ("made", "problem"),
     [
-        ((np.zeros((2, 1)), np.zeros(3)), r"shapes \[\[2, 1\], \[3\]\] from 2 records"),
-        ((np.float32(1), np.zeros(2)), "one entry an example"),
-        (({"x": np.zeros((2, 1))},) * 3, "expected \\(features, labels\\)"),
+        (
+            (np.zeros((2, 1)), np.zeros(3)),
+            r"from 2 records, arrays of the shapes \[\[2, 1\], \[3\]\]",
+        ),
+        ((np.float32(1), np.zeros(2)), "one entry per example"),
+        (({"x": np.zeros((2, 1))},) * 3, "sample weights that are a dict"),
+        (({"x": np.zeros((2, 1))},) * 4, "or \\(features, labels, sample weights\\)"),
         ({"x": np.zeros((2, 1))}, "returned no labels"),
     ],
 )
@@ -121,6 +125,17 @@ def test_what_is_no_batch_is_refused(made, problem):
 
     with pytest.raises(DefinitionError, match=problem):
         list(feed(definition, source_of(2), ShardPlan(2, 2)))
+
+
+def test_an_input_function_may_return_sample_weights():
+    def weighted(records):
+        return np.zeros((len(records), 1)), np.zeros(len(records)), np.array([1, 3])
+
+    fed = feed(definition_of(RecordInput(weighted, SCHEMA)), source_of(2), ShardPlan(2, 2))
+
+    weights = next(iter(fed)).batch.weights
+    assert weights.dtype == np.float32
+    assert weights.tolist() == [1.0, 3.0]
 
 
 def test_records_without_labels_can_be_predicted():

@@ -8,8 +8,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from elasticdl.errors import DefinitionError
+
 Arrays: TypeAlias = Any
 """A numpy array, or a dict, list or tuple of `Arrays`; the first axis is the example."""
+
+_MAX_PARTS = len(("features", "labels", "weights"))
 
 Record: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 """One decoded record: field name -> array."""
@@ -23,11 +27,47 @@ class Batch:
         features: What the model takes, as the user's input function returned it.
         labels: What the loss takes; None in prediction.
         num_examples: Length of the first axis of every array.
+        weights: How much each example counts in loss, metrics and gradients: float32 of shape
+            [num_examples], or [num_examples, ...] for a weight per time step or pixel. None
+            counts every example once.
     """
 
     features: Arrays
     labels: Arrays
     num_examples: int
+    weights: np.ndarray[Any, Any] | None = None
+
+
+def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
+    """Return the batch that an input function or a pipeline describes.
+
+    Args:
+        parts: Features; features and labels; or features, labels and sample weights, as
+            `keras.Model.fit` takes them. Labels and weights may be None.
+        where: What made them, as the start of an error's sentence: "input_fn() returned".
+
+    Raises:
+        DefinitionError: There are fewer or more parts, or the arrays do not all have one entry
+            per example along their first axis.
+    """
+    parts = [map_arrays(np.asarray, part) for part in parts]
+    arrays = leaves(parts)
+    sizes = {array.shape[0] if array.ndim else 0 for array in arrays}
+    if not 1 <= len(parts) <= _MAX_PARTS or len(sizes) != 1 or 0 in sizes:
+        shapes = [list(array.shape) for array in arrays]
+        raise DefinitionError(
+            f"{where} arrays of the shapes {shapes}; expected (features, labels) or (features, "
+            "labels, sample weights), every array with one entry per example along its first axis."
+        )
+    features, labels, weights = (*parts, None, None)[:_MAX_PARTS]
+    if weights is not None and not isinstance(weights, np.ndarray):
+        raise DefinitionError(
+            f"{where} sample weights that are a {type(weights).__name__}; expected one array with "
+            "a weight for each example."
+        )
+    return Batch(
+        features, labels, sizes.pop(), None if weights is None else weights.astype(np.float32)
+    )
 
 
 def repeated(batch: Batch, num_examples: int) -> Batch:
@@ -37,7 +77,12 @@ def repeated(batch: Batch, num_examples: int) -> Batch:
     def take(array: Any) -> Any:
         return array[rows]
 
-    return Batch(map_arrays(take, batch.features), map_arrays(take, batch.labels), num_examples)
+    return Batch(
+        map_arrays(take, batch.features),
+        map_arrays(take, batch.labels),
+        num_examples,
+        map_arrays(take, batch.weights),
+    )
 
 
 def map_arrays(function: Callable[[Any], Any], tree: Arrays) -> Arrays:
@@ -60,6 +105,11 @@ def leaves(tree: Arrays) -> list[Any]:
     if isinstance(tree, (list, tuple)):
         return [leaf for value in tree for leaf in leaves(value)]
     return [tree]
+
+
+def batch_bytes(batch: Batch) -> int:
+    """Return the memory a batch takes."""
+    return arrays_bytes((batch.features, batch.labels, batch.weights))
 
 
 def arrays_bytes(arrays: Arrays) -> int:

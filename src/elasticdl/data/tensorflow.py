@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from elasticdl.data.batch import Batch, leaves, map_arrays
+from elasticdl.data.batch import Batch, batch_of, map_arrays
 from elasticdl.errors import DefinitionError
 
 
@@ -72,7 +72,7 @@ def example_batches(
     Args:
         records: What the pipeline reads.
         create_dataset: Takes a dataset of scalar strings, returns one of single examples:
-            features, or (features, labels).
+            features, (features, labels) or (features, labels, sample weights).
         minibatch_size: Examples in a batch; the last may be shorter.
         where: The user's function, for errors.
 
@@ -91,12 +91,12 @@ def example_batches(
         # An endless repeat(): epochs are counted by the job, so a shard is read once.
         dataset = dataset.take(len(records))
     for element in dataset.batch(minibatch_size):
-        features, labels = element if isinstance(element, tuple) else (element, None)
+        parts = element if isinstance(element, tuple) else (element,)
         try:
-            arrays = map_arrays(lambda tensor: tensor.numpy(), (features, labels))
+            arrays = [map_arrays(lambda tensor: tensor.numpy(), part) for part in parts]
         except AttributeError as error:
             raise DefinitionError(
                 f"{where} yields {dataset.element_spec}; sparse and ragged tensors are not "
                 "supported: make them dense in the pipeline."
             ) from error
-        yield Batch(arrays[0], arrays[1], int(leaves(arrays[0])[0].shape[0]))
+        yield batch_of(arrays, f"{where} yields")

@@ -130,7 +130,7 @@ def training_batches(
 
 def chained_digest(batch: Batch, before: int) -> int:
     """Return a hash of a batch and of all those before it."""
-    for array in leaves((batch.features, batch.labels)):
+    for array in leaves((batch.features, batch.labels, batch.weights)):
         # Texts are objects: what lies in the array is where they are, not what they say.
         data = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
         before = zlib.crc32(data, before)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.artifacts.checkpoint import Checkpoint
-from elasticdl.data.batch import Batch, arrays_bytes, leaves
+from elasticdl.data.batch import Batch, arrays_bytes, batch_bytes, leaves
 from elasticdl.engines.finite import check_losses, check_state
 from elasticdl.engines.place import Evaluation, Place
 from elasticdl.engines.prefetch import Prefetch
@@ -525,7 +525,7 @@ class Loop:
 
 
 def _size_of(fed: FedBatch) -> int:
-    return 0 if fed.batch is None else arrays_bytes((fed.batch.features, fed.batch.labels))
+    return 0 if fed.batch is None else batch_bytes(fed.batch)
 
 
 def _where(group: Sequence[FedBatch]) -> str:
@@ -545,7 +545,7 @@ def _follows(before: FedBatch, after: FedBatch) -> bool:
     one, other = before.batch, after.batch
     if one is None or other is None or one.num_examples != other.num_examples:
         return False
-    mine, theirs = leaves((one.features, one.labels)), leaves((other.features, other.labels))
+    mine, theirs = (leaves((b.features, b.labels, b.weights)) for b in (one, other))
     return len(mine) == len(theirs) and all(
         a.shape == b.shape and a.dtype == b.dtype for a, b in zip(mine, theirs, strict=True)
     )

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from elasticdl.data.batch import Batch, arrays_bytes
+from elasticdl.data.batch import Batch, batch_bytes
 from elasticdl.definition import BatchesInput, Epochs, Mode, ModelDefinition
 from elasticdl.engines.feed import FedBatch, Resume, chained_digest
 from elasticdl.engines.randomness import Stream, forget_kernels, seeded
@@ -151,9 +151,9 @@ class Reading:
         made = _Made(self._next, batch, self._digest)
         self._next += 1
         self._behind.append(made)
-        self._bytes_behind += _size_of(batch)
+        self._bytes_behind += batch_bytes(batch)
         while self._bytes_behind > _MAX_BYTES_BEHIND and len(self._behind) > 1:
-            self._bytes_behind -= _size_of(self._behind.popleft().batch)
+            self._bytes_behind -= batch_bytes(self._behind.popleft().batch)
         return made
 
     def _forget(self) -> None:
@@ -290,7 +290,3 @@ def _each_seeded(batches: Iterator[Batch], seed: int, first: int) -> Iterator[Ba
         if batch is None:
             return
         yield batch
-
-
-def _size_of(batch: Batch) -> int:
-    return arrays_bytes((batch.features, batch.labels))

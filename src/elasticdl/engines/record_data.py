@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.data.batch import Batch, Record, leaves, map_arrays
+from elasticdl.data.batch import Batch, Record, batch_of, leaves
 from elasticdl.data.record_source import RecordSource, locate
 from elasticdl.data.schema import Schema
 from elasticdl.data.sources import open_source
@@ -288,23 +288,16 @@ def make_batch(
         raise UserCodeError(
             f"{definition.origin}: the input function raised on {where}:\n{users_traceback(error)}"
         ) from error
-    pair = made if isinstance(made, tuple) else (made, None)
-    arrays = leaves(map_arrays(np.asarray, pair))
-    sizes = {array.shape[0] if array.ndim else 0 for array in arrays}
-    if len(pair) != len(("features", "labels")) or len(sizes) != 1 or 0 in sizes:
-        shapes = [list(array.shape) for array in arrays]
-        raise DefinitionError(
-            f"{definition.origin}: the input function made arrays of the shapes {shapes} from "
-            f"{len(records)} records; expected (features, labels), every array with one entry "
-            "an example along its first axis."
-        )
-    features, labels = map_arrays(np.asarray, pair)
-    if labels is None and mode is not Mode.PREDICTION:
+    parts = made if isinstance(made, tuple) else (made,)
+    batch = batch_of(
+        parts, f"{definition.origin}: the input function made, from {len(records)} records,"
+    )
+    if batch.labels is None and mode is not Mode.PREDICTION:
         raise DefinitionError(
             f"{definition.origin}: the input function returned no labels in {mode.value}; "
-            "expected the pair (features, labels)."
+            "expected (features, labels) or (features, labels, sample weights)."
         )
-    return Batch(features, labels, sizes.pop())
+    return batch
 
 
 def _over_records(definition: ModelDefinition) -> DatasetInput:
