@@ -8,6 +8,7 @@ open_model.py  a trained model kept open in a worker, range after range
 board.py       what the jobs of a cluster wait for
 controller.py  the driver: starts workers, watches them, writes what they tell
 placement.py   where the processes are: Ray here, or a cluster
+ray_cluster.py starts Ray with a token of its own, or joins a cluster with the user's
 fork_server.py processes that need not import the frameworks
 worker_process.py  a worker in such a process, called from Ray's
 worker.py      one worker: prepares itself, runs the loop, answers the controller
@@ -21,9 +22,7 @@ pace.py        how soon silence is taken for death
 
 import os
 
-# Before Ray is imported. Without the first, a local start writes a token that keeps clusters
-# of later starts from forming; without the second it would send usage statistics.
-os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+# Before Ray is imported. It would send usage statistics.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Nobody looks at these; they would take time from the workers of the same machine.
 os.environ.setdefault("RAY_task_events_report_interval_ms", "0")

@@ -6,7 +6,6 @@ Callers: `controller.py`, which also hears from Ray who died.
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,18 +13,15 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from elasticdl.engines.elastic.ray_cluster import joined_cluster, local_ray
 from elasticdl.engines.elastic.worker import Identity
 from elasticdl.engines.elastic.worker_process import WorkerProcess
-from elasticdl.errors import UsageError
 
 if TYPE_CHECKING:
     from elasticdl.engines.elastic.pace import Pace
     from elasticdl.engines.elastic.worker import Assignment, Failure
     from elasticdl.engines.elastic.worker_process import Died
     from elasticdl.job import Workers
-
-_LOCALHOST = "127.0.0.1"
-_KNOCK_TIMEOUT_S = 5.0
 
 
 class LighthouseProcess:
@@ -81,48 +77,13 @@ def machines_that_go() -> Collection[str]:
 @contextlib.contextmanager
 def connected(workers: Workers) -> Iterator[str]:
     """Start Ray here, or join a cluster; yield this machine's address in it."""
-    quiet: dict[str, Any] = {
-        "include_dashboard": False,
-        "log_to_driver": False,
-        "logging_level": "error",
-        "namespace": "elasticdl",
-    }
     if workers.ray_address is None:
-        ray.init(
-            address="local",
-            # Logical ones: more workers than cores are slow, not wrong.
-            num_cpus=workers.max + workers.spare + 1,
-            _node_ip_address=_LOCALHOST,
-            **quiet,
-        )
-        # It would carry here what workers print, which is in files; it looks for that ten times
-        # a second, and there is no option against it.
-        node: Any = ray._private.worker._global_node  # noqa: SLF001
-        node.kill_log_monitor(check_alive=False)
-        host = _LOCALHOST
+        # Logical cores: more workers than cores are slow, not wrong.
+        cluster = local_ray(workers.max + workers.spare + 1)
     else:
-        del quiet["include_dashboard"]
-        try:
-            _knock(workers.ray_address)
-            ray.init(address=workers.ray_address, **quiet)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise UsageError(
-                f"--ray_address={workers.ray_address}: no Ray cluster answers there "
-                f"({str(error).splitlines()[0]}). Start one with `ray start --head`, or leave "
-                "the option out to train on this machine."
-            ) from error
-        host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-    # Each death of a worker is told by us, in one line; Ray prints a paragraph of its own and
-    # has no option against it.
-    ray._private.worker.print_to_stdstream = lambda *_, **__: None  # noqa: SLF001
-    try:
+        cluster = joined_cluster(workers.ray_address)
+    with cluster as host:
+        # A worker's death is an event of ours, in one line; Ray prints a paragraph of its own and
+        # has no option against it.
+        ray._private.worker.print_to_stdstream = lambda *_, **__: None  # noqa: SLF001
         yield host
-    finally:
-        ray.shutdown()
-
-
-def _knock(address: str) -> None:
-    """Find out at once that nobody is there; Ray itself tries for a minute and a half."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=_KNOCK_TIMEOUT_S).close()

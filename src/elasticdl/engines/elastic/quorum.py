@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import torchft.manager
 from torch.distributed import AllreduceOptions, ProcessGroup, ReduceOp
 from torch.distributed import ProcessGroupGloo as Gloo
 from torch.distributed import TCPStore as Store  # type: ignore[attr-defined]
 from torchft import Manager, ProcessGroupGloo, ProcessGroupNCCL
 from torchft.checkpointing import CheckpointTransport
-from torchft.coordination import LighthouseServer
+from torchft.coordination import LighthouseServer, ManagerServer
 
 from elasticdl.engines.elastic.transport import StateServer, fetch
 
@@ -109,7 +110,7 @@ class Quorum:
         self._interval_s, self._found_s = pace.quorum_interval_s, 0.0
         self._thread = ThreadPoolExecutor(1, "elasticdl-quorum")
         self._transport = _Transport(host, pace.step_timeout_s)
-        self._store = Store(host, 0, is_master=True, wait_for_workers=False)
+        self._store = _listening_store(host)
         self._manager = Manager(
             pg=group,
             state_dict=save,
@@ -196,6 +197,28 @@ class Quorum:
         """Leave; the others go on when the heartbeats stop."""
         self._manager.shutdown(wait=False)
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _listening_store(host: str) -> Store:
+    """Return a store that listens at one address of this machine; by default it takes all."""
+    listener = socket.create_server((host, 0))
+    port: int = listener.getsockname()[1]
+    # The store closes the descriptor.
+    return Store(
+        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+
+
+def _server_at_one_address(**named: Any) -> ManagerServer:
+    """Return a Manager's server that listens where the others look for it.
+
+    torchft binds it to every address of the machine and has no option against it.
+    """
+    port = named["bind"].rsplit(":", 1)[1]
+    return ManagerServer(**{**named, "bind": f"{named['hostname']}:{port}"})
+
+
+torchft.manager.ManagerServer = _server_at_one_address
 
 
 class _Transport(CheckpointTransport[Any]):  # type: ignore[misc]  # torchft has no types

@@ -1,0 +1,133 @@
+"""Ray clusters with and without tokens: joined as the `ray` command would, or refused quickly."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from tests.engines.elastic.training import PATIENCE_S
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
+
+TOKEN, OTHER_TOKEN = "a" * 32, "b" * 32
+# One minute and a half is what Ray takes to give up.
+SOON_S = 20
+
+JOIN = """
+import sys
+from elasticdl.engines.elastic.ray_cluster import joined_cluster
+from elasticdl.errors import UsageError
+import ray
+try:
+    with joined_cluster(sys.argv[1]):
+        print("joined", ray.get(ray.remote(lambda: "and works").remote()))
+except UsageError as error:
+    print(error)
+"""
+
+
+def environment(home, **more):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    return {**kept, "HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0", **more}
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """Return a function: variables -> address of a new cluster's head."""
+    begun = []
+
+    def head(**variables):
+        home = tmp_path_factory.mktemp("home")
+        folder = tmp_path_factory.mktemp("ray")
+        port = 20000 + (os.getpid() * 7 + len(begun) * 131) % 9000
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+                *(f"--port={port}", "--num-cpus=1", "--include-dashboard=false"),
+                *("--object-store-memory=100000000", f"--temp-dir={folder}"),
+            ],
+            env=environment(home, **variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        begun.append(process)
+        for line in process.stdout:
+            if "Ray runtime started" in line:
+                break
+        return f"127.0.0.1:{port}"
+
+    yield head
+    for process in begun:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.kill()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def closed(start):
+    return start(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
+
+
+@pytest.fixture(scope="module")
+def open_to_all(start):
+    return start(RAY_AUTH_MODE="disabled")
+
+
+def join(address, home, **variables):
+    done = subprocess.run(
+        [sys.executable, "-c", JOIN, address],
+        check=False, capture_output=True, text=True, timeout=PATIENCE_S,
+        env=environment(home, **variables),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def with_token_file(home, token):
+    (home / ".ray").mkdir()
+    (home / ".ray" / "auth_token").write_text(token)
+    return home
+
+
+def test_the_users_token_from_the_environment_is_used(closed, tmp_path):
+    found = join(closed, tmp_path, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
+
+    assert found == "joined and works"
+
+
+def test_the_users_token_file_is_used(closed, tmp_path):
+    assert join(closed, with_token_file(tmp_path, TOKEN)) == "joined and works"
+
+
+def test_a_stray_token_file_keeps_no_cluster_from_being_joined(open_to_all, tmp_path):
+    assert join(open_to_all, with_token_file(tmp_path, OTHER_TOKEN)) == "joined and works"
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"RAY_AUTH_MODE": "disabled"},
+        {"RAY_AUTH_MODE": "token"},
+        {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": OTHER_TOKEN},
+    ],
+)
+def test_a_missing_or_wrong_token_is_reported_soon(closed, tmp_path, variables):
+    began_s = time.monotonic()
+
+    found = join(closed, tmp_path, **variables)
+
+    assert "does not accept this token, or needs one" in found
+    assert time.monotonic() - began_s < SOON_S
+
+
+def test_a_dead_address_is_told_from_a_wrong_token(tmp_path):
+    found = join("127.0.0.1:9", tmp_path, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
+
+    assert "no Ray cluster answers there" in found
