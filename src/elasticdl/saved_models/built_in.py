@@ -218,13 +218,13 @@ TORCH_GLOBAL = re.compile(
 )
 """What a PyTorch file may name: layers and tensors. The loader asks PyTorch itself once more."""
 
-TORCH_OPERATION = re.compile(
-    r"torch\.ops\.aten\.\w+(?:\.\w+)?|torch\.ops\.higher_order\.(?:cond|while_loop|map_impl|scan|"
+TORCH_CALL = re.compile(
+    r"torch\.ops\.higher_order\.(?:cond|while_loop|map_impl|scan|"
     r"wrap_with_set_grad_enabled|wrap_with_autocast)|torch\.sym_(?:int|float|max|min|not|ite|sqrt)|"
     r"_operator\.(?:add|sub|mul|truediv|floordiv|mod|pow|neg|eq|ne|lt|le|gt|ge|and_|or_|getitem)|"
     r"math\.(?:ceil|floor|trunc|sqrt)"
 )
-"""What the graph of an exported program may call."""
+"""What the graph of an exported program may call beside the operations of aten that are listed."""
 
 TORCH_EXPRESSION = re.compile(
     r"(?:\s|[0-9.]+|[-+*/(),<>=&|~%]|"

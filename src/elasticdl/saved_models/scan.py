@@ -4,7 +4,8 @@
                        sizes no model has
     SavedModel         the same in Keras' notes, and operations outside an allow-list
     PyTorch objects    names other than layers and tensors; the loader enforces it once more
-    torch.export       pickles, operations outside of aten, expressions that are more than sums
+    torch.export       pickles, operations outside an allow-list, expressions that are more than
+                       sums
     TorchScript,       code by nature
     old pickles
 
@@ -18,11 +19,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import ModelFileError
-from elasticdl.saved_models import archive, built_in, saved_model
+from elasticdl.saved_models import archive, built_in, saved_model, torch_operations
 from elasticdl.saved_models.trust import NONE, Trust, TrustUsed, check
 
 if TYPE_CHECKING:
@@ -359,8 +361,8 @@ def _exported(name: str, content: Any) -> list[str]:
 
 def _evaluated(key: str, value: str) -> str | None:
     """Return what PyTorch would run of a text, None if it only computes."""
-    if key in {"target", "as_operator"} and not built_in.TORCH_OPERATION.fullmatch(value):
-        return f"its graph calls {value}, which is no operation of aten"
+    if key in {"target", "as_operator"} and not _only_computes(value):
+        return f"its graph calls {value}, which is not on the list of operations that only compute"
     if key == "expr_str" and not built_in.TORCH_EXPRESSION.fullmatch(value):
         return f"a size in it is computed as {value!r}, which PyTorch would evaluate"
     if key == "guards_code" and not built_in.TORCH_GUARD.fullmatch(value):
@@ -374,6 +376,15 @@ def _evaluated(key: str, value: str) -> str | None:
     return None
 
 
+def _only_computes(call: str) -> bool:
+    """Whether a call in the graph of an exported program touches tensors and numbers alone."""
+    operation = _ATEN_OPERATION.fullmatch(call)
+    if operation is None:
+        return built_in.TORCH_CALL.fullmatch(call) is not None
+    return operation["name"] in torch_operations.OPERATIONS
+
+
+_ATEN_OPERATION = re.compile(r"torch\.ops\.aten\.(?P<name>\w+)(?:\.\w+)?")
 _NAMES = frozenset(
     {
         "name", "as_name", "parameter_name", "buffer_name", "tensor_constant_name",
