@@ -15,9 +15,12 @@ Callers: `placement.py`.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,11 +42,6 @@ _TOKEN_BYTES = 32
 # Otherwise it replaces a loopback address with the machine's outer one, and binds to all.
 _SEVERAL_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 - the name of a variable
-_OPTIONS: dict[str, Any] = {
-    "log_to_driver": False,
-    "logging_level": "error",
-    "namespace": "elasticdl",
-}
 
 
 @contextlib.contextmanager
@@ -54,13 +52,7 @@ def local_ray(num_cpus: int) -> Iterator[str]:
         num_cpus: Logical ones: how many actors that ask for a core fit at the same time.
     """
     with _closed_to_others():
-        ray.init(
-            address="local",
-            num_cpus=num_cpus,
-            include_dashboard=False,
-            _node_ip_address=LOCALHOST,
-            **_OPTIONS,
-        )
+        _connect("local", num_cpus=num_cpus, include_dashboard=False, _node_ip_address=LOCALHOST)
         # It carries here what workers print, which is in files; it looks for that ten times
         # a second, and there is no option against it.
         node: Any = ray._private.worker._global_node  # noqa: SLF001
@@ -81,7 +73,7 @@ def joined_cluster(address: str) -> Iterator[str]:
     with contextlib.ExitStack() as undo:
         try:
             undo.enter_context(_users_authentication(address))
-            ray.init(address=address, **_OPTIONS)
+            _connect(address)
         except ray.exceptions.AuthenticationError as error:
             raise _wrong_token(address) from error
         except (OSError, ValueError, RuntimeError) as error:
@@ -93,6 +85,23 @@ def joined_cluster(address: str) -> Iterator[str]:
         undo.callback(ray.shutdown)
         host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         yield host
+
+
+def _connect(address: str, **options: Any) -> None:
+    """Call `ray.init` and keep this process' answer to SIGTERM.
+
+    Ray puts in a handler of its own, which would end a training without its last checkpoint.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    ray.init(
+        address=address,
+        namespace="elasticdl",
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        **options,
+    )
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager
