@@ -3,7 +3,9 @@
 import signal
 
 import pytest
-from tests.engines.elastic.training import MINIBATCH_SIZE, Training, write_numbers
+from tests.engines.elastic.training import MINIBATCH_SIZE, Training, counting_and, write_numbers
+
+from elasticdl.errors import TrainingError
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -31,3 +33,32 @@ def test_sigterm_ends_a_training_after_a_checkpoint_that_the_same_command_resume
         training.start()
         training.wait_for_the_end()
     training.assert_each_record_counts(NUM_EPOCHS)
+
+
+KILLS_ITS_PROCESS = """
+import os
+
+make_batch = input_fn
+
+
+def input_fn(records):
+    if any(record["number"][0] == 500 for record in records):
+        os.kill(os.getpid(), 9)
+    return make_batch(records)
+"""
+
+
+def test_a_record_that_kills_every_worker_ends_the_job_and_is_named(tmp_path):
+    training = Training(
+        tmp_path / "out",
+        [
+            f"--data={write_numbers(tmp_path / 'numbers.recordio')}",
+            f"--minibatch_size={MINIBATCH_SIZE}", "--num_workers=2", "--no-shuffle",
+        ],
+        model=counting_and(tmp_path, KILLS_ITS_PROCESS),
+    )  # fmt: skip
+    with training:
+        training.wait_for_the_end(TrainingError.exit_code)
+
+    # The 500th record is in the 32nd batch of 16, the last of the first shard.
+    assert "died while making epoch 1, shard 0, batch 31" in training.log()

@@ -15,6 +15,8 @@ worker.py      one worker: prepares itself, runs the loop, answers the controlle
 committer.py   a step of the loop, agreed upon by all workers
 quorum.py      all that touches torchft
 transport.py   a state on its way from one worker to another
+crash_note.py  which batches a process was working on when it died
+deaths.py      deaths that would happen again and again        (pure)
 journal.py     what the driver writes down
 reports.py     what a worker has to tell, kept until the driver has it
 pace.py        how soon silence is taken for death

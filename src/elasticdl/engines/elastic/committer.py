@@ -38,6 +38,7 @@ from elasticdl.training.trainer import Contribution
 if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
     from elasticdl.engines.accumulator import Accumulator
+    from elasticdl.engines.elastic.crash_note import CrashNote
     from elasticdl.engines.elastic.quorum import Quorum
     from elasticdl.engines.elastic.reports import History
     from elasticdl.engines.feed import FedBatch
@@ -100,6 +101,7 @@ class ElasticCommitter:
         evaluates: There is validation data.
         num_slots: Most workers there can be.
         accumulator: Sums up what makes an update; None if each commit makes its own.
+        note: Says after this process has died what it was computing.
     """
 
     max_group_steps = 1
@@ -114,8 +116,9 @@ class ElasticCommitter:
         evaluates: bool,
         num_slots: int,
         accumulator: Accumulator | None = None,
+        note: CrashNote | None = None,
     ) -> None:
-        self._trainer, self._accumulator = trainer, accumulator
+        self._trainer, self._accumulator, self._note = trainer, accumulator, note
         before = trainer.state()
         contribution, result = trainer.gradients(example)
         trainer.apply(contribution)
@@ -255,8 +258,12 @@ class ElasticCommitter:
         """Compute what a batch adds; after a step that did not commit, return it once more."""
         if self._computed is None or self._computed[0] is not fed:
             self._busy(f"computing on shard {fed.shard}, batch {fed.number}")
+            if self._note is not None:
+                self._note.working("computing", fed.epoch, fed.shard, fed.number)
             with self._model_in_use:
                 self._computed = (fed, *self._trainer.gradients(batch))
+            if self._note is not None:
+                self._note.done("computing")
         return self._computed[1:]
 
     def _may_contribute(self, place: Place) -> bool:

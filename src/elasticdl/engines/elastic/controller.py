@@ -28,6 +28,7 @@ import ray.exceptions
 
 from elasticdl.engines import run as training_run
 from elasticdl.engines.elastic.board import Neighbours
+from elasticdl.engines.elastic.deaths import Deaths
 from elasticdl.engines.elastic.decisions import (
     Action,
     Assign,
@@ -161,6 +162,7 @@ class _Controller:
         self._run_id = uuid.uuid4().hex[:12]
         self._num_started = 0
         self._fruitless = 0
+        self._deaths = Deaths()
         self._checkpoint = run.checkpoint
         self._round = 0
         self._journal = Journal(run)
@@ -357,6 +359,7 @@ class _Controller:
 
     def _new_round(self, why: str) -> None:
         """Let whoever comes next go on from the newest checkpoint."""
+        self._deaths.of_all(self._journal.step)
         for process in [p for p in self._processes if p.slot is not None]:
             self._processes.remove(process)
             _kill(process)
@@ -433,8 +436,10 @@ class _Controller:
                 raise value.to_error()
             case Left():
                 self._end(process, f"left ({value.reason})")
-            case Died():
+            case Died(working_on):
                 self._fruitless += process.state is State.STARTING
+                if process.state is State.TRAINING:
+                    self._deaths.at(working_on, self._journal.step)
                 self._forget(process, "died")
                 self._vacant.append(process)
             case _:

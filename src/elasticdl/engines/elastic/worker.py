@@ -36,9 +36,12 @@ from elasticdl.training.create import limit_threads, quiet_frameworks, start_thr
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint import Checkpoint
+    from elasticdl.data.batch import Batch
+    from elasticdl.engines.elastic.crash_note import CrashNote
     from elasticdl.engines.elastic.pace import Pace
+    from elasticdl.engines.seams import Validation
     from elasticdl.job import Job
-    from elasticdl.sharding.ledger import Ledger
+    from elasticdl.sharding.ledger import Ledger, Piece
     from elasticdl.sharding.shard import ShardPlan
 
 
@@ -141,10 +144,11 @@ class Worker:
 
     Args:
         assignment: What it is to do.
+        note: Says after this process has died what it was working on.
     """
 
-    def __init__(self, assignment: Assignment) -> None:
-        self._assignment = assignment
+    def __init__(self, assignment: Assignment, note: CrashNote) -> None:
+        self._assignment, self._note = assignment, note
         limit_threads(assignment.num_threads)
         # Before PyTorch is imported, which is for the sums at least.
         quiet_frameworks()
@@ -246,7 +250,7 @@ class Worker:
 
         def open_feed(ledger: Ledger, slots: Collection[int]) -> Iterator[FedBatch]:
             return training_batches(
-                material.shard_batches,
+                self._noted_batches,
                 ledger,
                 slot=start.slot,
                 slots=slots,
@@ -264,7 +268,7 @@ class Worker:
             checkpoints=snapshots,
             checkpoint_metadata=assignment.metadata,
             reporter=Silent(),
-            validation=material.validation,
+            validation=self._noted_validation(),
             place=material.first_place(),
             safe_point=self._tell_lost,
             checkpoint_is_due=lambda: snapshots.requested,
@@ -303,6 +307,32 @@ class Worker:
             raise
         history.finish()
 
+    def _noted_batches(self, epoch: int, piece: Piece) -> Iterator[FedBatch]:
+        """Yield the batches of a piece, with a note of the one that is being made."""
+        batches = iter(self._material.shard_batches(epoch, piece))
+        number = piece.committed
+        while True:
+            self._note.working("making", epoch, piece.shard, number)
+            fed = next(batches, None)
+            self._note.done("making")
+            if fed is None:
+                return
+            number = fed.number + 1
+            yield fed
+
+    def _noted_validation(self) -> Validation | None:
+        """Return the validation data, with a note of the shard that is being evaluated."""
+        validation, note = self._material.validation, self._note
+        if validation is None:
+            return None
+
+        def batches(shard: int) -> Iterator[Batch]:
+            note.working("evaluating", 0, shard)
+            yield from validation.batches(shard)
+            note.done("evaluating")
+
+        return replace(validation, batches=batches)
+
     def _tell_lost(self) -> None:
         while self._slots_lost:
             assert self._committer is not None  # noqa: S101 - it trains
@@ -334,6 +364,7 @@ class Worker:
             evaluates=self._material.validation is not None,
             num_slots=assignment.num_slots,
             accumulator=self._accumulator,
+            note=self._note,
         )
 
     def _failure(self, error: ElasticDLError) -> Failure:

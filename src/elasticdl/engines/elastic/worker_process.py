@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.managers import BaseManager
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.engines.elastic import fork_server
+from elasticdl.engines.elastic.crash_note import BatchInWork, CrashNote
 from elasticdl.engines.elastic.worker import Failure, Worker
 from elasticdl.training.create import limit_threads, modules_of
 
@@ -36,7 +37,13 @@ _WHAT_A_WORKER_IMPORTS = ("elasticdl.engines.elastic.quorum", "elasticdl.engines
 
 @dataclass(frozen=True)
 class Died:
-    """The answer to each call of a worker whose process is dead."""
+    """The answer to each call of a worker whose process is dead.
+
+    Attributes:
+        working_on: The batches it was working on, as far as that is known.
+    """
+
+    working_on: Sequence[BatchInWork] = ()
 
 
 class WorkerProcess:
@@ -51,6 +58,8 @@ class WorkerProcess:
         self._assignment = assignment
         self._folder = Path(tempfile.gettempdir(), f"elasticdl-{name}")
         self._worker: Any = None
+        self._note: CrashNote | None = None
+        self._num_processes = 0
         self._lock = threading.Lock()
 
     def prepare(self, *, in_background: bool = False) -> Identity | Failure | Died:
@@ -72,7 +81,10 @@ class WorkerProcess:
                 "to a folder that can be written to and has a short path.",
             )
         try:
-            fork_server.fork(self._process, _serve, assignment)
+            self._num_processes += 1
+            note = self._folder / f"batches-{os.getpid()}-{self._num_processes}"
+            self._note = CrashNote(note)
+            fork_server.fork(self._process, _serve, assignment, note)
             address, key = self._process.recv()
             manager = _Manager(address, key)
             manager.connect()
@@ -100,7 +112,7 @@ class WorkerProcess:
             with self._lock:
                 if self._worker is worker:
                     self._worker = None
-            return Died()
+            return Died(() if self._note is None else tuple(self._note.read()))
 
 
 # --- in the worker's process --------------------------------------------------------------------
@@ -135,8 +147,10 @@ class _Manager(BaseManager):
 _Manager.register("worker", exposed=["call"])
 
 
-def _serve(assignment: Assignment, starter: Connection) -> None:
-    worker = _Reachable(Worker(assignment))
+def _serve(assignment: Assignment, note: Path, starter: Connection) -> None:
+    worker = _Reachable(Worker(assignment, CrashNote(note)))
+    # It is mapped into both processes by now.
+    note.unlink(missing_ok=True)
     _Manager.register("worker", lambda: worker, exposed=["call"])
     key = os.urandom(32)
     # Not within its own folder: the path of a socket has room for 107 characters.

@@ -1,0 +1,82 @@
+"""Which batches a process is working on, readable after it has died.
+
+    the process that trains   note.working("making", epoch, shard, batch)  ... note.done("making")
+    its actor, after its death   note.read() -> the batches it was making, computing or evaluating
+
+A segmentation fault or the kernel's out-of-memory killer leaves no time for a message, so the note
+is a file that both processes map into memory. Writing costs about a microsecond.
+
+Callers: `worker_process.py` creates and reads it, `worker.py` and `committer.py` write.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+Work: TypeAlias = Literal["making", "computing", "evaluating"]
+
+_KINDS: tuple[Work, ...] = get_args(Work)
+_ENTRY = struct.Struct("<?3q")
+_SIZE = _ENTRY.size * len(_KINDS)
+
+
+@dataclass(frozen=True, order=True)
+class BatchInWork:
+    """A batch that a process was working on.
+
+    Attributes:
+        work: What it was doing with it. A shard of validation data has no batch.
+        epoch: From 0; that of the training, for validation data too.
+        shard: Position in the epoch's order.
+        batch: Batch of that shard, from 0.
+    """
+
+    work: Work
+    epoch: int
+    shard: int
+    batch: int
+
+    def __str__(self) -> str:
+        """Return it in the words of the log."""
+        if self.work == "evaluating":
+            return f"evaluating shard {self.shard} of the validation data"
+        return f"{self.work} epoch {self.epoch + 1}, shard {self.shard}, batch {self.batch}"
+
+
+class CrashNote:
+    """See the module.
+
+    Args:
+        path: A file; created if it does not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with path.open("a+b") as file:
+            file.truncate(_SIZE)
+            self._memory = mmap.mmap(file.fileno(), _SIZE)
+
+    def working(self, work: Work, epoch: int, shard: int, batch: int = 0) -> None:
+        """Note what this process is about to do."""
+        _ENTRY.pack_into(self._memory, _offset(work), True, epoch, shard, batch)
+
+    def done(self, work: Work) -> None:
+        """Note that it is done."""
+        _ENTRY.pack_into(self._memory, _offset(work), False, 0, 0, 0)
+
+    def read(self) -> Sequence[BatchInWork]:
+        """Return what was not done."""
+        found = []
+        for work in _KINDS:
+            is_working, epoch, shard, batch = _ENTRY.unpack_from(self._memory, _offset(work))
+            if is_working:
+                found.append(BatchInWork(work, epoch, shard, batch))
+        return found
+
+
+def _offset(work: Work) -> int:
+    return _ENTRY.size * _KINDS.index(work)
