@@ -130,3 +130,31 @@ def test_what_is_no_config_is_said_with_its_line(text, said):
 def test_a_key_that_is_called_as_a_method_is_refused_with_its_line(text, where):
     with pytest.raises(DefinitionError, match=f"^{where} cannot be asked for"):
         read_config(text, "f")
+
+
+def test_aliases_of_aliases_are_refused_before_they_are_expanded():
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 11)]
+
+    with pytest.raises(DefinitionError, match=r"spec.yml:6: .* more than 100,000 values"):
+        read_config("\n".join(levels), "spec.yml")
+
+
+def test_merged_sections_count_as_well():
+    levels = ["a0: &a0 {x: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]}"]
+    levels += [
+        f"a{i}: &a{i} {{{', '.join(f'k{j}: *a{i - 1}' for j in range(9))}}}" for i in range(1, 9)
+    ]
+    levels.append("all: {<<: *a8}")
+
+    with pytest.raises(DefinitionError, match="more than 100,000 values"):
+        read_config("\n".join(levels), "spec.yml")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("a: &a [*a]", "contains itself"), ("a: " + "[" * 3000 + "]" * 3000, "nested too deeply")],
+)
+def test_endless_and_bottomless_values_are_refused(text, problem):
+    with pytest.raises(DefinitionError, match=problem):
+        read_config(text, "spec.yml")

@@ -139,6 +139,7 @@ class ConfigStruct:
         return f"{self.where()}: {place} has no key {name!r}. {meant}"
 
 
+_MAX_VALUES = 100_000
 _METHODS = frozenset(name for name in vars(ConfigStruct) if not name.startswith("_"))
 
 
@@ -176,6 +177,10 @@ def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> Conf
             f"{place}: this is not YAML: {error.problem or error}. A config has lines like "
             "`batch_size: 8`; a text with a colon or a backtick in it needs quotes."
         ) from error
+    except RecursionError:
+        raise DefinitionError(
+            f"{file}: lists or sections are nested too deeply. Write fewer levels."
+        ) from None
     finally:
         loader.dispose()
 
@@ -212,7 +217,36 @@ class _Reader:
                 "was copied from a text may have kept its dashes and backticks: write "
                 "`batch_size: 8`, not `- batch_size: 8`."
             )
+        self._check_size(node)
         return self._section(node, "")
+
+    def _check_size(self, root: Any) -> None:
+        """Bound the values that aliases stand for: a few lines of them can mean billions."""
+        sizes: dict[int, int | None] = {}
+
+        def size_of(node: Any) -> int:
+            if id(node) in sizes:
+                size = sizes[id(node)]
+                if size is None:
+                    raise DefinitionError(
+                        f"{self._place_of(node)}: this value contains itself, by an alias. Write "
+                        "it out."
+                    )
+                return size
+            sizes[id(node)] = None
+            size = 1
+            if node.id != "scalar":
+                for child in node.value:
+                    size += sum(map(size_of, child if isinstance(child, tuple) else (child,)))
+            if size > _MAX_VALUES:
+                raise DefinitionError(
+                    f"{self._place_of(node)}: with its aliases (`*name`), this stands for more "
+                    f"than {_MAX_VALUES:,} values. Write fewer of them."
+                )
+            sizes[id(node)] = size
+            return size
+
+        size_of(root)
 
     def _section(self, node: Any, path: str) -> dict[str, Any]:
         own: dict[str, Any] = {}
