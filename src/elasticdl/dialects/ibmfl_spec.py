@@ -104,6 +104,7 @@ class _Saved(ABC):
     framework = "keras"
 
     def __init__(self, spec: SavedSpec, reference: Reference, learning_rate: float | None) -> None:
+        self._saved_spec = spec
         self._spec = spec.spec
         self._section = spec.section
         self._learning_rate = learning_rate
@@ -198,13 +199,12 @@ class _SavedKeras(_Saved):
             self._given,
             self._main.training_config,
             custom_objects=self._objects,
-            where=self._spec.where("compile_model_options"),
+            where=self._spec.where(self._saved_spec.options_key),
         )
 
     @property
     def _given(self) -> Mapping[str, Any] | None:
-        given: Mapping[str, Any] | None = _plain(self._spec.get("compile_model_options"))
-        return given
+        return self._saved_spec.options
 
     @property
     def _own_rate(self) -> str:
