@@ -14,7 +14,7 @@ from tests.engines.conftest import write_records
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.progress import Silent
-from elasticdl.errors import DefinitionError, UsageError
+from elasticdl.errors import DefinitionError, ElasticDLError, UsageError
 from elasticdl.events import EpochFinished, JobStarted, read_events
 
 pytest.importorskip("tf_keras")
@@ -206,6 +206,46 @@ def test_code_outside_of_the_project_is_refused(place, tmp_path):
 
     with pytest.raises(UsageError, match="lies outside of"):
         train(place, spec, tmp_path / "out")
+
+
+ROWS = """
+import tensorflow as tf
+
+def test_loss(labels, predictions):
+    return tf.keras.losses.categorical_crossentropy(labels, predictions)
+"""
+
+
+@pytest.mark.parametrize("model", ["legacy.h5", "saved_model", "new.keras"])
+def test_a_custom_loss_of_one_hot_rows_is_given_such(place, tmp_path, model):
+    (place / "rows.py").write_text(ROWS)
+    notes = Notes()
+    spec = write_spec(
+        place,
+        model_definition=model,
+        custom_objects="[{key: test_loss, value: test_loss, path: rows.py}]",
+        compiled_options="{loss: test_loss, optimizer: sgd, metrics: [accuracy]}",
+    )
+    outcome = train(place, spec, tmp_path / "own", notes)
+    assert "rows of 3: test_loss takes no numbers of classes" in " ".join(notes.told)
+
+    named = "{loss: sparse_categorical_crossentropy, optimizer: sgd, metrics: [accuracy]}"
+    spec = write_spec(place, model_definition=model, compiled_options=named)
+    expected = train(place, spec, tmp_path / "named")
+    assert outcome.metrics == pytest.approx(expected.metrics, rel=1e-5)
+
+
+def test_a_user_may_say_that_labels_stay_numbers(place, tmp_path):
+    (place / "rows.py").write_text(ROWS)
+    spec = write_spec(
+        place,
+        model_definition="legacy.h5",
+        custom_objects="[{key: test_loss, value: test_loss, path: rows.py}]",
+        compiled_options="{loss: test_loss, optimizer: sgd}",
+    )
+
+    with pytest.raises(ElasticDLError, match="rank"):
+        train(place, spec, tmp_path / "own", params="one_hot=False")
 
 
 @pytest.fixture
