@@ -208,7 +208,8 @@ def training_job(
         output: See `train`.
         model_def: See `train`.
         spec: YAML file of a saved model; instead of `model_def`. Code that it names is taken from
-            `model_zoo`, or from the file's own folder.
+            `model_zoo`, or from the file's own folder, or from beside it within the working
+            directory.
         model_zoo: See `train`.
         params: See `train`.
         dialect: How the model file is to be read; None lets the file decide.
@@ -286,10 +287,15 @@ def _model(model_def: str | None, spec: str | None, model_zoo: str | None) -> Mo
         return ModelReference(None if model_zoo is None else _location(model_zoo), model_def)
     path = Path(_location(str(spec)))
     if model_zoo is None:
-        return ModelReference(str(path.parent), path.name)
+        from elasticdl.zoo.specs import folder_of  # noqa: PLC0415 - not for `--help`
+
+        folder = folder_of(path)
+        # Only a folder above the spec's own is resolved, so this holds with links on the way too.
+        own = path.parent if folder == path.parent else path.parent.resolve()
+        return ModelReference(str(folder), (own / path.name).relative_to(folder).as_posix())
     zoo = _location(model_zoo)
-    inside = path.relative_to(zoo) if path.is_relative_to(zoo) else Path(str(spec))
-    return ModelReference(zoo, inside.as_posix())
+    within = path.relative_to(zoo) if path.is_relative_to(zoo) else Path(str(spec))
+    return ModelReference(zoo, within.as_posix())
 
 
 def evaluation_job(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -13,7 +14,7 @@ from tests.engines.conftest import write_records
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.progress import Silent
-from elasticdl.errors import DefinitionError, UsageError
+from elasticdl.errors import DefinitionError, ElasticDLError, UsageError
 from elasticdl.events import EpochFinished, JobStarted, read_events
 
 pytest.importorskip("tf_keras")
@@ -204,6 +205,104 @@ def test_code_outside_of_the_project_is_refused(place, tmp_path):
     )
 
     with pytest.raises(UsageError, match="lies outside of"):
+        train(place, spec, tmp_path / "out")
+
+
+ROWS = """
+import tensorflow as tf
+
+def test_loss(labels, predictions):
+    return tf.keras.losses.categorical_crossentropy(labels, predictions)
+"""
+
+
+@pytest.mark.parametrize("model", ["legacy.h5", "saved_model", "new.keras"])
+def test_a_custom_loss_of_one_hot_rows_is_given_such(place, tmp_path, model):
+    (place / "rows.py").write_text(ROWS)
+    notes = Notes()
+    spec = write_spec(
+        place,
+        model_definition=model,
+        custom_objects="[{key: test_loss, value: test_loss, path: rows.py}]",
+        compiled_options="{loss: test_loss, optimizer: sgd, metrics: [accuracy]}",
+    )
+    outcome = train(place, spec, tmp_path / "own", notes)
+    assert "rows of 3: test_loss takes no numbers of classes" in " ".join(notes.told)
+
+    named = "{loss: sparse_categorical_crossentropy, optimizer: sgd, metrics: [accuracy]}"
+    spec = write_spec(place, model_definition=model, compiled_options=named)
+    expected = train(place, spec, tmp_path / "named")
+    assert outcome.metrics == pytest.approx(expected.metrics, rel=1e-5)
+
+
+def test_a_user_may_say_that_labels_stay_numbers(place, tmp_path):
+    (place / "rows.py").write_text(ROWS)
+    spec = write_spec(
+        place,
+        model_definition="legacy.h5",
+        custom_objects="[{key: test_loss, value: test_loss, path: rows.py}]",
+        compiled_options="{loss: test_loss, optimizer: sgd}",
+    )
+
+    with pytest.raises(ElasticDLError, match="rank"):
+        train(place, spec, tmp_path / "own", params="one_hot=False")
+
+
+@pytest.fixture
+def beside(place, tmp_path, monkeypatch):
+    """Return a spec in a folder of its own, with its loss beside the folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loss.py").write_text(LOSS)
+    (tmp_path / "federation").mkdir()
+    return write_spec(
+        tmp_path / "federation",
+        model_definition=place / "legacy.h5",
+        custom_objects="[{key: test_loss, value: test_loss, path: ../loss.py}]",
+        compile_model_options="{loss: test_loss, optimizer: adam}",
+    )
+
+
+def test_code_beside_the_spec_is_taken_within_the_working_directory(place, beside, tmp_path):
+    outcome = train(place, "federation/model.yml", "out")
+
+    assert outcome.metrics["loss"] < 2 / 3
+    # It goes along with the trained model.
+    (tmp_path / "loss.py").unlink()
+    evaluated = elasticdl.evaluate(
+        trained_model="out", data=str(place / "train.recordio"), reporter=Silent()
+    )
+    assert evaluated.metrics["loss"] < 2 / 3
+
+
+def test_code_above_the_working_directory_is_never_taken(place, beside, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path / "federation")
+    (tmp_path / "loss.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\n{LOSS}")
+
+    with pytest.raises(UsageError, match=r"\.\./loss.py lies outside of .*--model_zoo=DIR"):
+        train(place, "model.yml", "out")
+
+    assert not (tmp_path / "it ran").exists()
+
+
+def test_a_link_out_of_the_working_directory_is_not_followed(place, beside, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "federation").mkdir(parents=True)
+    shutil.copy(beside, elsewhere / "federation")
+    (elsewhere / "loss.py").symlink_to(tmp_path / "loss.py")
+    monkeypatch.chdir(elsewhere)
+
+    with pytest.raises(UsageError, match="lies outside of"):
+        train(place, "federation/model.yml", "out")
+
+
+def test_functions_of_python_itself_are_no_custom_objects(place, tmp_path):
+    spec = write_spec(
+        place,
+        model_definition="legacy.h5",
+        custom_objects="[{key: a, value: system, path: os}]",
+    )
+
+    with pytest.raises(DefinitionError, match=r"model.yml:5: .*a is os.system.*path: loss.py"):
         train(place, spec, tmp_path / "out")
 
 

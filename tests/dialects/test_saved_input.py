@@ -12,8 +12,8 @@ from elasticdl.errors import DataError
 IMAGE = TakenInput("image_input", (2, 3, 1))
 
 
-def made(records, inputs=(IMAGE,), mode=Mode.TRAINING, num_classes=0, **given):
-    taken = TakenBatch(list(inputs), num_classes)
+def made(records, inputs=(IMAGE,), mode=Mode.TRAINING, num_classes=0, rows=True, **given):
+    taken = TakenBatch(list(inputs), num_classes, one_hot=rows and num_classes > 0)
     return SavedInput(lambda: taken, "model.yml:1", **given)(records, mode)
 
 
@@ -41,6 +41,17 @@ def test_numbers_of_classes_become_rows_where_the_loss_compares_rows():
     _, labels = made(records(), num_classes=3)
 
     assert labels.tolist() == [[0, 1, 0], [0, 1, 0]]
+
+
+@pytest.mark.parametrize(("rows", "said"), [(False, True), (True, None), (True, True)])
+def test_the_user_may_ask_for_rows(rows, said):
+    _, labels = made(records(), num_classes=3, rows=rows, one_hot=said)
+
+    assert labels.tolist() == [[0, 1, 0], [0, 1, 0]]
+
+
+def test_the_user_may_keep_the_numbers_of_classes():
+    assert made(records(), num_classes=3, one_hot=False)[1].tolist() == [1, 1]
 
 
 def test_labels_that_are_rows_already_stay():
@@ -99,6 +110,11 @@ MISTAKES = {
     "a label that is not there": (records(), {"label": "digit"}, "no field 'digit'"),
     "a feature that is not there": (records(), {"features": ["x"]}, "no field x"),
     "a class too many": (records(), {"num_classes": 1}, "the label label is 1; the model has 1"),
+    "rows of a model that says no classes": (
+        records(),
+        {"one_hot": True},
+        "does not say how many classes",
+    ),
     "only a label": (records(label=[0]), {}, "nothing but label"),
     "texts among numbers": (
         records(a=[1.0], b=np.array([b"x"], object), label=[0]),

@@ -56,6 +56,23 @@ def test_the_path_alone_says_which_model_it_is(read):
     assert spec.library == "keras"
 
 
+@pytest.mark.parametrize("key", ["compile_model_options", "compiled_options"])
+def test_the_options_of_compile_have_two_names(read, key):
+    spec = read(GOOD.replace("compile_model_options", key))
+
+    assert spec.options_key == key
+    assert spec.options == {
+        "loss": "categorical_crossentropy",
+        "optimizer": "adadelta",
+        "metrics": ["accuracy"],
+    }
+
+
+def test_a_mistake_in_the_options_is_reported_by_the_name_they_have(read):
+    with pytest.raises(DefinitionError, match=r"model.yml:12: compiled_options has no key 'metr"):
+        read(GOOD.replace("compile_model_options", "compiled_options").replace("metrics", "metric"))
+
+
 def test_architecture_and_weights_take_the_place_of_the_definition(read, tmp_path):
     parts = "model_architecture: a.json\n    model_weights: w.h5"
     spec = read(GOOD.replace("model_definition: files/model.h5", parts))
@@ -64,10 +81,15 @@ def test_architecture_and_weights_take_the_place_of_the_definition(read, tmp_pat
 
 
 MISTAKES = {
-    "compiled_options": (
-        ("compile_model_options", "compiled_options"),
-        "model.yml:9: the spec of a KerasFLModel has no key 'compiled_options'",
-        "Did you mean compile_model_options?",
+    "both names of the options": (
+        ("compile_model_options:", "compiled_options: {loss: mse}\n    compile_model_options:"),
+        "model.yml:9: the spec has compile_model_options and compiled_options",
+        "Remove one of them",
+    ),
+    "nearly the other name of the options": (
+        ("compile_model_options", "compiled_option"),
+        "model.yml:9: the spec of a KerasFLModel has no key 'compiled_option'",
+        "Did you mean compiled_options?",
     ),
     "a name that is nearly right": (
         ("name: KerasFLModel", "name: KerasFlModel"),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from elasticdl.errors import DefinitionError
-from elasticdl.saved_models.compile_options import resolve
+from elasticdl.saved_models.compile_options import resolve, takes_one_hot
 from elasticdl.saved_models.model_file import look
 
 WHERE = "model.yml:9"
@@ -364,3 +364,109 @@ def test_a_declared_metric_is_taken() -> None:
     )
 
     assert found.create_metrics() == {"right": right}
+
+
+COLUMN = np.float32([[0.2], [0.9], [0.4], [0.7]])
+SCORES = np.float32([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.3, 0.4, 0.3], [0.2, 0.6, 0.2]])
+
+
+def by_keras(loss, labels, outputs):
+    """Return the loss that `compile` and `evaluate` give."""
+    model = keras.Sequential([keras.layers.Activation("linear")])
+    model.compile("sgd", loss)
+    return model.evaluate(outputs, labels, verbose=0, batch_size=len(outputs))
+
+
+def ours(loss, labels, outputs, **objects):
+    found = resolve({"optimizer": "sgd", "loss": loss}, custom_objects=objects, where="m.yml:1")
+    return float(np.mean(found.loss(keras.ops.convert_to_tensor(outputs), labels)))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "mse", "mae", "mape", "msle", "hinge", "squared_hinge", "binary_crossentropy", "bce",
+        "binary_focal_crossentropy", "log_cosh", "huber", "poisson", "kl_divergence",
+        "cosine_similarity", "dice", "tversky",
+        "Hinge", "Poisson", "BinaryCrossentropy", "Huber", "Dice",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("labels", [np.int64([0, 1, 1, 0]), np.float32([0.1, 0.8, 0.9, 0.3])])
+def test_numbers_against_a_column_of_outputs_have_the_loss_of_keras(loss, labels):
+    expected = by_keras(loss, labels, COLUMN)
+
+    np.testing.assert_allclose(ours(loss, labels, COLUMN), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "categorical_crossentropy", "categorical_focal_crossentropy", "categorical_hinge",
+        "kl_divergence", "mse", "hinge", "dice", "CategoricalCrossentropy",
+    ],
+)  # fmt: skip
+def test_rows_against_rows_have_the_loss_of_keras(loss):
+    rows = np.eye(3, dtype=np.float32)[[0, 2, 1, 1]]
+
+    np.testing.assert_allclose(ours(loss, rows, SCORES), by_keras(loss, rows, SCORES), rtol=1e-6)
+
+
+@pytest.mark.parametrize("labels", [np.int64([0, 1, 1, 0]), np.float32([0.1, 0.8, 0.9, 0.3])])
+def test_a_loss_of_ones_own_is_called_as_keras_calls_it(labels):
+    def own(labels, outputs):
+        return keras.ops.mean((labels - outputs) ** 2, axis=-1)
+
+    expected = by_keras(own, labels, COLUMN)
+
+    np.testing.assert_allclose(ours("own", labels, COLUMN, own=own), expected, rtol=1e-6)
+
+
+def test_whole_numbers_stay_such_for_a_loss_that_takes_them():
+    def own(labels, outputs):
+        rows = keras.ops.one_hot(labels, 3)
+        return keras.ops.mean((rows - outputs) ** 2, axis=-1)
+
+    labels = np.int64([0, 2, 1, 1])
+    rows = np.eye(3, dtype=np.float32)[labels]
+    np.testing.assert_allclose(
+        ours("own", labels, SCORES, own=own), by_keras("mse", rows, SCORES), rtol=1e-6
+    )
+
+
+def test_what_a_loss_of_ones_own_raises_is_what_is_raised():
+    def own(labels, outputs):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        ours("own", np.int64([0, 1, 1, 0]), COLUMN, own=own)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (keras.losses.categorical_crossentropy, True),
+        (lambda y, p: -keras.ops.sum(y * keras.ops.log(p), axis=-1), True),
+        (keras.losses.sparse_categorical_crossentropy, False),
+        (lambda y, p: keras.losses.sparse_categorical_crossentropy(y, p) + 1000, False),
+        # Takes both: whole numbers stay.
+        (lambda y, p: keras.ops.mean(p, axis=-1), False),
+        # Takes neither: what it raises is reported when it is called.
+        (lambda y, p: keras.ops.reshape(y, (7, 7)), False),
+    ],
+)
+def test_whether_a_loss_takes_one_hot_rows_is_found_by_calling_it(function, expected):
+    found = resolve(
+        {"optimizer": "sgd", "loss": "own"}, custom_objects={"own": function}, where="m.yml:1"
+    )
+
+    assert found.own_loss == "own"
+    assert takes_one_hot(found.loss, 3) is expected
+
+
+def test_the_text_accuracy_is_no_class_however_it_is_written():
+    found = resolve({"optimizer": "sgd", "loss": "mse", "metrics": ["Accuracy"]}, where="m.yml:1")
+
+    (metric,) = found.create_metrics().values()
+    # A label of 1 and a probability of 0.9 agree.
+    agreed = np.asarray(metric(np.float32([[0], [1], [1], [0]]), COLUMN))
+    assert agreed.ravel().tolist() == [1, 1, 0, 0]

@@ -136,8 +136,9 @@ def test_a_folder_that_only_serves_is_an_error(tmp_path, quiet) -> None:
     [
         (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         (b"\x80\x04\x95\x00", "a Python pickle, but none of PyTorch"),
-        (b"<!DOCTYPE html>", "is no model: it begins with b'<!DOCTYPE html>'"),
-        (b'{"lr": 1}', "is JSON, but not of a model: it has lr"),
+        (b"<!DOCTYPE html>", "is a web page (or XML), no model. Download the file itself"),
+        (b"root:x:0:0", "is no model: neither Keras nor PyTorch wrote it"),
+        (b'{"lr": 1}', "is JSON, but not of a model"),
         (b'{"class_name": [', "no whole JSON"),
         (b'{"a":' + b"[" * 100_000, "nested too deep"),
     ],
@@ -147,6 +148,16 @@ def test_what_is_no_model_is_told_in_words(tmp_path, content, said) -> None:
     path.write_bytes(content)
 
     assert said in refused(path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"secret:x:0", b'{"secret": 1}', b"<secret>", b"\x80\x04secret", b'{"secret']
+)
+def test_an_error_never_shows_what_is_in_a_file(tmp_path, content) -> None:
+    path = tmp_path / "model.h5"
+    path.write_bytes(content)
+
+    assert "secret" not in refused(path)
 
 
 def test_a_zip_archive_of_something_else_is_no_model(tmp_path) -> None:

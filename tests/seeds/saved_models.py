@@ -22,9 +22,6 @@ _CORRECTIONS = [
     (r"^from tensorflow\.keras(\.\w+)? import", r"from tf_keras\1 import"),
     (r"\btf\.keras\.", "tf_keras."),
 ]
-# As it stands the model is saved for float64, which nothing can train; see the tests.
-FLOAT32 = ("sample_input = np.zeros(shape=input_shape)",
-           "sample_input = np.zeros(shape=input_shape, dtype=np.float32)")  # fmt: skip
 
 
 def scripts(documents):

@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner
 from tests.engines.federated.flower.deployed import Commands, connect
 from tests.seeds import saved_models
-from tests.seeds.saved_models import FLOAT32, spec_of
+from tests.seeds.saved_models import spec_of
 
 from elasticdl import federated
 from elasticdl.cli.main import cli
@@ -81,8 +81,6 @@ def save(documents, tmp_path_factory):
         number, name, _ = MODELS[what]
         code = saved_models.scripts(documents)[number]
         folder = tmp_path_factory.mktemp("saved")
-        if number == 1:
-            code = code.replace(*FLOAT32)
         spec = spec_of(code, folder, corrected=name != "PytorchFLModel")
         return folder, spec
 

@@ -20,6 +20,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from elasticdl.config import ConfigStruct
 from elasticdl.definition import (
     MetricFunctions,
@@ -104,6 +106,7 @@ class _Saved(ABC):
     framework = "keras"
 
     def __init__(self, spec: SavedSpec, reference: Reference, learning_rate: float | None) -> None:
+        self._saved_spec = spec
         self._spec = spec.spec
         self._section = spec.section
         self._learning_rate = learning_rate
@@ -130,9 +133,11 @@ class _Saved(ABC):
         def input_fn(
             records: Sequence[Any],
             mode: Mode,
+            *,
             features: Sequence[str] | None = None,
             label: str | None = None,
             shape: Sequence[int] | None = None,
+            one_hot: bool | None = None,
         ) -> Any:
             """Name the params that say which fields of a record are what."""
 
@@ -187,8 +192,19 @@ class _SavedKeras(_Saved):
             create_metrics=self._create_metrics,
             params=dict(reading.reference.params),
             trust_used=[str(use) for use in self.trust_used],
-            notes=lambda: [f"Trained with {self._options.description}{self._own_rate}."],
+            notes=self._notes,
         )
+
+    def _notes(self) -> Sequence[str]:
+        """Return what the model is trained with, and what that means for the labels."""
+        options = self._options
+        found = [f"Trained with {options.description}{self._own_rate}."]
+        if options.own_loss and self._taken.one_hot:
+            found.append(
+                f"Labels become one-hot rows of {self._taken.num_classes}: {options.own_loss} "
+                "takes no numbers of classes."
+            )
+        return found
 
     @cached_property
     def _options(self) -> CompileOptions:
@@ -198,13 +214,12 @@ class _SavedKeras(_Saved):
             self._given,
             self._main.training_config,
             custom_objects=self._objects,
-            where=self._spec.where("compile_model_options"),
+            where=self._spec.where(self._saved_spec.options_key),
         )
 
     @property
     def _given(self) -> Mapping[str, Any] | None:
-        given: Mapping[str, Any] | None = _plain(self._spec.get("compile_model_options"))
-        return given
+        return self._saved_spec.options
 
     @property
     def _own_rate(self) -> str:
@@ -238,12 +253,20 @@ class _SavedKeras(_Saved):
             )
             for tensor in _symbolic(inner, "inputs") or _saved_inputs(inner)
         ]
-        outputs = _symbolic(inner, "outputs")
-        one_hot = len(outputs) == 1 and _compares_rows(self._given, self._main.training_config)
+        scores = _scores(model, inputs)
         return TakenBatch(
             inputs or [TakenInput("input", None)],
-            num_classes=int(outputs[0].shape[-1] or 0) if one_hot else 0,
+            num_classes=scores,
+            one_hot=scores > 0 and self._compares_rows(scores),
         )
+
+    def _compares_rows(self, num_classes: int) -> bool:
+        """Whether the loss compares one-hot rows; of a user's own it is tried."""
+        if not self._options.own_loss:
+            return _is_categorical(self._given, self._main.training_config)
+        from elasticdl.saved_models import compile_options  # noqa: PLC0415 - imports Keras
+
+        return num_classes > 1 and compile_options.takes_one_hot(self._options.loss, num_classes)
 
 
 class _SavedTorch(_Saved):
@@ -318,8 +341,21 @@ def _saved_inputs(model: Any) -> list[Any]:
     return [each for each in first if hasattr(each, "shape")] if len(first) == 1 else []
 
 
-def _compares_rows(*said: Mapping[str, Any] | None) -> bool:
-    """Whether the loss compares one-hot rows; the first that names a loss counts."""
+def _scores(model: Any, inputs: Sequence[TakenInput]) -> int:
+    """Return how many scores of an example a model gives; 0 where they are no row, or several."""
+    outputs = _symbolic(getattr(model, "inner", model), "outputs")
+    shape = inputs[0].shape if len(inputs) == 1 else None
+    if not outputs and shape is not None and None not in shape:
+        # A model made of a class says it when it is called.
+        outputs = [model(np.zeros([1, *(axis or 0 for axis in shape)], inputs[0].dtype))]
+    if len(outputs) != 1 or not hasattr(outputs[0], "shape"):
+        return 0
+    found = tuple(outputs[0].shape)
+    return int(found[-1] or 0) if len(found) > 1 else 0
+
+
+def _is_categorical(*said: Mapping[str, Any] | None) -> bool:
+    """Whether a loss of Keras compares one-hot rows; the first that names a loss counts."""
     loss = next((each["loss"] for each in said if each and each.get("loss") is not None), None)
     if isinstance(loss, Mapping):
         loss = loss.get("value") or loss.get("class_name") or loss.get("config")

@@ -119,10 +119,13 @@ def symbol_of(name: str, value: Any, module: ModuleType) -> Symbol:
         value: The thing itself.
         module: Where it was found.
     """
-    file = module.__file__ or module.__name__
+    # A module in C has no file at all.
+    file = getattr(module, "__file__", None) or module.__name__
     short = name.rpartition(".")[2]
     if isinstance(value, ModuleType):
-        return Symbol(name, value, shown_path(value.__file__ or value.__name__), 1)
+        return Symbol(
+            name, value, shown_path(getattr(value, "__file__", None) or value.__name__), 1
+        )
     if where := place_of(value):
         return Symbol(name, value, *where)
     if inspect.isclass(value):

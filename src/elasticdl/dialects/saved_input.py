@@ -3,7 +3,7 @@
 One field is the label, the others are features. A feature is brought into the shape the model
 takes, if it has as many numbers; several fields become one row of numbers where the model has one
 input, else each goes to the input of its name. Labels that are numbers of classes become one-hot
-rows where the loss wants such.
+rows where the loss takes only such.
 
 Callers: `ibmfl_spec.py`.
 """
@@ -48,12 +48,14 @@ class TakenBatch:
 
     Attributes:
         inputs: In the model's order.
-        num_classes: The loss compares one-hot rows of so many; 0 if it does not.
+        num_classes: Scores of an example; 0 where the model does not say.
+        one_hot: The loss compares one-hot rows.
         by_name: The features are a dict by the inputs' names.
     """
 
     inputs: Sequence[TakenInput]
     num_classes: int = 0
+    one_hot: bool = False
     by_name: bool = False
 
 
@@ -67,6 +69,8 @@ class SavedInput:
         features: Names of the fields that are features; None is all but the label.
         label: Name of the field that is the label; None looks for one of `LABELS`.
         shape: Of one example's features; None is what the model says.
+        one_hot: Make one-hot rows of labels that are numbers of classes; None is what the loss
+            takes.
     """
 
     taken: Callable[[], TakenBatch]
@@ -74,6 +78,7 @@ class SavedInput:
     features: Sequence[str] | None = None
     label: str | None = None
     shape: Sequence[int] | None = None
+    one_hot: bool | None = None
 
     def __call__(self, records: Sequence[Record], mode: Mode) -> tuple[Arrays, Arrays]:
         """Return features and labels of some records; no labels for prediction.
@@ -87,7 +92,7 @@ class SavedInput:
         features = self._features(records, fields, label, taken)
         if label is None or mode is Mode.PREDICTION:
             return features, None
-        return features, self._labels(records, label, taken.num_classes)
+        return features, self._labels(records, label, taken)
 
     def _label(self, fields: Sequence[str], mode: Mode) -> str | None:
         wanted = LABELS if self.label is None else (self.label,)
@@ -155,12 +160,18 @@ class SavedInput:
             return rows
         return rows.reshape(len(rows), *(-1 if axis is None else axis for axis in shape))
 
-    def _labels(self, records: Sequence[Record], label: str, num_classes: int) -> Any:
-        labels = _stacked(records, label, self.where)
+    def _labels(self, records: Sequence[Record], label: str, taken: TakenBatch) -> Any:
+        labels, num_classes = _stacked(records, label, self.where), taken.num_classes
         if labels.shape[1] == 1:
             labels = labels[:, 0]
-        if not num_classes or labels.ndim > 1 or labels.dtype.kind not in "iub":
+        one_hot = taken.one_hot if self.one_hot is None else self.one_hot
+        if not one_hot or labels.ndim > 1 or labels.dtype.kind not in "iub":
             return labels
+        if not num_classes:
+            raise DataError(
+                f"{self.where}: one_hot is true, and the model does not say how many classes it "
+                "has. Write the rows into the records."
+            )
         if labels.min() < 0 or labels.max() >= num_classes:
             worst = labels.min() if labels.min() < 0 else labels.max()
             raise DataError(

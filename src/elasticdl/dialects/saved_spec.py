@@ -52,9 +52,11 @@ _KNOWN_ELSEWHERE = (
     "Doc2VecFLModel",
 )
 _SECTION_KEYS = ("name", "path", "spec", "params", "info", "trust")
+# Two names of one section: IBM FL's documents use the second, its code reads the first.
+_OPTIONS = ("compile_model_options", "compiled_options")
 _FILES = ("model_definition", "model_architecture", "model_weights")
 _SPEC_KEYS: Mapping[Library, Sequence[str]] = {
-    "keras": ("model_name", *_FILES, "custom_objects", "compile_model_options"),
+    "keras": ("model_name", *_FILES, "custom_objects", *_OPTIONS),
     "torch": (
         "model_name",
         "model_definition",
@@ -66,7 +68,7 @@ _SPEC_KEYS: Mapping[Library, Sequence[str]] = {
     ),
 }
 # What people write, and what they mean by it.
-_MEANT = {"compiled_options": "compile_model_options", "compile_options": "compile_model_options"}
+_MEANT = {"compile_options": "compile_model_options"}
 _COMPILE_KEYS = ("optimizer", "loss", "metrics", "loss_weights", "weighted_metrics")
 _OBJECT_KEYS = ("key", "value", "path")
 
@@ -118,6 +120,17 @@ class SavedSpec:
         """The section `spec` in it."""
         spec: ConfigStruct = self.section.spec
         return spec
+
+    @property
+    def options_key(self) -> str:
+        """The name under which the spec has its optimizer, loss and metrics."""
+        return _options_key(self.spec)
+
+    @property
+    def options(self) -> Mapping[str, Any] | None:
+        """Optimizer, loss and metrics that the spec gives; None where it gives none."""
+        options = self.spec.get(self.options_key)
+        return options.to_dict() if isinstance(options, ConfigStruct) else None
 
     def values_with(self, files: Mapping[str, str]) -> dict[str, Any]:
         """Return the section with other files by the same keys."""
@@ -172,14 +185,7 @@ def spec_of(section: Any, folder: Path) -> SavedSpec:
             "`model_definition: model.h5`."
         )
     _refuse_unknown(spec, _SPEC_KEYS[library], f"the spec of a {_name_of(section)}")
-    if "compile_model_options" in spec:
-        options = spec.compile_model_options
-        if not isinstance(options, ConfigStruct):
-            raise DefinitionError(
-                f"{spec.where('compile_model_options')}: compile_model_options is {options!r}; "
-                "expected optimizer, loss and metrics."
-            )
-        _refuse_unknown(options, _COMPILE_KEYS, "compile_model_options")
+    _check_options(spec)
     return SavedSpec(
         library=library,
         section=section,
@@ -187,6 +193,27 @@ def spec_of(section: Any, folder: Path) -> SavedSpec:
         custom_objects=tuple(_custom_objects(spec)),
         where=section.where(),
     )
+
+
+def _options_key(spec: ConfigStruct) -> str:
+    return next((key for key in _OPTIONS if key in spec), _OPTIONS[0])
+
+
+def _check_options(spec: ConfigStruct) -> None:
+    key = _options_key(spec)
+    if key not in spec:
+        return
+    if all(each in spec for each in _OPTIONS):
+        raise DefinitionError(
+            f"{spec.where(_OPTIONS[1])}: the spec has {' and '.join(_OPTIONS)}, two names of one "
+            "section. Remove one of them."
+        )
+    options = spec.get(key)
+    if not isinstance(options, ConfigStruct):
+        raise DefinitionError(
+            f"{spec.where(key)}: {key} is {options!r}; expected optimizer, loss and metrics."
+        )
+    _refuse_unknown(options, _COMPILE_KEYS, key)
 
 
 def _name_of(section: ConfigStruct) -> str:

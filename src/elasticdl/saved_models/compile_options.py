@@ -56,12 +56,14 @@ class CompileOptions:
         create_metrics: Returns new metrics by name: metrics of Keras 3, or functions `(labels,
             predictions)` of one value an example.
         description: Optimizer, learning rate and loss, and who said so, for a person.
+        own_loss: Name of the loss where it is the user's; empty where it is Keras'.
     """
 
     create_optimizer: Callable[[], Any]
     loss: Loss
     create_metrics: Callable[[], dict[str, Any]]
     description: str
+    own_loss: str = ""
 
 
 def resolve(
@@ -113,6 +115,7 @@ def resolve(
         function,
         lambda: dict(_metric(each, objects, where) for each in items),
         f"{description}; loss {loss_name} ({by_loss})",
+        loss_name if loss_name in objects else "",
     )
 
 
@@ -360,22 +363,90 @@ def _one_loss(said: Any, objects: Mapping[str, Any], where: object) -> tuple[Any
                 f"{where}: the custom loss {name} is a {type(made).__name__}; expected a function "
                 "(labels, predictions)."
             )
-        return made, name
+        # A `Loss` aligns by itself.
+        return made if isinstance(made, keras.losses.Loss) else _Aligned(made, is_own=True), name
     public = _OLD_NAMES.get(name, name)
     classes = _classes(keras.losses, keras.losses.Loss)
     if name in classes:
         return _made_with(classes[name], config, "loss", where), name
     functions = {key: value for key, value in vars(keras.losses).items() if _is_loss(key, value)}
     if public in functions and not config:
-        return functions[public], public
+        return _Aligned(functions[public]), public
     try:
         # Short names: mse, bce, ...
         found = keras.losses.get(public)
     except ValueError:
         found = None
     if callable(found) and not config:
-        return found, getattr(found, "__name__", public)
+        return _Aligned(found), getattr(found, "__name__", public)
     raise DefinitionError(_no_such(name, {**classes, **functions}, "loss", path, where))
+
+
+@dataclass(frozen=True, eq=False)
+class _Aligned:
+    """A function of labels and outputs, called with both of one rank, as `compile` calls it.
+
+    One number an example against a column of outputs would be compared each with each: hinge, a
+    Kullback-Leibler divergence and many functions of users would return other numbers.
+
+    Attributes:
+        function: `(labels, outputs)`.
+        is_own: The user's. Keras gives it labels as floats; whole numbers stay such here, which
+            `one_hot` and indices need, unless the function does not take them.
+    """
+
+    function: Callable[[Any, Any], Any]
+    is_own: bool = False
+
+    def __call__(self, labels: Any, outputs: Any) -> Any:
+        """Return what the function returns."""
+        labels, outputs = _of_one_rank(labels, outputs)
+        whole = keras.backend.standardize_dtype(labels.dtype).startswith(("int", "uint", "bool"))
+        if not self.is_own or not whole:
+            return self.function(labels, outputs)
+        try:
+            return self.function(labels, outputs)
+        except Exception as error:  # noqa: BLE001
+            # Of many kinds: what is raised for mixed dtypes depends on where it is computed.
+            try:
+                return self.function(keras.ops.cast(labels, outputs.dtype), outputs)
+            except Exception:  # noqa: BLE001 - the first one is about what the user wrote
+                raise error from None
+
+
+def _of_one_rank(labels: Any, outputs: Any) -> tuple[Any, Any]:
+    """Return labels and outputs of one rank where they differ by a last axis of 1."""
+    labels, outputs = keras.ops.convert_to_tensor(labels), keras.ops.convert_to_tensor(outputs)
+    difference = len(outputs.shape) - len(labels.shape)
+    if difference == 1 and outputs.shape[-1] == 1:
+        return keras.ops.expand_dims(labels, -1), outputs
+    if difference == -1 and labels.shape[-1] == 1:
+        return keras.ops.squeeze(labels, -1), outputs
+    return labels, outputs
+
+
+def takes_one_hot(loss: Loss, num_classes: int) -> bool:
+    """Return whether a loss takes one-hot rows and no whole numbers.
+
+    It is called on some examples, more than there are classes: with as many, numbers of classes
+    would silently be compared with columns.
+
+    Args:
+        loss: `(outputs, labels)`.
+        num_classes: Scores of an example.
+    """
+    number = num_classes + 1
+    outputs = keras.ops.full((number, num_classes), 1 / num_classes)
+    labels = np.arange(number) % num_classes
+
+    def is_taken(given: Any) -> bool:
+        try:
+            found = loss(outputs, keras.ops.convert_to_tensor(given))
+            return tuple(found.shape) in {(), (number,)}
+        except Exception:  # noqa: BLE001 - whatever a user's function raises: it does not take it
+            return False
+
+    return not is_taken(labels) and is_taken(np.eye(num_classes, dtype=np.float32)[labels])
 
 
 def _is_loss(name: str, value: Any) -> bool:
@@ -397,7 +468,8 @@ def _metric(said: Any, objects: Mapping[str, Any], where: object) -> tuple[str, 
             # guess of its own; the labels say which accuracy it is.
             return "accuracy", _accuracy
         return str(own or called), function
-    if name in _ACCURACY:
+    if name in _ACCURACY or (isinstance(said, str) and name.lower() in _ACCURACY):
+        # `Accuracy` as well: Keras takes a text for the word, and a config for the class.
         return "accuracy", _accuracy
     if name in objects:
         found = objects[name]

@@ -318,8 +318,8 @@ def _json(path: Path) -> ModelFile:
     config = _config(path.read_text(encoding="utf-8", errors="replace"), str(path))
     if "class_name" not in config or "config" not in config:
         raise ModelFileError(
-            f"{path} is JSON, but not of a model: it has {', '.join(sorted(config)[:5])}. Expected "
-            "what `model.to_json()` returns, with class_name and config."
+            f"{path} is JSON, but not of a model. Expected what "
+            " `model.to_json()` returns, with class_name and config."
         )
     version = str(config.get("keras_version", ""))
     training = config.get("compile_config")
@@ -416,4 +416,7 @@ def _no_model(path: Path, head: bytes) -> str:
         return f"{path} stands for a file that git has not fetched. Run `git lfs pull`."
     if head[:1] == b"\x80":
         return f"{path} is a Python pickle, but none of PyTorch. {formats}"
-    return f"{path} is no model: it begins with {head[:16]!r}. {formats}"
+    if head.lstrip()[:1] == b"<":
+        return f"{path} is a web page (or XML), no model. Download the file itself. {formats}"
+    # Never its content: a spec may name any file that this user can read, and errors are logged.
+    return f"{path} is no model: neither Keras nor PyTorch wrote it. {formats}"

@@ -55,14 +55,20 @@ class WrappedModel(keras.Model):
         inner: Built.
         generators: States of the random generators it draws from.
         others: Variables it has beside its weights.
+        specs: What it takes, where the dtypes matter: inputs are cast to these. None leaves them.
     """
 
     def __init__(
-        self, inner: Any, generators: Iterable[Any] = (), others: Iterable[Any] = ()
+        self,
+        inner: Any,
+        generators: Iterable[Any] = (),
+        others: Iterable[Any] = (),
+        specs: Any = None,
     ) -> None:
         super().__init__(name=re.sub(r"\W", "_", inner.name))
         # Neither Keras 3 nor TensorFlow shall look for variables in it: they are named below.
         object.__setattr__(self, "inner", inner)
+        object.__setattr__(self, "specs", specs)
         names: set[str] = set()
         self.adopted = [
             *(_adopted(v, _name(v), names, trainable=True) for v in inner.trainable_variables),
@@ -79,7 +85,7 @@ class WrappedModel(keras.Model):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Return what the model of tf_keras returns; what its layers lose is added."""
-        outputs = self.inner(inputs, training=bool(training))
+        outputs = self.inner(_cast(inputs, self.specs), training=bool(training))
         for loss in self.inner.losses:
             self.add_loss(loss)
         return outputs
@@ -154,9 +160,22 @@ def _tried(inner: Any, file: ModelFile) -> WrappedModel:
     specs = _specs(inner)
     if specs is None:
         return WrappedModel(inner)
-    step = tf.function(lambda inputs: _step(inner, inputs), autograph=False)
+    as_saved = _specs(inner, as_saved=True)
+    # Functions of a SavedModel take the dtype they were saved with, and no other. numpy's zeros are
+    # float64, so a model of float32 is often saved for these: its layers cast them down again.
+    cast_to: Any = None
+    step = tf.function(lambda inputs: _step(inner, _cast(inputs, cast_to)), autograph=False)
     try:
-        traced = step.get_concrete_function(specs)
+        try:
+            traced = step.get_concrete_function(specs)
+        except ValueError:
+            if as_saved == specs:
+                raise
+            cast_to = as_saved
+            # What the constructor's `autocast` sets: else the model casts its inputs to float32
+            # before it gives them to the function that takes float64.
+            inner._autocast = False  # noqa: SLF001
+            traced = step.get_concrete_function(specs)
     except Exception as error:
         raise ModelFileError(_cannot_train(file, specs, error)) from error
     # By their place in memory: with mixed precision, the model's are wrapped.
@@ -173,7 +192,7 @@ def _tried(inner: Any, file: ModelFile) -> WrappedModel:
             _draws(file, drawing),
             _DECLARE,
         )
-    return WrappedModel(inner, generators, others)
+    return WrappedModel(inner, generators, others, cast_to)
 
 
 def _step(inner: Any, inputs: Any) -> list[Any]:
@@ -189,14 +208,27 @@ def _step(inner: Any, inputs: Any) -> list[Any]:
     ]
 
 
-def _specs(inner: Any) -> Any:
-    """Return what the model takes, as a trainer will give it; None where it does not say."""
+def _cast(inputs: Any, specs: Any) -> Any:
+    """Return inputs in the dtypes of specs; as they are where there are none."""
+    if specs is None:
+        return inputs
+    return tf.nest.map_structure(lambda each, spec: tf.cast(each, spec.dtype), inputs, specs)
+
+
+def _specs(inner: Any, *, as_saved: bool = False) -> Any:
+    """Return what the model takes, as a trainer will give it; None where it does not say.
+
+    Args:
+        inner: Of tf_keras.
+        as_saved: Keep the dtypes it was saved with.
+    """
     said = inner.save_spec()
     if not said or not said[0]:
         return None
 
     def given(spec: Any) -> Any:
-        dtype = tf.as_dtype(keras.config.floatx()) if spec.dtype.is_floating else spec.dtype
+        floats = spec.dtype.is_floating and not as_saved
+        dtype = tf.as_dtype(keras.config.floatx()) if floats else spec.dtype
         return tf.TensorSpec([None, *spec.shape[1:]], dtype)
 
     try:
@@ -246,14 +278,6 @@ def _draws(file: ModelFile, drawing: list[str]) -> str:
 def _cannot_train(file: ModelFile, specs: Any, error: Exception) -> str:
     said = str(error)
     given = ", ".join(f"{s.dtype.name}{list(s.shape)}" for s in tf.nest.flatten(specs))
-    if "matching" in said and "float64" in said:
-        return (
-            f"{file.path}: the model was saved for inputs of float64, and is trained with {given}; "
-            "what was saved of it fits float64 only.\n"
-            "  Give `_set_inputs` a float32 sample (numpy's zeros are float64: "
-            "np.zeros(shape, np.float32)) and save it again; or declare its class: custom_objects: "
-            "[{key: <class>, value: <class>, path: <file>.py}]."
-        )
     line = next((each for each in said.splitlines() if each.strip()), type(error).__name__)
     return (
         f"{file.path}: the model was loaded, but a step of it on zeros ({given}) fails: "

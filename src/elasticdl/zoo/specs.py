@@ -1,7 +1,9 @@
 """A saved model's spec: a YAML file of a zoo, the model files it names, and code it names.
 
-The model files are data and may lie anywhere; code is taken from the zoo only. What the keys mean
-is `dialects/saved_spec.py`'s; here files are found, and copied beside a trained model.
+The model files are data and may lie anywhere; code is taken from the zoo only, which `folder_of`
+chooses where the user names none: the spec's folder, or a folder above it that also holds the code
+the spec names, but never one above the working directory. What the keys mean is
+`dialects/saved_spec.py`'s; here files are found, and copied beside a trained model.
 
 Callers: `reference.py` and `snapshot.py`, for a `model_def` that is no dotted name but a file.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +31,27 @@ _FILES_FOLDER = "model_files"
 def is_spec(model_def: str) -> bool:
     """Whether a `model_def` names a spec's file."""
     return model_def.endswith((".yml", ".yaml"))
+
+
+def folder_of(path: Path) -> Path:
+    """Return the folder that code of a spec is taken from if the user names none.
+
+    That is the spec's own folder. Code beside it (`path: ../loss.py`) is taken as well where spec
+    and code lie in the working directory: then it is the nearest folder that holds both.
+
+    Args:
+        path: The spec's file; it need not exist.
+    """
+    own, working = path.parent, Path.cwd()
+    try:
+        wanted = read_spec(path, shown_path(str(path))).custom_objects
+    except (DefinitionError, MissingExtraError):
+        # Reported where the spec is used, with all that is wrong in it.
+        return own
+    codes = [(own / each.path).resolve() for each in wanted if each.path.endswith(".py")]
+    together = Path(os.path.commonpath([own.resolve(), *(code.parent for code in codes)]))
+    is_contained = together.is_relative_to(working) and all(code.is_file() for code in codes)
+    return together if is_contained and together != own.resolve() else own
 
 
 def open_spec(zoo: Zoo, model_def: str) -> SavedSpec:
@@ -66,17 +90,28 @@ def dotted_name(zoo: Zoo, model_def: str, wanted: CustomObject) -> str:
     """Return by which name of the zoo, or of what is installed, a custom object is found.
 
     Raises:
+        DefinitionError: It is a name of Python's own library.
         UsageError: Its file lies outside of the zoo, or is no Python file.
     """
     if not wanted.path.endswith(".py"):
+        package = wanted.path.partition(".")[0]
+        in_zoo = (zoo.folder / package).is_dir() or (zoo.folder / f"{package}.py").is_file()
+        if package in sys.stdlib_module_names and not in_zoo:
+            # Keras calls what a model file names, with arguments from the file: os.system as well.
+            raise DefinitionError(
+                f"{wanted.where}: {wanted.key} is {wanted.path}.{wanted.value}, which belongs to "
+                "Python itself and is no layer, loss or metric. Name the Python file that defines "
+                "it, such as path: loss.py, or an installed package of models."
+            )
         return f"{wanted.path}.{wanted.value}"
     file = (spec_path(zoo, model_def).parent / wanted.path).resolve()
     root = zoo.folder.resolve()
     if not file.is_relative_to(root):
         raise UsageError(
             f"{wanted.where}: {wanted.path} lies outside of {shown_path(str(root))}. Code is taken "
-            "from the folder of the spec only: move the file there, or name a folder that holds "
-            "both: --model_zoo=DIR"
+            "from the folder of the spec, and from beside it only within the folder the command is "
+            "given in: give it in a folder that holds both, name that folder (--model_zoo=DIR), or "
+            "move the file."
         )
     return ".".join([*file.relative_to(root).with_suffix("").parts, wanted.value])
 

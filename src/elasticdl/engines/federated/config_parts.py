@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.engines.federated import names
 from elasticdl.engines.federated.settings import Address, Data, DataHandler, ModelChoice, Tls
 from elasticdl.job import ModelReference
+from elasticdl.zoo.specs import folder_of
 
 if TYPE_CHECKING:
     from elasticdl.engines.federated.sections import Section
@@ -259,10 +260,12 @@ def _saved_model(section: Section, file: Path) -> ModelChoice | None:
     section.values("params")
     if found is None:
         return None
+    here = file.resolve()
+    zoo = folder_of(here)
     return ModelChoice(
         ModelReference(
-            zoo=str(_folder(file)),
-            model_def=file.name,
+            zoo=str(zoo),
+            model_def=here.relative_to(zoo).as_posix(),
             dialect="ibmfl_spec",
             config_file=str(file.resolve()),
         ),
