@@ -213,19 +213,28 @@ class Loss:
             return
         if not math.isfinite(once):
             return
-        first = max(1, num_examples // 3)
+        self._num_checks += 1
+        # Two cuts: the parts of one may weigh as much as they have examples by accident.
+        for first in {max(1, num_examples // 3), num_examples // 2}:
+            self._check_split(first, (outputs, labels, weights), num_examples, once)
+
+    def _check_split(self, first: int, tensors: Any, num_examples: int, once: float) -> None:
         parts, sums, divisors = [], 0.0, 0.0
         for rows in (slice(0, first), slice(first, num_examples)):
             # An output that is no row per example stays: it is the same for all of them.
-            out, theirs, mine = (_rows(x, rows, num_examples) for x in (outputs, labels, weights))
-            size = len(range(num_examples)[rows])
-            with torch.no_grad():
-                part = self.of(out, theirs, mine, size)
+            out, theirs, mine = (_rows(x, rows, num_examples) for x in tensors)
+            try:
+                part = self.of(out, theirs, mine, len(range(num_examples)[rows]))
+            except Exception as error:
+                raise DefinitionError(
+                    f"{self._definition.origin}: the loss of a batch of {num_examples} cannot be "
+                    f"computed of its first {first} examples and of the rest: "
+                    f"{type(error).__name__}: {error}. {_ALONE}"
+                ) from error
             divisor = float(part.divisor)
             parts.append(float(part.value))
             sums += parts[-1] * divisor if divisor else 0.0
             divisors += divisor
-        self._num_checks += 1
         if math.isclose(once, sums / divisors, rel_tol=1e-3, abs_tol=1e-6):
             return
         what = (

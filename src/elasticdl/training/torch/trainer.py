@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from elasticdl.data.batch import Arrays, Batch, describe, map_arrays
+from elasticdl.data.batch import Arrays, Batch, describe, leaves, map_arrays
 from elasticdl.definition import Mode, ModelDefinition
 from elasticdl.errors import (
     CorruptCheckpointError,
@@ -141,6 +141,7 @@ class TorchTrainer:
         self.hooks = TorchHooks()
         # Two of them: torch.export takes a size of one for a constant.
         self._example = map_arrays(lambda a: np.concatenate([a[:1], a[:1]]), example.features)
+        self._outputs_split = False
         self._anchors: dict[str, torch.Tensor] = {}
         self._pull = 0.0
 
@@ -163,6 +164,7 @@ class TorchTrainer:
         """
         with self._telling("gradients", batch):
             self._refusals.check_sums(self._parameters)
+            self._check_outputs_split(batch)
             with self._buffers.restored() as before:
                 step = self._forward_backward(batch, is_summed=True)
                 divisor = float(step.loss.divisor)
@@ -363,6 +365,39 @@ class TorchTrainer:
         kept = dataclasses.replace(loss, value=loss.value.detach())
         return _Step(kept, {"loss": _addend_of(kept), **metrics})
 
+    def _check_outputs_split(self, batch: Batch) -> None:
+        """Compare outputs of a batch with those of two parts of it, once, in evaluation mode.
+
+        A model that mixes examples (negatives from within the batch, a loss of its own among its
+        outputs) gives workers something else than it gives one process. BatchNorm without running
+        statistics does the same as in training: that is a difference which is documented.
+        """
+        size = batch.num_examples
+        if self._outputs_split or size == 1 or any(map(_has_no_statistics, self.model.modules())):
+            return
+        self._outputs_split = True
+        first = max(1, size // 3)
+        with self._looking():
+            whole, again = (self._outputs_of(batch.features, slice(None)) for _ in "12")
+            try:
+                one = self._outputs_of(batch.features, slice(0, first))
+                other = self._outputs_of(batch.features, slice(first, size))
+            except Exception:  # noqa: BLE001 - the first short batch will say why
+                return
+        joined = [_joined(*parts, size) for parts in zip(whole, one, other, strict=True)]
+        # A model that draws in evaluation says nothing.
+        if all(map(_is_near, whole, again)) and not all(map(_is_near, whole, joined)):
+            raise DefinitionError(
+                f"{self._definition.origin}: the model's outputs for an example depend on the "
+                f"other examples of its batch: those of a batch of {size} differ from those of "
+                f"its first {first} and last {size - first} examples. It trains in one process "
+                "without --global_batch_size."
+            )
+
+    def _outputs_of(self, features: Arrays, rows: slice) -> list[torch.Tensor]:
+        outputs = as_arrays(self._forward(self._tensors(_rows(features, rows))))
+        return [t.double() for t in leaves(outputs) if isinstance(t, torch.Tensor)]
+
     def _compare(self, batch: Batch, before: Mapping[str, torch.Tensor]) -> Parts:
         """Return what the batch and two parts of it do to the buffers.
 
@@ -489,6 +524,29 @@ def _dense(parameter: nn.Parameter) -> torch.Tensor:
         return torch.zeros_like(parameter, dtype=torch.float32)
     dense = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
     return dense.float()
+
+
+def _has_no_statistics(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None  # noqa: SLF001
+
+
+def _joined(
+    whole: torch.Tensor, one: torch.Tensor, other: torch.Tensor, num_examples: int
+) -> torch.Tensor | None:
+    """Return what outputs for two parts of a batch make for the batch; None if nothing fits."""
+    if whole.ndim and len(whole) == num_examples:
+        return torch.cat([one, other]) if one.shape[1:] == other.shape[1:] else None
+    if one.shape != other.shape:
+        return None
+    # One for the batch, such as a penalty: a mean over examples, or no matter of theirs.
+    first = max(1, num_examples // 3)
+    return (one * first + other * (num_examples - first)) / num_examples
+
+
+def _is_near(one: torch.Tensor, other: torch.Tensor | None) -> bool:
+    if other is None or one.shape != other.shape:
+        return False
+    return bool(torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True))
 
 
 def _row(tree: Any, row: int) -> Any:
