@@ -11,7 +11,7 @@ import numpy as np
 from elasticdl.errors import DefinitionError
 
 Arrays: TypeAlias = Any
-"""A numpy array, or a dict, list or tuple of `Arrays`; the first axis is the example."""
+"""A numpy array, or a dict, list, tuple or namedtuple of them; the first axis is the example."""
 
 _MAX_PARTS = len(("features", "labels", "weights"))
 
@@ -92,8 +92,15 @@ def map_arrays(function: Callable[[Any], Any], tree: Arrays) -> Arrays:
     if isinstance(tree, Mapping):
         return {name: map_arrays(function, value) for name, value in tree.items()}
     if isinstance(tree, (list, tuple)):
-        return type(tree)(map_arrays(function, value) for value in tree)
+        return rebuilt(tree, [map_arrays(function, value) for value in tree])
     return function(tree)
+
+
+def rebuilt(like: Any, values: Sequence[Any]) -> Any:
+    """Return a list or tuple of the same type with other values; a namedtuple keeps its fields."""
+    if isinstance(like, tuple) and hasattr(like, "_fields"):
+        return type(like)(*values)
+    return type(like)(values)
 
 
 def leaves(tree: Arrays) -> list[Any]:
@@ -134,6 +141,6 @@ def stack(trees: Sequence[Arrays]) -> Arrays:
     if isinstance(first, Mapping):
         return {name: stack([tree[name] for tree in trees]) for name in first}
     if isinstance(first, (list, tuple)):
-        return type(first)(stack([tree[i] for tree in trees]) for i in range(len(first)))
+        return rebuilt(first, [stack([tree[i] for tree in trees]) for i in range(len(first))])
     # A group of one is a view: most single steps would otherwise copy the batch for nothing.
     return first[np.newaxis] if len(trees) == 1 else np.stack(trees)

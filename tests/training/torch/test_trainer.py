@@ -162,29 +162,6 @@ def test_statistics_move_by_the_mean_change_of_the_examples_and_counters_by_one(
     assert state["model/0.num_batches_tracked"].dtype == np.int64
 
 
-@pytest.mark.parametrize(("num_counting", "counted"), [(5, 1), (3, 0)])
-def test_a_counter_moves_by_a_whole_number_where_workers_disagree(num_counting, counted):
-    class Counts(nn.Linear):
-        def __init__(self):
-            super().__init__(4, 3)
-            self.register_buffer("opened", torch.tensor(7))
-
-        def forward(self, x):
-            self.opened += int(x[0, 0] > 0)
-            return super().forward(x)
-
-    def part(sign, size):
-        batch = gated_batch(sign)
-        return Batch(batch.features[:size], batch.labels[:size], size)
-
-    trainer = trainer_of(definition_of(Counts))
-    opened, _ = trainer.gradients(part(1.0, num_counting))
-    closed, _ = trainer.gradients(part(-1.0, 8 - num_counting))
-    trainer.apply(total_of(opened, closed))
-
-    assert trainer.state()["model/opened"] == 7 + counted
-
-
 def test_looking_leaves_no_trace_in_a_model_that_moves_its_buffers_always():
     class Always(nn.BatchNorm1d):
         def forward(self, x):

@@ -6,7 +6,7 @@ BatchNorm's running mean and variance and its count of batches are such; so are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -38,6 +38,10 @@ class Buffers:
         """Return the buffers by name."""
         return {name: getattr(module, leaf) for name, (module, leaf) in self._places.items()}
 
+    def owner(self, name: str) -> nn.Module:
+        """Return the module that a buffer is of."""
+        return self._places[name][0]
+
     @contextmanager
     def restored(self) -> Iterator[dict[str, torch.Tensor]]:
         """Yield copies of the buffers; afterwards they are as they were, the same tensors."""
@@ -50,24 +54,8 @@ class Buffers:
                 for name, (module, leaf) in self._places.items():
                     setattr(module, leaf, before[name].copy_(copies[name]))
 
-    def changes(self, before: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """Return by how much each buffer differs from its copy, as float32."""
-        return [
-            tensor.detach().float() - before[name].float()
-            for name, tensor in self.tensors().items()
-        ]
-
-    def add(self, changes: Sequence[torch.Tensor]) -> None:
-        """Add a change to each buffer; a whole number changes by a whole number.
-
-        Args:
-            changes: float32, on the buffers' device, as `changes` returns them.
-        """
+    def set(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Give the buffers the values of copies."""
         with torch.no_grad():
-            for tensor, change in zip(self.tensors().values(), changes, strict=True):
-                if tensor.is_floating_point():
-                    tensor.add_(change.view_as(tensor).to(tensor.dtype))
-                else:
-                    # A counter: every worker added the same.
-                    whole = change.view_as(tensor).round().to(torch.int64)
-                    tensor.copy_(tensor.to(torch.int64) + whole)
+            for name, (module, leaf) in self._places.items():
+                getattr(module, leaf).copy_(values[name])

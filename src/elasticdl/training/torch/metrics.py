@@ -1,18 +1,28 @@
-"""Metrics as states that add up: each is a mean over examples, kept as (sum, count)."""
+"""Metrics as states that add up: each is a mean over examples, kept as (sum, count).
+
+With sample weights the count is the sum of the weights.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.torch.losses import spread
 
 if TYPE_CHECKING:
     from elasticdl.definition import MetricFunctions, NamedMetric
     from elasticdl.training.trainer import MetricStates
+
+Addend: TypeAlias = "tuple[torch.Tensor, torch.Tensor | float]"
+"""A total and a count, float64."""
+
+Addends: TypeAlias = "dict[str, Addend]"
+"""Metric name -> what a batch adds to it."""
 
 
 class TorchMetrics:
@@ -24,12 +34,13 @@ class TorchMetrics:
         where: The user's file, for errors.
 
     Raises:
-        DefinitionError: A metric is not a function.
+        DefinitionError: A metric is not a function, or is called `loss`.
     """
 
     def __init__(self, functions: MetricFunctions, *, where: str) -> None:
         self._functions = functions
         self._where = where
+        self._check_names([named.name for named in functions.named])
         for named in functions.named:
             if hasattr(named.metric, "update_state") or not callable(named.metric):
                 raise DefinitionError(
@@ -38,18 +49,23 @@ class TorchMetrics:
                     "an example."
                 )
 
-    def means(self, outputs: Any, labels: Any) -> dict[str, torch.Tensor]:
-        """Return each metric's mean over a batch.
+    def addends(
+        self, outputs: Any, labels: Any, weights: torch.Tensor | None, num_examples: int
+    ) -> Addends:
+        """Return what a batch adds to each metric.
 
         Args:
             outputs: The model's outputs, detached.
             labels: As tensors.
+            weights: Sample weights: a metric is then sum(weight x value) / sum(weight).
+            num_examples: Examples in the batch.
 
         Raises:
-            DefinitionError: The metrics function returned no dict, or a metric is for an output
-                that the model does not have.
+            DefinitionError: The metrics function returned no dict, a metric is called `loss` or is
+                for an output that the model does not have, or has no value per example to be
+                weighted.
         """
-        means: dict[str, torch.Tensor] = {}
+        addends: Addends = {}
         if self._functions.scalars is not None:
             values = self._functions.scalars(outputs, labels)
             if not isinstance(values, Mapping):
@@ -57,10 +73,37 @@ class TorchMetrics:
                     f"{self._where}: the metrics function returned "
                     f"{type(values).__name__}, not a dict of name -> value."
                 )
-            means |= {name: _mean(value) for name, value in values.items()}
+            self._check_names(values)
+            for name, value in values.items():
+                addends[name] = self._addend(name, value, weights, num_examples)
         for named in self._functions.named:
-            means[named.name] = _mean(named.metric(labels, _select(outputs, named)))
-        return means
+            value = named.metric(labels, _select(outputs, named))
+            addends[named.name] = self._addend(named.name, value, weights, num_examples)
+        return addends
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        if "loss" in names:
+            raise DefinitionError(
+                f"{self._where}: a metric is called 'loss', which is the name of the loss itself. "
+                "Call it something else."
+            )
+
+    def _addend(
+        self, name: str, value: Any, weights: torch.Tensor | None, num_examples: int
+    ) -> Addend:
+        # float64, so that the share of right answers is that share, however batches are cut.
+        values = torch.as_tensor(value).detach().to(torch.float64)
+        if weights is None:
+            return values.mean() * num_examples, float(num_examples)
+        of_each = spread(weights, values) if values.ndim else None
+        if of_each is None:
+            raise DefinitionError(
+                f"{self._where}: the input function returns sample weights, and the metric "
+                f"{name!r} is of shape {list(values.shape)}, which weights of shape "
+                f"{list(weights.shape)} do not fit. Return one value per example."
+            )
+        of_each = of_each.double()
+        return (values * of_each).sum(), of_each.sum()
 
     def values(self, outputs: Any, labels: Any) -> dict[str, torch.Tensor]:
         """Return what named metrics say of each example; those of a batch's value have none.
@@ -84,27 +127,18 @@ class TorchMetrics:
         }
 
 
-def summed(steps: Sequence[Mapping[str, torch.Tensor]], num_examples: int) -> MetricStates:
-    """Return the states of batches of equal size.
+def summed(steps: Sequence[Addends]) -> MetricStates:
+    """Return the states of some batches.
 
     Args:
-        steps: For each batch, a metric's mean by its name; a metric may be missing.
-        num_examples: Examples in a batch.
+        steps: What each batch adds; a metric may be missing.
     """
-    totals: dict[str, tuple[float, int]] = {}
-    for means in steps:
-        for name, mean in means.items():
-            total, count = totals.get(name, (0.0, 0))
-            totals[name] = (total + float(mean) * num_examples, count + num_examples)
-    return {
-        name: (np.asarray(total), np.asarray(float(count)))
-        for name, (total, count) in totals.items()
-    }
-
-
-def _mean(value: Any) -> torch.Tensor:
-    # float64, so that the share of right answers is that share, however batches are cut.
-    return torch.as_tensor(value).detach().to(torch.float64).mean()
+    totals: dict[str, tuple[float, float]] = {}
+    for addends in steps:
+        for name, (added, counted) in addends.items():
+            total, count = totals.get(name, (0.0, 0.0))
+            totals[name] = (total + float(added), count + float(counted))
+    return {name: (np.asarray(total), np.asarray(count)) for name, (total, count) in totals.items()}
 
 
 def _select(outputs: Any, named: NamedMetric) -> Any:

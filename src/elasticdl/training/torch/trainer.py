@@ -5,30 +5,34 @@ it lawful is around it: the random generator is seeded for the step and put back
 buffers are restored where nothing may stay, and a `Contribution` has the same layout on every
 worker, whichever parameters its batch reached:
 
-    | gradient sums | weighted changes of buffers | for each parameter, how many reached it |
+    | gradients x divisor | changes of buffers | for each parameter, batches that reached it |
+    | divisor | 1 |
 
-The last part counts the examples of batches that gave a parameter a gradient: one that none did
-is left alone, as it is where its `.grad` is None.
+The divisor is what the loss was divided by (`losses.py`), the last number counts batches; how
+changes of buffers add up is in `statistics.py`. A parameter that no batch gave a gradient is left
+alone, as it is where its `.grad` is None.
 """
 
 from __future__ import annotations
 
-import math
+import dataclasses
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from elasticdl.data.batch import Arrays, Batch, describe, map_arrays
+from elasticdl.data.batch import Arrays, Batch, describe, leaves, map_arrays
 from elasticdl.definition import Mode, ModelDefinition
 from elasticdl.errors import (
     CorruptCheckpointError,
     DefinitionError,
     ElasticDLError,
+    NonFiniteLossError,
     TrainingError,
     UserCodeError,
     users_traceback,
@@ -39,8 +43,12 @@ from elasticdl.training.torch.buffers import Buffers
 from elasticdl.training.torch.determinism import be_deterministic, seeded
 from elasticdl.training.torch.hooks import TorchHooks
 from elasticdl.training.torch.inputs import Adapter, find_adapter
-from elasticdl.training.torch.metrics import TorchMetrics, summed
+from elasticdl.training.torch.losses import BatchLoss, Loss
+from elasticdl.training.torch.metrics import Addend, Addends, TorchMetrics, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
+from elasticdl.training.torch.outputs import as_arrays, detached, map_tensors
+from elasticdl.training.torch.refusals import Refusals, check_class
+from elasticdl.training.torch.statistics import Parts, Statistics, change_of
 from elasticdl.training.torch.tensors import batch_tensors, to_array, to_tensor
 from elasticdl.training.trainer import (
     Contribution,
@@ -53,6 +61,15 @@ from elasticdl.training.trainer import (
 
 # An update is the same on every worker, whatever its slot: if it draws, it draws as this one.
 _EVERY_SLOT = -1
+_QUIET = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001 - their base
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """The loss of a step, detached, and what its batch adds to each metric."""
+
+    loss: BatchLoss
+    metrics: Addends
 
 
 class TorchTrainer:
@@ -100,12 +117,16 @@ class TorchTrainer:
         np.random.seed(seed % 2**32)  # noqa: NPY002 - users call np.random.*
         with seeded(seed % 2**63, self._device):
             self.model = self._create_model()
+            self._loss = Loss(definition)
             self._adapt = self._find_adapter(example)
             self._parameters: dict[str, nn.Parameter] = dict(self.model.named_parameters())
             self._buffers = Buffers(self.model)
+            self._statistics = Statistics(self._buffers, definition.origin)
             self._optimizer = OptimizerState(definition, self._parameters)
         self.optimizer = self._optimizer.optimizer
-        self._trainable = [p for p in self._parameters.values() if p.requires_grad]
+        self._named_trainable = [(n, p) for n, p in self._parameters.items() if p.requires_grad]
+        self._trainable = [p for _, p in self._named_trainable]
+        self._refusals = Refusals(self.model, definition.origin)
         self._check_real()
         where = str(definition.origin)
         self.training_metrics = TorchMetrics(definition.create_metrics(Mode.TRAINING), where=where)
@@ -120,7 +141,7 @@ class TorchTrainer:
         self.hooks = TorchHooks()
         # Two of them: torch.export takes a size of one for a constant.
         self._example = map_arrays(lambda a: np.concatenate([a[:1], a[:1]]), example.features)
-        self._loss_is_a_mean = False
+        self._outputs_split = False
         self._anchors: dict[str, torch.Tensor] = {}
         self._pull = 0.0
 
@@ -133,72 +154,99 @@ class TorchTrainer:
             with self._telling("train", batch):
                 steps.append(self._forward_backward(batch))
                 self._update()
-        return _result(steps, batches[0].num_examples)
+        return _result(steps)
 
     def gradients(self, batch: Batch) -> tuple[Contribution, StepResult]:
-        """See `trainer.Trainer`."""
+        """See `trainer.Trainer`.
+
+        Raises:
+            DefinitionError: What the batch does cannot be summed up with what others do.
+        """
         with self._telling("gradients", batch):
-            if not self._loss_is_a_mean:
-                self._check_loss_is_a_mean(batch)
+            self._refusals.check_sums(self._parameters)
+            self._check_outputs_split(batch)
             with self._buffers.restored() as before:
-                means = self._forward_backward(batch)
-                parts = [_dense(p) for p in self._trainable] + self._buffers.changes(before)
-            reached = torch.tensor([float(p.grad is not None) for p in self._trainable])
-            parts.append(reached.to(self._device))
+                step = self._forward_backward(batch, is_summed=True)
+                divisor = float(step.loss.divisor)
+                # Where no target counts the mean is 0 / 0, and the sum 0.
+                gradients = [
+                    _dense(p).mul_(divisor) if divisor else torch.zeros_like(_dense(p))
+                    for p in self._trainable
+                ]
+                is_finite = not divisor or bool(torch.isfinite(step.loss.value))
+                changes = self._statistics.pack(
+                    before,
+                    batch.num_examples,
+                    lambda: self._compare(batch, before),
+                    is_finite=is_finite,
+                )
+            reached = [float(p.grad is not None) for p in self._trainable]
+            tail = torch.tensor([*reached, divisor, 1.0], dtype=torch.float32, device=self._device)
             self._clear_gradients()
-        buffer = torch.cat([part.reshape(-1) for part in parts]).mul_(batch.num_examples)
-        return (
-            Contribution(buffer.cpu().numpy(), batch.num_examples),
-            _result([means], batch.num_examples),
-        )
+        buffer = torch.cat([part.reshape(-1) for part in (*gradients, *changes, tail)])
+        return Contribution(buffer.cpu().numpy(), batch.num_examples), _result([step])
 
     def apply(self, total: Contribution) -> None:
-        """See `trainer.Trainer`."""
+        """See `trainer.Trainer`.
+
+        Raises:
+            DefinitionError: Workers disagree about a statistic.
+            NonFiniteLossError: No target of the update counts.
+        """
         if total.num_examples == 0:
             return
-        buffers = list(self._buffers.tensors().values())
-        sizes = [tensor.numel() for tensor in (*self._trainable, *buffers)]
-        mean = total.buffer / np.float32(total.num_examples)
-        num_trainable = len(self._trainable)
-        parts = torch.split(torch.from_numpy(mean).to(self._device), [*sizes, num_trainable])
-        reached = mean[mean.size - num_trainable :] > 0
-        for parameter, part, is_reached in zip(self._trainable, parts, reached, strict=False):
-            gradient = part.view_as(parameter).to(parameter.dtype)
-            parameter.grad = gradient_for(self.optimizer, gradient) if is_reached else None
-        self._buffers.add(parts[num_trainable:-1])
+        gradients, changes = self._parts(total)
+        self._statistics.add(changes)
+        for name, parameter in self._named_trainable:
+            gradient = gradients.get(name)
+            parameter.grad = (
+                None
+                if gradient is None
+                else gradient_for(self.optimizer, gradient.to(parameter.dtype))
+            )
         self._update()
+
+    def rehearse(self, contribution: Contribution) -> None:
+        """See `trainer.Rehearser`: nothing is compiled for an update, so there is nothing to do."""
 
     def evaluate(self, batch: Batch) -> MetricStates:
         """See `trainer.Trainer`."""
         with self._telling("evaluate", batch), self._looking():
-            features, labels = self._tensors(batch.features), self._tensors(batch.labels)
-            outputs = self._forward(features)
-            means = self.evaluation_metrics.means(outputs, labels)
-            if self._definition.loss is not None and labels is not None:
-                means = {"loss": self._loss(outputs, labels), **means}
-        return summed([means], batch.num_examples)
+            return self._evaluated(batch)[0]
 
     def predict(self, features: Arrays) -> Arrays:
         """See `trainer.Trainer`."""
         with self._telling("predict", Batch(features, None, 0)), self._looking():
-            return map_arrays(_to_rows, self._forward(self._tensors(features)))
+            return map_arrays(_to_rows, as_arrays(self._forward(self._tensors(features))))
 
     def examine(self, batch: Batch) -> Examined:
         """See `trainer.Examiner`."""
         with self._telling("evaluate", batch), self._looking():
-            features, labels = self._tensors(batch.features), self._tensors(batch.labels)
-            outputs = self._forward(features)
-            means = self.evaluation_metrics.means(outputs, labels)
-            values = self.evaluation_metrics.values(outputs, labels)
-            if self._definition.loss is not None and labels is not None:
-                means = {"loss": self._loss(outputs, labels), **means}
-                alone = [self._loss(*_row((outputs, labels), i)) for i in range(batch.num_examples)]
+            states, outputs, labels, weights = self._evaluated(batch)
+            values = self.evaluation_metrics.values(detached(outputs), labels)
+            if "loss" in states:
+                alone = [
+                    self._loss.of(_row(outputs, i), _row(labels, i), _row(weights, i), 1).value
+                    for i in range(batch.num_examples)
+                ]
                 values = {"loss": torch.stack(alone), **values}
         return Examined(
-            summed([means], batch.num_examples),
-            map_arrays(_to_rows, outputs),
+            states,
+            map_arrays(_to_rows, as_arrays(outputs)),
             {name: to_array(column.double()) for name, column in values.items()},
         )
+
+    def _evaluated(self, batch: Batch) -> tuple[MetricStates, Any, Any, torch.Tensor | None]:
+        features, labels = self._tensors(batch.features), self._tensors(batch.labels)
+        weights = self._tensors(batch.weights)
+        outputs = self._forward(features)
+        addends = self.evaluation_metrics.addends(
+            detached(outputs), labels, weights, batch.num_examples
+        )
+        if self._definition.loss is not None and labels is not None:
+            loss = self._loss.of(outputs, labels, weights, batch.num_examples)
+            addends = {"loss": _addend_of(loss), **addends}
+        return summed([addends]), outputs, labels, weights
 
     def state(self) -> State:
         """See `trainer.Trainer`; the optimizer's part grows as parameters get their gradients."""
@@ -250,22 +298,42 @@ class TorchTrainer:
 
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
         """See `trainer.Differentiator`."""
-        trainable = {name: p for name, p in self._parameters.items() if p.requires_grad}
-        mean = contribution.buffer / np.float32(contribution.num_examples)
-        reached = mean[mean.size - len(trainable) :] > 0
-        tensors = {**trainable, **self._buffers.tensors()}
-        found: dict[str, np.ndarray[Any, Any]] = {}
-        first = 0
-        for name, tensor in tensors.items():
-            found[name] = mean[first : first + tensor.numel()].reshape(tuple(tensor.shape))
-            first += tensor.numel()
+        gradients, changes = self._parts(contribution)
         return (
+            {name: to_array(g) for name, g in gradients.items() if g is not None},
             {
-                name: found[name]
-                for name, is_reached in zip(trainable, reached, strict=True)
-                if is_reached
+                name: np.zeros(tuple(tensor.shape), np.float32)
+                if (change := changes[name]) is None
+                else to_array(change.float())
+                for name, tensor in self._buffers.tensors().items()
             },
-            {name: array for name, array in found.items() if name not in trainable},
+        )
+
+    def _parts(
+        self, total: Contribution
+    ) -> tuple[dict[str, torch.Tensor | None], dict[str, torch.Tensor | None]]:
+        """Return mean gradients and changes of statistics by name, None where there is none."""
+        tensors = [p for _, p in self._named_trainable]
+        sizes = [p.numel() for p in tensors]
+        buffer = torch.from_numpy(total.buffer).to(self._device)
+        *sums, changes, reached, tail = torch.split(
+            buffer, [*sizes, self._statistics.size, len(sizes), 2]
+        )
+        divisor, num_contributions = tail.tolist()
+        if not divisor:
+            raise NonFiniteLossError(
+                f"{self._definition.origin}: no target of step {self.step + 1} counts for the "
+                "loss: all are ignored or have the weight 0. The mean loss is 0 / 0."
+            )
+        is_reached = reached.tolist()
+        gradients = {
+            name: (part / divisor).view_as(parameter) if reached_by else None
+            for (name, parameter), part, reached_by in zip(
+                self._named_trainable, sums, is_reached, strict=True
+            )
+        }
+        return gradients, self._statistics.unpack(
+            changes, total.num_examples, round(num_contributions)
         )
 
     # --- a step ---------------------------------------------------------------------------
@@ -276,20 +344,89 @@ class TorchTrainer:
             term = self._pull * (parameter.detach() - anchor)
             parameter.grad = term if parameter.grad is None else parameter.grad + term
 
-    def _forward_backward(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Leave the gradients of the batch's mean loss; return it and the other means."""
+    def _forward_backward(self, batch: Batch, *, is_summed: bool = False) -> _Step:
+        """Leave the gradients of the batch's mean loss; return it and the metrics."""
         if not self.model.training:
             self.model.train()
         self._clear_gradients()
         features, labels = self._tensors(batch.features), self._tensors(batch.labels)
+        weights = self._tensors(batch.weights)
         with self._drawing(self.slot):
             outputs = self._forward(features)
-            loss = self._loss(outputs, labels)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss = self._loss.of(outputs, labels, weights, batch.num_examples)
+            loss.value.backward()  # type: ignore[no-untyped-call]
             self._add_pull()
+        self._refusals.check_still_trainable(self._parameters)
+        seen = detached(outputs)
         with torch.no_grad():
-            means = self.training_metrics.means(map_arrays(_detached, outputs), labels)
-        return {"loss": loss.detach(), **means}
+            if is_summed:
+                self._loss.check_splits(seen, labels, weights, batch.num_examples, loss)
+            metrics = self.training_metrics.addends(seen, labels, weights, batch.num_examples)
+        kept = dataclasses.replace(loss, value=loss.value.detach())
+        return _Step(kept, {"loss": _addend_of(kept), **metrics})
+
+    def _check_outputs_split(self, batch: Batch) -> None:
+        """Compare outputs of a batch with those of two parts of it, once, in evaluation mode.
+
+        A model that mixes examples (negatives from within the batch, a loss of its own among its
+        outputs) gives workers something else than it gives one process. BatchNorm without running
+        statistics does the same as in training: that is a difference which is documented.
+        """
+        size = batch.num_examples
+        if self._outputs_split or size == 1 or any(map(_has_no_statistics, self.model.modules())):
+            return
+        self._outputs_split = True
+        first = max(1, size // 3)
+        with self._looking():
+            whole, again = (self._outputs_of(batch.features, slice(None)) for _ in "12")
+            try:
+                one = self._outputs_of(batch.features, slice(0, first))
+                other = self._outputs_of(batch.features, slice(first, size))
+            except Exception:  # noqa: BLE001 - the first short batch will say why
+                return
+        joined = [_joined(*parts, size) for parts in zip(whole, one, other, strict=True)]
+        # A model that draws in evaluation says nothing.
+        if all(map(_is_near, whole, again)) and not all(map(_is_near, whole, joined)):
+            raise DefinitionError(
+                f"{self._definition.origin}: the model's outputs for an example depend on the "
+                f"other examples of its batch: those of a batch of {size} differ from those of "
+                f"its first {first} and last {size - first} examples. It trains in one process "
+                "without --global_batch_size."
+            )
+
+    def _outputs_of(self, features: Arrays, rows: slice) -> list[torch.Tensor]:
+        outputs = as_arrays(self._forward(self._tensors(_rows(features, rows))))
+        return [t.double() for t in leaves(outputs) if isinstance(t, torch.Tensor)]
+
+    def _compare(self, batch: Batch, before: Mapping[str, torch.Tensor]) -> Parts:
+        """Return what the batch and two parts of it do to the buffers.
+
+        Without dropout, and with BatchNorm as it is in evaluation: what they do to the parts of
+        a batch is no sum of anything, and hides what other modules do.
+        """
+        size = batch.num_examples
+        features, first = batch.features, max(1, size // 3)
+        if size == 1:
+            features, size = map_arrays(lambda a: np.concatenate([a, a]), features), 2
+        changes = []
+        quiet = [m for m in self.model.modules() if isinstance(m, _QUIET) and m.training]
+        now = {name: tensor.clone() for name, tensor in self._buffers.tensors().items()}
+        try:
+            for module in quiet:
+                module.training = False
+            for rows in (slice(None), slice(0, first), slice(first, size)):
+                self._buffers.set(before)
+                part = _rows(features, rows)
+                with torch.no_grad(), self._drawing(self.slot):
+                    self._forward(self._tensors(part))
+                after = self._buffers.tensors()
+                changed = {name: change_of(before[name], after[name]) for name in after}
+                changes.append({name: c for name, c in changed.items() if c is not None})
+        finally:
+            for module in quiet:
+                module.training = True
+            self._buffers.set(now)
+        return Parts(changes[0], changes[1], changes[2], (first, size - first))
 
     def _update(self) -> None:
         with self._drawing(_EVERY_SLOT):
@@ -300,17 +437,6 @@ class TorchTrainer:
     def _forward(self, features: Any) -> Any:
         args, kwargs = self._adapt(features)
         return self.model(*args, **kwargs)
-
-    def _loss(self, outputs: Any, labels: Any) -> torch.Tensor:
-        if self._definition.loss is None:
-            raise DefinitionError(f"{self._definition.origin}: there is no loss to train with.")
-        loss = self._definition.loss(outputs, labels)
-        if not isinstance(loss, torch.Tensor):
-            raise DefinitionError(
-                f"{self._definition.origin}: the loss is a {type(loss).__name__}; expected a "
-                "tensor: the batch's mean, or one value an example."
-            )
-        return loss.float().mean()
 
     def _clear_gradients(self) -> None:
         for parameter in self._trainable:
@@ -361,6 +487,7 @@ class TorchTrainer:
                 f"{self._definition.origin}: the model is a {type(model).__module__}."
                 f"{type(model).__name__}; expected a torch.nn.Module."
             )
+        check_class(model, self._definition.origin)
         if isinstance(self._definition.loss, nn.Module):
             # It may have tensors of its own: the weights of classes.
             self._definition.loss.to(self._device)
@@ -387,21 +514,6 @@ class TorchTrainer:
                 "(torch.view_as_real)."
             )
 
-    def _check_loss_is_a_mean(self, batch: Batch) -> None:
-        """Compare a batch with its duplicate: the mean stays, a sum doubles."""
-        with self._looking():
-            labels = self._tensors(batch.labels)
-            outputs = self._forward(self._tensors(batch.features))
-            twice = map_arrays(lambda t: torch.cat([t, t]) if t.ndim else t, (outputs, labels))
-            once, doubled = float(self._loss(outputs, labels)), float(self._loss(*twice))
-        if not math.isclose(once, doubled, rel_tol=1e-3, abs_tol=1e-6) and math.isfinite(once):
-            raise DefinitionError(
-                f"{self._definition.origin}: the loss of a batch is {once:.6g}, and "
-                f"{doubled:.6g} of the same examples twice. Sums over workers need a loss that "
-                "is a mean over the batch: take reduction='mean' instead of 'sum'."
-            )
-        self._loss_is_a_mean = True
-
     def _tensors_kept(self) -> dict[str, torch.Tensor]:
         return {**self._parameters, **self._buffers.tensors()}
 
@@ -414,13 +526,39 @@ def _dense(parameter: nn.Parameter) -> torch.Tensor:
     return dense.float()
 
 
-def _detached(output: Any) -> Any:
-    return output.detach() if isinstance(output, torch.Tensor) else output
+def _has_no_statistics(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None  # noqa: SLF001
+
+
+def _joined(
+    whole: torch.Tensor, one: torch.Tensor, other: torch.Tensor, num_examples: int
+) -> torch.Tensor | None:
+    """Return what outputs for two parts of a batch make for the batch; None if nothing fits."""
+    if whole.ndim and len(whole) == num_examples:
+        return torch.cat([one, other]) if one.shape[1:] == other.shape[1:] else None
+    if one.shape != other.shape:
+        return None
+    # One for the batch, such as a penalty: a mean over examples, or no matter of theirs.
+    first = max(1, num_examples // 3)
+    return (one * first + other * (num_examples - first)) / num_examples
+
+
+def _is_near(one: torch.Tensor, other: torch.Tensor | None) -> bool:
+    if other is None or one.shape != other.shape:
+        return False
+    return bool(torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True))
 
 
 def _row(tree: Any, row: int) -> Any:
     """Return a batch of one example."""
-    return map_arrays(lambda tensor: tensor[row : row + 1], tree)
+    return map_tensors(lambda tensor: tensor[row : row + 1], tree)
+
+
+def _rows(arrays: Arrays, rows: slice) -> Arrays:
+    def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return array[rows]
+
+    return map_arrays(take, arrays)
 
 
 def _to_rows(output: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -428,9 +566,15 @@ def _to_rows(output: torch.Tensor) -> np.ndarray[Any, Any]:
     return to_array(output.float() if output.dtype == torch.bfloat16 else output)
 
 
-def _result(steps: Sequence[Mapping[str, torch.Tensor]], num_examples: int) -> StepResult:
-    losses = torch.stack([means["loss"] for means in steps])
-    return StepResult(to_array(losses), summed(steps, num_examples))
+def _addend_of(loss: BatchLoss) -> Addend:
+    total = loss.value.detach().double() * loss.divisor.double()
+    # Where no target counts, the mean is NaN and the sum 0.
+    return torch.where(loss.divisor == 0, 0.0, total), loss.divisor
+
+
+def _result(steps: Sequence[_Step]) -> StepResult:
+    losses = torch.stack([step.loss.value for step in steps])
+    return StepResult(to_array(losses), summed([step.metrics for step in steps]))
 
 
 def _below(prefix: str, state: State) -> dict[str, np.ndarray[Any, Any]]:

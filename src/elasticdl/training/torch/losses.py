@@ -1,0 +1,329 @@
+"""The user's loss of a batch, and what its mean divides by.
+
+    the loss is                                             its divisor is
+    one value per example or more (reduction="none")        the number of examples
+    a mean over the batch                                   the number of examples
+    PyTorch's cross entropy or NLL with reduction="mean"    the targets that are not ignored, or the
+                                                            sum of their class weights
+
+The divisor is found by watching which function of PyTorch returned the loss, so it makes no
+difference whether the user wrote `nn.CrossEntropyLoss(ignore_index=0)` or a function that
+returns `functional.cross_entropy(...)`. Sums over workers are divided by the summed divisor, which
+gives the loss of all their examples as one batch.
+
+A loss that cannot be split this way (in-batch negatives, a sum) is found by comparing a batch
+with two parts of it, and trains in one process only.
+
+Callers: `trainer.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from elasticdl.errors import DefinitionError
+from elasticdl.training.torch.outputs import map_tensors
+
+if TYPE_CHECKING:
+    from elasticdl.definition import ModelDefinition
+
+_DIVIDE_BY_TARGETS: tuple[Any, ...] = (functional.cross_entropy, functional.nll_loss)
+# With reduction="mean" they are the mean of what they return with reduction="none".
+_PLAIN_MEANS: tuple[Any, ...] = (
+    functional.binary_cross_entropy,
+    functional.binary_cross_entropy_with_logits,
+    functional.gaussian_nll_loss,
+    functional.hinge_embedding_loss,
+    functional.huber_loss,
+    functional.kl_div,
+    functional.l1_loss,
+    functional.margin_ranking_loss,
+    functional.mse_loss,
+    functional.multi_margin_loss,
+    functional.multilabel_margin_loss,
+    functional.multilabel_soft_margin_loss,
+    functional.poisson_nll_loss,
+    functional.smooth_l1_loss,
+    functional.soft_margin_loss,
+    functional.triplet_margin_loss,
+    functional.cosine_embedding_loss,
+)
+_WATCHED = (*_DIVIDE_BY_TARGETS, *_PLAIN_MEANS)
+_SIGNATURES = {function: inspect.signature(function) for function in _WATCHED}
+# A loss of PyTorch's own that couples examples does so in each batch; others may do it in some.
+_CHECKS_OF_A_KNOWN_LOSS = 4
+_ALONE = (
+    "It trains in one process without --global_batch_size; workers and a global batch size need a "
+    "loss whose sum over examples can be split."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchLoss:
+    """What a batch comes to.
+
+    Attributes:
+        value: The loss, a float32 scalar with its graph.
+        divisor: What its sum was divided by, a scalar.
+        is_known: PyTorch's own function computed it as a mean, or it has a value per example.
+        unsplittable: Why the divisor is unknown for this batch; empty where it is known.
+    """
+
+    value: torch.Tensor
+    divisor: torch.Tensor
+    is_known: bool
+    unsplittable: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    result: torch.Tensor
+    function: Callable[..., torch.Tensor]
+    arguments: Mapping[str, Any]
+
+
+class _Watch(TorchFunctionMode):
+    """Notes calls of PyTorch's losses that are means."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[_Call] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        result = func(*args, **(kwargs or {}))
+        if func in _WATCHED:
+            bound = _SIGNATURES[func].bind(*args, **(kwargs or {}))
+            bound.apply_defaults()
+            if bound.arguments["reduction"] == "mean":
+                self.calls.append(_Call(result, func, bound.arguments))
+        return result
+
+
+class Loss:
+    """Computes the loss of batches.
+
+    Args:
+        definition: Has the user's loss, if any.
+
+    Raises:
+        DefinitionError: The loss has parameters, which no optimizer would train.
+    """
+
+    def __init__(self, definition: ModelDefinition) -> None:
+        self._definition = definition
+        self._num_checks = 0
+        owner = getattr(definition.loss, "__self__", definition.loss)
+        if isinstance(owner, nn.Module):
+            names = [name for name, p in owner.named_parameters() if p.requires_grad]
+            if names:
+                raise DefinitionError(
+                    f"{definition.origin}: the loss {type(owner).__name__} has parameters of its "
+                    f"own ({', '.join(names)}), and the optimizer gets those of the model only. "
+                    "Make them parameters of the model."
+                )
+
+    def of(
+        self, outputs: Any, labels: Any, weights: torch.Tensor | None, num_examples: int
+    ) -> BatchLoss:
+        """Return the loss of a batch.
+
+        Args:
+            outputs: The model's.
+            labels: As tensors.
+            weights: Sample weights, float32[num_examples, ...]; the loss is then
+                sum(weight x loss) / number of examples.
+            num_examples: Examples in the batch.
+
+        Raises:
+            DefinitionError: There is no loss, it is no tensor, or it has no value per example to
+                be weighted.
+        """
+        if self._definition.loss is None:
+            raise DefinitionError(f"{self._definition.origin}: there is no loss to train with.")
+        with _Watch() as watch:
+            loss = self._definition.loss(outputs, labels)
+        if not isinstance(loss, torch.Tensor):
+            raise DefinitionError(
+                f"{self._definition.origin}: the loss is a {type(loss).__name__}; expected a "
+                "tensor: the batch's mean, or one value an example."
+            )
+        call = next((c for c in watch.calls if c.result is loss), None)
+        of_examples = loss.new_tensor(num_examples, dtype=torch.float32)
+        if weights is not None:
+            values = self._values(loss, call, num_examples)
+            return BatchLoss(
+                (values.float() * self._spread(weights, values)).mean(), of_examples, is_known=True
+            )
+        value = loss.float().mean()
+        if call is not None and call.function in _DIVIDE_BY_TARGETS:
+            divisor, _ = _targets_that_count(call)
+            return BatchLoss(value, divisor, is_known=True)
+        odd = [c for c in watch.calls if _divides_oddly(c)]
+        return BatchLoss(
+            value,
+            of_examples,
+            is_known=call is not None or bool(loss.ndim and len(loss) == num_examples),
+            unsplittable=f"{odd[0].function.__name__}() in it" if odd else "",
+        )
+
+    def check_splits(
+        self,
+        outputs: Any,
+        labels: Any,
+        weights: torch.Tensor | None,
+        num_examples: int,
+        whole: BatchLoss,
+    ) -> None:
+        """Make sure that sums over parts of a batch give the loss of the batch.
+
+        A known loss is checked in its first batches only: what couples examples in one of them
+        does so in all. A composed one may divide by a mask that is full in most batches, so it
+        is checked in each.
+
+        Args:
+            outputs: The model's, detached.
+            labels: As tensors.
+            weights: Sample weights.
+            num_examples: Examples in the batch.
+            whole: The loss of the batch.
+
+        Raises:
+            DefinitionError: They do not.
+        """
+        if whole.unsplittable:
+            raise DefinitionError(
+                f"{self._definition.origin}: the loss has {whole.unsplittable}, which divides by "
+                "the targets that are not ignored or by their class weights, and other terms "
+                f"beside it, so the sums of workers cannot be divided rightly. {_ALONE} Or return "
+                "one value per example (reduction='none')."
+            )
+        known = whole.is_known
+        once = float(whole.value)
+        if (known and self._num_checks >= _CHECKS_OF_A_KNOWN_LOSS) or num_examples == 1:
+            return
+        if not math.isfinite(once):
+            return
+        self._num_checks += 1
+        # Two cuts: the parts of one may weigh as much as they have examples by accident.
+        for first in {max(1, num_examples // 3), num_examples // 2}:
+            self._check_split(first, (outputs, labels, weights), num_examples, once)
+
+    def _check_split(self, first: int, tensors: Any, num_examples: int, once: float) -> None:
+        parts, sums, divisors = [], 0.0, 0.0
+        for rows in (slice(0, first), slice(first, num_examples)):
+            # An output that is no row per example stays: it is the same for all of them.
+            out, theirs, mine = (_rows(x, rows, num_examples) for x in tensors)
+            try:
+                part = self.of(out, theirs, mine, len(range(num_examples)[rows]))
+            except Exception as error:
+                raise DefinitionError(
+                    f"{self._definition.origin}: the loss of a batch of {num_examples} cannot be "
+                    f"computed of its first {first} examples and of the rest: "
+                    f"{type(error).__name__}: {error}. {_ALONE}"
+                ) from error
+            divisor = float(part.divisor)
+            parts.append(float(part.value))
+            sums += parts[-1] * divisor if divisor else 0.0
+            divisors += divisor
+        if math.isclose(once, sums / divisors, rel_tol=1e-3, abs_tol=1e-6):
+            return
+        what = (
+            f"{self._definition.origin}: the loss of a batch of {num_examples} is {once:.6g}, and "
+            f"that of its first {first} and last {num_examples - first} examples {parts[0]:.6g} "
+            f"and {parts[1]:.6g}."
+        )
+        if math.isclose(once, sum(parts), rel_tol=1e-3, abs_tol=1e-6):
+            raise DefinitionError(
+                f"{what} It is a sum. Sums over workers need a loss that is a mean over the batch: "
+                "take reduction='mean' instead of 'sum'."
+            )
+        raise DefinitionError(
+            f"{what} So it is no mean over examples: it depends on which of them share a batch "
+            "(negatives from within the batch), or it is divided by something else than their "
+            f"number (a mask, weights). {_ALONE}"
+        )
+
+    def _values(self, loss: torch.Tensor, call: _Call | None, num_examples: int) -> torch.Tensor:
+        """Return the loss of each example."""
+        origin = self._definition.origin
+        if loss.ndim and len(loss) == num_examples:
+            return loss
+        if call is None:
+            raise DefinitionError(
+                f"{origin}: the input function returns sample weights, and the loss is one number "
+                "for the batch, which cannot be weighted. Return one value per example: "
+                "reduction='none', or leave out .mean()."
+            )
+        if call.function in _DIVIDE_BY_TARGETS and _divides_oddly(call):
+            raise DefinitionError(
+                f"{origin}: the input function returns sample weights, and the loss has class "
+                "weights or ignored targets of its own. Use one of them: put the class weights "
+                "into the sample weights, or a weight of 0 on what is to be ignored."
+            )
+        return call.function(**{**call.arguments, "reduction": "none"})
+
+    def _spread(self, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """Return weights of the values' shape."""
+        of_each = spread(weights, values)
+        if of_each is None:
+            raise DefinitionError(
+                f"{self._definition.origin}: the input function returns sample weights of shape "
+                f"{list(weights.shape)}, and the loss has values of shape {list(values.shape)}. "
+                "Return one weight per example, or one per value of the loss."
+            )
+        return of_each
+
+
+def spread(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
+    """Return weights that are as many as the values: each counts for all values below it.
+
+    Returns:
+        A view of `values`' shape; None where the shapes do not fit.
+    """
+    while weights.ndim > values.ndim and weights.shape[-1] == 1:
+        weights = weights[..., 0]
+    if weights.ndim > values.ndim:
+        return None
+    weights = weights.reshape(*weights.shape, *[1] * (values.ndim - weights.ndim))
+    fits = all(
+        mine in (1, theirs) for mine, theirs in zip(weights.shape, values.shape, strict=True)
+    )
+    return weights.expand_as(values) if fits else None
+
+
+def _rows(tree: Any, rows: slice, num_examples: int) -> Any:
+    def of_examples(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[rows] if tensor.ndim and len(tensor) == num_examples else tensor
+
+    return map_tensors(of_examples, tree)
+
+
+def _divides_oddly(call: _Call) -> bool:
+    """Return whether a mean divides by something else than the number of its values."""
+    if call.function not in _DIVIDE_BY_TARGETS or call.arguments["target"].is_floating_point():
+        return False
+    _, all_count_once = _targets_that_count(call)
+    return not all_count_once
+
+
+def _targets_that_count(call: _Call) -> tuple[torch.Tensor, bool]:
+    """Return what PyTorch divides by, and whether that is the number of targets."""
+    target, weight = call.arguments["target"], call.arguments["weight"]
+    if target.is_floating_point():
+        # Probabilities: PyTorch divides by their number, weighted or not.
+        scores = call.arguments["input"]
+        return scores.new_tensor(scores.numel() / scores.shape[1 if scores.ndim > 1 else 0]), True
+    counts = target != call.arguments["ignore_index"]
+    if weight is None:
+        return counts.sum().float(), bool(counts.all())
+    return weight.float()[target[counts]].sum(), False

@@ -1,0 +1,69 @@
+"""Nestings of tensors that models return: tuples, dicts, namedtuples, dataclasses and the like.
+
+What the user's functions get is of the type that their model returned; an output class such as
+`ModelOutput` of transformers is a dict and a dataclass at once, and is rebuilt as both.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from elasticdl.data.batch import rebuilt
+
+
+def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], outputs: Any) -> Any:
+    """Return the same nesting with `function` applied to every tensor; other values stay."""
+    if isinstance(outputs, torch.Tensor):
+        return function(outputs)
+    if isinstance(outputs, Mapping):
+        entries = {name: map_tensors(function, value) for name, value in outputs.items()}
+        return _with_entries(outputs, entries)
+    if isinstance(outputs, (list, tuple)):
+        return rebuilt(outputs, [map_tensors(function, value) for value in outputs])
+    if _is_dataclass(outputs):
+        made = copy.copy(outputs)
+        for name, value in _fields(outputs).items():
+            # Past __setattr__, which a frozen dataclass refuses.
+            object.__setattr__(made, name, map_tensors(function, value))
+        return made
+    return outputs
+
+
+def detached(outputs: Any) -> Any:
+    """Return the same nesting without the graph of its tensors."""
+    return map_tensors(torch.Tensor.detach, outputs)
+
+
+def as_arrays(outputs: Any) -> Any:
+    """Return the nesting as dicts, lists and tuples: the fields of a dataclass become a dict."""
+    if isinstance(outputs, Mapping):
+        return {name: as_arrays(value) for name, value in outputs.items()}
+    if isinstance(outputs, (list, tuple)):
+        return rebuilt(outputs, [as_arrays(value) for value in outputs])
+    if _is_dataclass(outputs):
+        return {
+            name: as_arrays(value) for name, value in _fields(outputs).items() if value is not None
+        }
+    return outputs
+
+
+def _with_entries(like: Mapping[Any, Any], entries: dict[Any, Any]) -> Any:
+    if type(like) is dict:
+        return entries
+    made: Any = copy.copy(like)
+    for name, value in entries.items():
+        made[name] = value
+    return made
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

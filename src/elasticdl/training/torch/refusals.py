@@ -1,0 +1,142 @@
+"""What a module may have that a training here would ignore, lose or sum up wrongly: told by name.
+
+    check_class(model)     in a class: steps and hooks of its own, state beside the state dict
+    Refusals.check_sums    on parameters, where gradients are summed: hooks that see a part only
+    check_still_trainable  in a step: parameters that were frozen or set free
+
+Callers: `trainer.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from elasticdl.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from elasticdl.definition import Origin
+
+# Methods that a LightningModule is trained by: nothing here would call them.
+_STEPS = (
+    "training_step",
+    "validation_step",
+    "test_step",
+    "predict_step",
+    "configure_optimizers",
+    "optimizer_step",
+    "manual_backward",
+    "configure_gradient_clipping",
+    "training_epoch_end",
+    "validation_epoch_end",
+    "on_train_start",
+    "on_train_end",
+    "on_train_epoch_start",
+    "on_train_epoch_end",
+    "on_train_batch_start",
+    "on_train_batch_end",
+    "on_validation_epoch_end",
+    "on_before_optimizer_step",
+    "on_before_zero_grad",
+    "on_after_backward",
+    "on_save_checkpoint",
+    "on_load_checkpoint",
+)
+_ALONE = "It trains in one process without --global_batch_size."
+
+
+def check_class(model: nn.Module, origin: Origin) -> None:
+    """Make sure that a model is trained by its `forward` alone.
+
+    Raises:
+        DefinitionError: Its class has training steps or hooks of its own, keeps state beside
+            parameters and buffers, or is a wrapper that sums up gradients itself.
+    """
+    for kind in type(model).__mro__:
+        mine = [name for name in _STEPS if callable(vars(kind).get(name))]
+        if mine and not kind.__module__.startswith("torch."):
+            raise DefinitionError(
+                f"{_place(vars(kind)[mine[0]], origin)}: {kind.__name__} has {_counted(mine)}, "
+                "which would be ignored: a step here is the model's `forward`, the `loss` and the "
+                "`optimizer` of the model file. Move what they do there and remove them."
+            )
+    for name, module in model.named_modules():
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            raise DefinitionError(
+                f"{origin}: the model is wrapped in DistributedDataParallel, which sums up "
+                "gradients with processes that are not of this job. Return the module itself; "
+                "--num_workers=N trains it on several workers."
+            )
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            raise DefinitionError(
+                f"{_place(type(module).get_extra_state, origin)}: {type(module).__name__} "
+                f"({name or 'the model'}) keeps extra state, which a checkpoint here has no place "
+                "for. Keep it in buffers: self.register_buffer(name, tensor)."
+            )
+
+
+class Refusals:
+    """Looks again at what a training may change.
+
+    Args:
+        model: As it was made.
+        origin: For errors.
+    """
+
+    def __init__(self, model: nn.Module, origin: Origin) -> None:
+        self._model, self._origin = model, origin
+        self._trainable = [p.requires_grad for p in model.parameters()]
+
+    def check_sums(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Make sure that gradients of parts of a batch add up to those of the batch.
+
+        Raises:
+            DefinitionError: A hook changes gradients before they are summed.
+        """
+        for name, parameter in parameters.items():
+            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001
+                raise DefinitionError(
+                    f"{self._origin}: the parameter {name} has a hook on its gradient, which "
+                    f"would see that of one minibatch and not that of the update. {_ALONE} Or do "
+                    "it in a hook of the optimizer (register_step_pre_hook), which sees the sum."
+                )
+        for name, module in self._model.named_modules():
+            if module._backward_hooks or module._backward_pre_hooks:  # noqa: SLF001 - no public name
+                raise DefinitionError(
+                    f"{self._origin}: {name or 'the model'} has a backward hook, which would see "
+                    f"gradients of one minibatch and not those of the update. {_ALONE}"
+                )
+
+    def check_still_trainable(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Make sure that the same parameters are trained as at the beginning.
+
+        Raises:
+            DefinitionError: Some were frozen or set free in a step.
+        """
+        if [p.requires_grad for p in parameters.values()] == self._trainable:
+            return
+        name, parameter = next(
+            (name, p)
+            for (name, p), before in zip(parameters.items(), self._trainable, strict=True)
+            if p.requires_grad is not before
+        )
+        raise DefinitionError(
+            f"{self._origin}: requires_grad of {name} became {parameter.requires_grad} in "
+            "training. No checkpoint holds that, so a resumed training would go on differently. "
+            "Decide which parameters are trained when the model is made."
+        )
+
+
+def _place(function: Any, origin: Origin) -> str:
+    """Return file:line of a function of the user's."""
+    plain = inspect.unwrap(getattr(function, "__func__", function))
+    code = getattr(plain, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else str(origin)
+
+
+def _counted(names: list[str]) -> str:
+    shown = ", ".join(f"{name}()" for name in names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"  # noqa: PLR2004

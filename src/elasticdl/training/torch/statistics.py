@@ -1,0 +1,323 @@
+"""How changes of a module's buffers add up over workers, through a float32 buffer.
+
+A worker's batch changes buffers in one of three ways, and each is sent so that the sum over workers
+can be made into the change that the joined batch would have made:
+
+    MEAN   running statistics: the mean over examples        sent times the number of examples
+    STEP   num_batches_tracked: the same in each step        sent as it is, divided by the batches
+    SUM    a count of examples or tokens                     sent as it is
+
+Buffers of BatchNorm and its relatives are known. For others, the change by a batch is compared
+with those by two parts of it when the buffer changes for the first times. Each contribution says
+beside each change which way it was (its *votes*), so a worker can apply a change of a buffer that
+its own batches have not changed. What fits none (a maximum, a queue) is refused by name.
+
+Whole numbers are cut into signed digits of 16 bits, which float32 adds exactly; a float64 travels
+as two float32, which keeps ten decimal digits of the change. Buffers that stay as they are send
+zeros, so infinity and NaN in them stay.
+
+    | for each buffer: its change | for each buffer: votes for SUM, votes for MEAN or STEP |
+
+Callers: `trainer.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+from torch.nn.modules.batchnorm import _NormBase
+
+from elasticdl.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from elasticdl.definition import Origin
+    from elasticdl.training.torch.buffers import Buffers
+
+Tensors: TypeAlias = Mapping[str, torch.Tensor]
+
+_DIGIT_BITS = 16
+_HALF_DIGIT = 1 << (_DIGIT_BITS - 1)
+# Whole numbers below this are exact in float32.
+_EXACT = 1 << 24
+# Masks and tables of indices are large and never change; their place in every sum would be wasted.
+_MOST_WHOLE_NUMBERS = 1 << 16
+# A buffer may change in one way by accident: on examples that are all equal, say.
+_NUM_COMPARISONS = 3
+_FLOAT64_PARTS = 2
+_HIGH_BITS = ~0xFFF
+_VOTES = 2
+
+
+class Way(Enum):
+    """How changes by parts of a batch make the change by the batch."""
+
+    MEAN = "mean"
+    STEP = "step"
+    SUM = "sum"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a batch and two parts of it do to buffers.
+
+    Attributes:
+        whole: Name -> change by the batch, as `change_of` returns it.
+        first: Name -> change by the first part.
+        last: Name -> change by the rest.
+        sizes: Examples in the two parts.
+    """
+
+    whole: Tensors
+    first: Tensors
+    last: Tensors
+    sizes: tuple[int, int]
+
+
+class Statistics:
+    """Packs and adds changes of buffers.
+
+    Args:
+        buffers: Those of the model.
+        origin: For errors.
+    """
+
+    def __init__(self, buffers: Buffers, origin: Origin) -> None:
+        self._buffers, self._origin = buffers, origin
+        self._ways: dict[str, Way] = {}
+        self._num_comparisons: dict[str, int] = {}
+        self._widths: dict[str, int] = {}
+        for name, tensor in buffers.tensors().items():
+            self._widths[name] = _width(tensor)
+            if isinstance(buffers.owner(name), _NormBase):
+                self._ways[name] = Way.MEAN if tensor.is_floating_point() else Way.STEP
+                self._num_comparisons[name] = _NUM_COMPARISONS
+
+    @property
+    def size(self) -> int:
+        """How many float32 the changes take, votes included."""
+        tensors = self._buffers.tensors()
+        payload = sum(tensors[name].numel() * width for name, width in self._widths.items())
+        return payload + _VOTES * len(self._widths)
+
+    def pack(
+        self,
+        before: Tensors,
+        num_examples: int,
+        compare: Callable[[], Parts],
+        *,
+        is_finite: bool = True,
+    ) -> list[torch.Tensor]:
+        """Return what a batch has changed, as 1-D float32 tensors of `size` numbers in all.
+
+        Args:
+            before: Copies of the buffers from before the batch.
+            num_examples: Examples in the batch.
+            compare: Runs parts of the batch; called where it is not known how a buffer adds up.
+            is_finite: The loss is a number. Otherwise that is the error to report, and not what
+                became of the buffers.
+
+        Raises:
+            DefinitionError: A change cannot be added up.
+        """
+        payloads, votes = [], []
+        parts: Parts | None = None
+        for name, tensor in self._buffers.tensors().items():
+            change = self._change(name, before[name], tensor) if is_finite else None
+            if change is None:
+                payloads.append(tensor.new_zeros(tensor.numel() * self._widths[name]).float())
+                votes += [0.0, 0.0]
+                continue
+            if self._num_comparisons.get(name, 0) < _NUM_COMPARISONS:
+                parts = parts or compare()
+                self._learn(name, parts)
+            way = self._ways[name]
+            payloads.append(
+                _encoded(change * num_examples if way is Way.MEAN else change, self._widths[name])
+            )
+            votes += [1.0, 0.0] if way is Way.SUM else [0.0, 1.0]
+        device = payloads[0].device if payloads else None
+        return [*payloads, torch.tensor(votes, dtype=torch.float32, device=device)]
+
+    def unpack(
+        self, total: torch.Tensor, num_examples: int, num_contributions: int
+    ) -> dict[str, torch.Tensor | None]:
+        """Return the change of each buffer, float64 or int64; None where it stays as it is.
+
+        Args:
+            total: Summed contributions, float32[size].
+            num_examples: Examples of all of them.
+            num_contributions: How many there are.
+
+        Raises:
+            DefinitionError: Contributions disagree about a buffer.
+        """
+        tensors = self._buffers.tensors()
+        sizes = [tensors[name].numel() * width for name, width in self._widths.items()]
+        *payloads, votes = torch.split(total, [*sizes, _VOTES * len(sizes)])
+        ballots = votes.reshape(-1, _VOTES).tolist()
+        changes: dict[str, torch.Tensor | None] = {}
+        for (name, width), payload, (for_sum, for_other) in zip(
+            self._widths.items(), payloads, ballots, strict=True
+        ):
+            if not for_sum and not for_other:
+                changes[name] = None
+                continue
+            tensor = tensors[name]
+            if for_sum and for_other:
+                raise self._disagree(name)
+            if tensor.is_floating_point():
+                value = payload.double().reshape(width, -1).sum(0)
+                change = value if for_sum else value / num_examples
+            else:
+                change = self._whole(
+                    name, payload.reshape(width, -1), 1 if for_sum else num_contributions
+                )
+                if for_other not in (0, num_contributions):
+                    raise self._disagree(name)
+            changes[name] = change.reshape(tensor.shape)
+        return changes
+
+    def add(self, changes: Mapping[str, torch.Tensor | None]) -> None:
+        """Change the buffers; numbers whose change is 0 keep their bits."""
+        with torch.no_grad():
+            for name, tensor in self._buffers.tensors().items():
+                change = changes[name]
+                if change is None:
+                    continue
+                if tensor.is_floating_point():
+                    wide = torch.promote_types(tensor.dtype, torch.float32)
+                    moved = tensor.to(wide) + change.to(wide)
+                    tensor.copy_(torch.where(change == 0, tensor, moved.to(tensor.dtype)))
+                else:
+                    tensor.copy_(tensor.to(torch.int64) + change)
+
+    def _whole(self, name: str, digits: torch.Tensor, divisor: int) -> torch.Tensor:
+        if bool((digits.abs() >= _EXACT).any()):
+            raise DefinitionError(
+                f"{self._origin}: the changes of {name} by {divisor} batches are too large to be "
+                "added up exactly. Take a smaller --global_batch_size."
+            )
+        exact = digits.round().to(torch.int64)
+        if bool((exact % divisor != 0).any()):
+            raise self._disagree(name)
+        exact = exact // divisor
+        total = torch.zeros_like(exact[0])
+        for place, digit in enumerate(exact):
+            total += digit * (1 << (_DIGIT_BITS * place))
+        return total
+
+    def _change(self, name: str, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None:
+        if before.shape != after.shape or before.dtype != after.dtype:
+            raise DefinitionError(
+                f"{self._origin}: the model's buffer {name} became {after.dtype}"
+                f"{list(after.shape)} in training, from {before.dtype}{list(before.shape)}. A "
+                "buffer must keep its shape and dtype: a checkpoint could not be taken over."
+            )
+        change = change_of(before, after)
+        if change is None:
+            return None
+        if not self._widths[name]:
+            raise self._refused(name, f"holds {after.numel():,} whole numbers and changes")
+        if change.is_floating_point() and not bool(torch.isfinite(change).all()):
+            raise self._refused(name, "has numbers that become infinite or NaN, or stop being so")
+        return change
+
+    def _learn(self, name: str, parts: Parts) -> None:
+        way = _way(parts.whole.get(name), parts.first.get(name), parts.last.get(name), parts.sizes)
+        known = self._ways.get(name, way)
+        if way is None or known is not way:
+            raise self._refused(
+                name,
+                "changes in another way than by a mean over examples (running statistics), by a "
+                "sum over them (a count), or by the same in each step",
+            )
+        self._ways[name] = way
+        self._num_comparisons[name] = self._num_comparisons.get(name, 0) + 1
+
+    def _refused(self, name: str, what: str) -> DefinitionError:
+        return DefinitionError(
+            f"{self._origin}: the model's buffer {name} {what}, so the changes by several batches "
+            "cannot be added up. It trains in one process without --global_batch_size."
+        )
+
+    def _disagree(self, name: str) -> DefinitionError:
+        return DefinitionError(
+            f"{self._origin}: the model's buffer {name} was changed by some batches of an update "
+            "and not, or differently, by others: it counts neither steps nor examples. It trains "
+            "in one process without --global_batch_size."
+        )
+
+
+def change_of(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor | None:
+    """Return by how much a buffer has changed; None if not at all.
+
+    Returns:
+        int64 for whole numbers; float64 or float32 else, 0 where the numbers are the same, NaN and
+        infinity included.
+    """
+    if torch.equal(before, after):
+        return None
+    if not after.is_floating_point():
+        return after.to(torch.int64) - before.to(torch.int64)
+    wide = torch.promote_types(after.dtype, torch.float32)
+    one, other = before.to(wide), after.detach().to(wide)
+    same = (one == other) | (one.isnan() & other.isnan())
+    if bool(same.all()):
+        return None
+    return torch.where(same, 0.0, other - one)
+
+
+def _way(
+    whole: torch.Tensor | None,
+    first: torch.Tensor | None,
+    last: torch.Tensor | None,
+    sizes: tuple[int, int],
+) -> Way | None:
+    if whole is None or first is None or last is None:
+        # One part may not count at all: a count of tokens of which it has none.
+        if whole is None:
+            return None
+        first = torch.zeros_like(whole) if first is None else first
+        last = torch.zeros_like(whole) if last is None else last
+    if not whole.is_floating_point():
+        if torch.equal(first, last) and torch.equal(first, whole):
+            return Way.STEP
+        return Way.SUM if torch.equal(first + last, whole) else None
+    mean = (first * sizes[0] + last * sizes[1]) / sum(sizes)
+    if _close(mean, whole):
+        return Way.MEAN
+    return Way.SUM if _close(first + last, whole) else None
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    largest = torch.maximum(one.abs().max(), other.abs().max())
+    return bool((one - other).abs().max() <= 1e-4 * largest)
+
+
+def _width(tensor: torch.Tensor) -> int:
+    """Return how many float32 a number of the tensor takes."""
+    if tensor.is_floating_point():
+        return _FLOAT64_PARTS if tensor.dtype == torch.float64 else 1
+    if tensor.numel() > _MOST_WHOLE_NUMBERS:
+        return 0
+    return max(1, tensor.element_size() * 8 // _DIGIT_BITS)
+
+
+def _encoded(change: torch.Tensor, width: int) -> torch.Tensor:
+    flat = change.reshape(-1)
+    if flat.is_floating_point():
+        if width == 1:
+            return flat.float()
+        # A high part of 12 bits, so that sums of some are exact: each part is added by itself.
+        high = (flat.float().view(torch.int32) & _HIGH_BITS).view(torch.float32)
+        return torch.cat([high, (flat - high).float()])
+    digits: Sequence[torch.Tensor] = []
+    for _ in range(width):
+        digit = ((flat + _HALF_DIGIT) & ((1 << _DIGIT_BITS) - 1)) - _HALF_DIGIT
+        flat = (flat - digit) >> _DIGIT_BITS
+        digits = [*digits, digit.float()]
+    return torch.cat(list(digits))

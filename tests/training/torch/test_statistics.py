@@ -1,0 +1,234 @@
+"""Buffers on workers: two trainers, uneven batches, one sum; a plain loop sees the joined batch."""
+
+import numpy as np
+import pytest
+import torch
+from tests.training.torch.conftest import (
+    batch_of,
+    definition_of,
+    same_bits,
+    total_of,
+    trainer_of,
+)
+from torch import nn
+
+from elasticdl.data.batch import Batch
+from elasticdl.errors import DefinitionError
+
+
+class Keeps(nn.Module):
+    """A layer with a buffer that `change` moves in each training step."""
+
+    def __init__(self, initial, change):
+        super().__init__()
+        self.out = nn.Linear(4, 3)
+        self.change = change
+        self.register_buffer("kept", initial.clone())
+
+    def forward(self, x):
+        if self.training:
+            self.change(self.kept, x.detach())
+        return self.out(x)
+
+
+def cut(batch, *rows):
+    return [Batch(batch.features[r], batch.labels[r], len(batch.labels[r])) for r in rows]
+
+
+UNEVEN = (slice(0, 3), slice(3, 4), slice(4, 12))
+
+
+def plain(initial, change, batch):
+    kept = initial.clone()
+    change(kept, torch.from_numpy(batch.features))
+    return kept
+
+
+def on_workers(initial, change, batch, rows=UNEVEN, num_steps=1):
+    definition = definition_of(lambda: Keeps(initial, change))
+    trainers = [trainer_of(definition) for _ in rows]
+    for _ in range(num_steps):
+        parts = cut(batch, *rows)
+        total = total_of(*(t.gradients(b)[0] for t, b in zip(trainers, parts, strict=True)))
+        for trainer in trainers:
+            trainer.apply(total)
+    assert all(same_bits(trainers[0].state(), t.state()) for t in trainers)
+    return trainers[0].state()["model/kept"]
+
+
+def count_steps(kept, x):
+    kept += 1
+
+
+def count_examples(kept, x):
+    kept += len(x)
+
+
+def count_positive(kept, x):
+    kept += (x > 0).sum().to(kept.dtype)
+
+
+def mean_of_features(kept, x):
+    kept += 0.1 * (x.to(kept.dtype).mean(0) - kept)
+
+
+BIG = 2**24 + 1
+
+
+@pytest.mark.parametrize(
+    ("initial", "change"),
+    [
+        (torch.tensor(7), count_steps),
+        (torch.tensor(BIG), count_steps),
+        (torch.tensor(2**40 + 1), count_steps),
+        (torch.tensor(BIG), count_examples),
+        (torch.tensor(-(2**50) - 3), count_examples),
+        (torch.tensor(5, dtype=torch.int32), count_examples),
+        (torch.tensor(250, dtype=torch.uint8), count_examples),
+        (torch.tensor([5, BIG]), count_positive),
+        (torch.tensor(0.0), count_examples),
+        (torch.tensor(2.0**40 + 1, dtype=torch.float64), count_examples),
+        (torch.tensor(2.0**40 + 1, dtype=torch.float64), count_steps),
+        (torch.tensor(False), lambda kept, x: kept.fill_(True)),
+    ],
+)
+def test_a_counter_on_workers_is_that_of_the_joined_batch(initial, change):
+    batch = batch_of(12)
+
+    counted = on_workers(initial, change, batch)
+
+    assert counted == pytest.approx(plain(initial, change, batch).numpy(), rel=0, abs=0)
+    assert counted.dtype == initial.numpy().dtype
+
+
+def test_a_counter_goes_on_counting_over_steps():
+    assert on_workers(torch.tensor(BIG), count_examples, batch_of(12), num_steps=5) == BIG + 60
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_running_statistics_on_workers_are_those_of_the_joined_batch(dtype):
+    batch, initial = batch_of(12), torch.full((4,), 1e6 / 3, dtype=dtype)
+
+    kept = on_workers(initial, mean_of_features, batch)
+
+    expected = plain(initial, mean_of_features, batch).numpy()
+    np.testing.assert_allclose(kept, expected, rtol=1e-6 if dtype == torch.float32 else 1e-11)
+
+
+def test_infinity_and_nan_in_a_buffer_stay_on_workers():
+    initial = torch.tensor([0.0, -torch.inf, torch.nan, -0.0])
+
+    kept = on_workers(initial, lambda kept, x: None, batch_of(12))
+
+    assert kept.tobytes() == initial.numpy().tobytes()
+
+
+def test_numbers_beside_infinity_move_and_it_stays():
+    def change(kept, x):
+        kept[0] += 1
+
+    kept = on_workers(torch.tensor([0.0, -torch.inf]), change, batch_of(12))
+
+    np.testing.assert_array_equal(kept, [1, -np.inf])
+
+
+def largest(kept, x):
+    kept.copy_(torch.maximum(kept, x.max()))
+
+
+def forgetting_count(kept, x):
+    kept.copy_(0.9 * kept + 0.1 * len(x))
+
+
+def now_and_then(kept, x):
+    kept += int(x[0, 0] > 0)
+
+
+@pytest.mark.parametrize(
+    ("initial", "change", "why"),
+    [
+        (torch.tensor(0.0), largest, "changes in another way than by a mean"),
+        (torch.tensor(-torch.inf), largest, "has numbers that become infinite or NaN"),
+        (torch.tensor(1.0), forgetting_count, "changes in another way than by a mean"),
+        (torch.zeros(70_000, dtype=torch.int64), count_steps, "holds 70,000 whole numbers"),
+    ],
+)
+def test_a_buffer_that_does_not_add_up_is_refused_by_name_on_workers_only(initial, change, why):
+    batch = batch_of(12)
+    trainer = trainer_of(definition_of(lambda: Keeps(initial, change)))
+    if not initial.isinf().any():
+        trainer.train_steps([batch])
+        initial = plain(initial, change, batch)
+
+    np.testing.assert_array_equal(trainer.state()["model/kept"], initial)
+    with pytest.raises(DefinitionError, match=f"model.py:1: the model's buffer kept {why}"):
+        trainer.gradients(batch_of(12, 1, features=lambda x: 9 * x))
+
+
+def test_workers_that_disagree_about_a_counter_are_refused():
+    def part(sign, size):
+        batch = batch_of(size)
+        batch.features[:, 0] = sign
+        return batch
+
+    trainer = trainer_of(definition_of(lambda: Keeps(torch.tensor(7), now_and_then)))
+    counting, _ = trainer.gradients(part(1.0, 5))
+    not_counting, _ = trainer.gradients(part(-1.0, 3))
+
+    with pytest.raises(DefinitionError, match="buffer kept was changed by some batches"):
+        trainer.apply(total_of(counting, not_counting))
+
+
+def test_a_buffer_that_changes_its_shape_is_refused():
+    class Grows(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.register_buffer("seen", torch.zeros(0, 4))
+
+        def forward(self, x):
+            if self.training:
+                self.seen = torch.cat([self.seen, x])
+            return super().forward(x)
+
+    with pytest.raises(DefinitionError, match=r"buffer seen became torch.float32\[8, 4\]"):
+        trainer_of(definition_of(Grows)).gradients(batch_of(8))
+
+
+def test_batchnorm_of_every_dtype_moves_by_the_mean_of_its_workers():
+    def model():
+        return nn.Sequential(nn.BatchNorm1d(4).double(), Cast(), nn.Linear(4, 3))
+
+    class Cast(nn.Module):
+        def forward(self, x):
+            return x.float()
+
+    def moved(*batches):
+        trainer = trainer_of(definition_of(lambda: nn.Sequential(ToDouble(), *model())))
+        trainer.apply(total_of(*(trainer.gradients(b)[0] for b in batches)))
+        return trainer.state()
+
+    class ToDouble(nn.Module):
+        def forward(self, x):
+            return x.double()
+
+    few, many = cut(batch_of(12), slice(0, 3), slice(3, 12))
+    both = moved(few, many)
+    for name in ("running_mean", "running_var"):
+        path = f"model/1.{name}"
+        expected = (3 * moved(few)[path] + 9 * moved(many)[path]) / 12
+        np.testing.assert_allclose(both[path], expected, rtol=1e-10)
+    assert both["model/1.num_batches_tracked"] == 1
+
+
+def test_spectral_norm_on_workers_is_that_of_one_process():
+    def model():
+        return nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3))
+
+    workers, alone = trainer_of(definition_of(model)), trainer_of(definition_of(model))
+    batch = batch_of(12)
+    for _ in range(3):
+        workers.apply(total_of(*(workers.gradients(b)[0] for b in cut(batch, *UNEVEN))))
+        alone.train_steps([batch])
+
+    for path, array in alone.state().items():
+        np.testing.assert_allclose(workers.state()[path], array, atol=1e-6, err_msg=path)
