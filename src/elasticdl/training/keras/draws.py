@@ -97,6 +97,7 @@ class Draws:
         self._origin = origin
         self._is_strict = is_strict
         self._generator = keras.random.SeedGenerator(0, name="draws")
+        self._replaced_first: str | None = None
 
     @property
     def state(self) -> Any:
@@ -122,6 +123,18 @@ class Draws:
             if is_tracing:
                 op_callbacks.remove_op_callback(self._replace)
             global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, before)
+
+    def check_uncompiled(self) -> None:
+        """Make sure that nothing was replaced: steps that run uncompiled draw as they are.
+
+        Raises:
+            DefinitionError: TensorFlow's own operations draw.
+        """
+        if self._is_strict and self._replaced_first is not None:
+            raise self._refusal(
+                f"{self._replaced_first}, and steps cannot be compiled, because a function takes "
+                "labels as numpy arrays"
+            )
 
     def check(self, traced: Any, known: Sequence[Any]) -> None:
         """Make sure that a traced step draws from nothing else.
@@ -163,6 +176,8 @@ class Draws:
             if not self._is_strict:
                 return None
             raise self._refusal(f"{_users_line()}{op_name!r} draws by {op_type}")
+        if self._replaced_first is None:
+            self._replaced_first = f"{_users_line()}{op_name!r} draws by {op_type}"
         seed = tf.cast(self._generator.next() % (2**31 - 1), tf.int32)
         drawn = _STATELESS[op_type](inputs, outputs[0].dtype, seed)
         drawn.set_shape(outputs[0].shape)

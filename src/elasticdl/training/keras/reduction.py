@@ -78,7 +78,7 @@ def batch_loss(values: Any, mask: Any | None, weights: Any | None, origin: Origi
             f"sample weights have the shape {list(weights.shape)}. Expected one weight for each "
             "value, or weights of shape [examples, 1] that count for all steps of an example."
         )
-    return _Values(dtype="float32")(values, carried(tf.identity(values), mask), sample_weight=weights)
+    return _Values(name="values", dtype="float32")(values, carried(tf.identity(values), mask), sample_weight=weights)
 
 
 def divisor(kind: Divisor, outputs: Any, weights: Any, num_examples: Any) -> Any:

@@ -95,6 +95,14 @@ class KerasTrainer:
         self._seed = seed % 2**31
         self.model: keras.Model = definition.create_model()
         overrides.check(self.model, definition.origin, is_compiled=definition.compiled)
+        if unreported := overrides.own_metrics(self.model, is_compiled=definition.compiled):
+            _log.warning(
+                "%s: %s has metrics of its own, which are not reported: %s. Return them from the "
+                "model file's metrics function.",
+                definition.origin,
+                type(self.model).__name__,
+                ", ".join(unreported),
+            )
         if definition.compiled:
             compiled.check(self.model, definition.origin)
         # What tf_keras loaded has looked for its random operations by itself.
@@ -502,7 +510,7 @@ class KerasTrainer:
         # NumPy is asked for the shapes: TensorFlow takes a while to say them.
         shapes = tuple(_open(np.shape(a), axes, fixed_axis) for a in leaves(arrays))
         dtypes = tuple(tensor.dtype for tensor in leaves(tensors))
-        key = (name, fixed_axis, self._is_pulled, shapes, dtypes)
+        key = (name, fixed_axis, self._is_pulled, arrays[2] is None, shapes, dtypes)
         try:
             if key not in self._compiled:
                 specs = map_arrays(
@@ -518,6 +526,7 @@ class KerasTrainer:
         except NotANumpyFunctionError as error:
             if self._eager:
                 raise
+            self._draws.check_uncompiled()
             _log.warning(
                 "%s uses %s, which TensorFlow cannot compile; steps run uncompiled and slower.",
                 self._definition.origin.file,
@@ -645,7 +654,7 @@ class KerasTrainer:
 
         features, labels, weights = map_arrays(tf.convert_to_tensor, list(_parts(batch)))
         trial = Trial(features, None, labels, weights, batch.num_examples)
-        with self._uncompiled():
+        with self._uncompiled(), self._draws.replaced():
             trial = replace(trial, outputs=forward(trial)[0])
             kind = splitting.find_divisor(loss_of, trial, origin, weights_in_labels=is_compiled)
             if kind is None:
