@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays, Batch, Record
@@ -124,11 +124,14 @@ class NamedMetric:
         name: What it is reported as.
         metric: A Keras `Metric` or a function `(labels, predictions)` of one value an example.
         output: Which of several model outputs it looks at; None for the only one.
+        weighted: Sample weights count in it, as in Keras' `weighted_metrics`; in others they do
+            not, as in its `metrics`.
     """
 
     name: str
     metric: Any
     output: str | None = None
+    weighted: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,37 @@ def no_metrics(mode: Mode) -> MetricFunctions:
     return MetricFunctions()
 
 
+@runtime_checkable
+class WeighableLoss(Protocol):
+    """A loss that applies sample weights, and masks, by itself: a loss object of Keras."""
+
+    def __call__(self, outputs: Any, labels: Any) -> Any:
+        """Return the loss of a batch."""
+        ...
+
+    def weighted(self, outputs: Any, labels: Any, weights: Any) -> Any:
+        """Return the loss of a batch whose examples count differently; None counts each once."""
+        ...
+
+
+@runtime_checkable
+class LateLoss(Protocol):
+    """A loss that is made by a function of the user's, when it is first needed."""
+
+    def __call__(self, outputs: Any, labels: Any) -> Any:
+        """Return the loss of a batch."""
+        ...
+
+    def made(self) -> Callable[[Any, Any], Any]:
+        """Return the loss that was made."""
+        ...
+
+
+def made(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the loss, made by now."""
+    return made(loss.made()) if isinstance(loss, LateLoss) else loss
+
+
 Input: TypeAlias = RecordInput | DatasetInput | BatchesInput
 
 
@@ -163,12 +197,15 @@ class ModelDefinition:
         framework: Which trainer runs it: the name of a file in `training/`.
         create_model: Returns the model; called once a process, after seeding.
         input: How records become batches.
-        loss: `(outputs, labels)` -> a batch mean, or one value an example (then averaged).
-            None where a definition can only predict, or the model is compiled.
+        loss: `(outputs, labels)` -> a batch mean, or one value an example or time step (then
+            averaged, by the model's mask and the sample weights). None where a definition can
+            only predict, or the model is compiled.
         create_optimizer: Returns the optimizer; for PyTorch, what makes one for a list of
             parameters.
         compiled: The model is a Keras model that was compiled: loss and metrics are those it was
             compiled with, and labels are pairs (labels, sample weights).
+        class_weight: Returns how much the examples of each class count in training: class ->
+            weight, or None.
         create_metrics: What to measure in a mode.
         create_callbacks: Keras callbacks of the user's.
         labels_as_numpy: The user's functions treat labels as numpy arrays
@@ -189,6 +226,7 @@ class ModelDefinition:
     loss: Callable[[Any, Any], Any] | None
     create_optimizer: Callable[[], Any]
     compiled: bool = False
+    class_weight: Callable[[], Mapping[int, float] | None] | None = None
     create_metrics: Callable[[Mode], MetricFunctions] = no_metrics
     create_callbacks: Callable[[], Sequence[Any]] = list
     labels_as_numpy: bool = False

@@ -24,10 +24,11 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import Input, ModelDefinition, RecordInput
+from elasticdl.dialects.class_weight import as_class_weight
 from elasticdl.dialects.frameworks import framework_of, framework_of_model
 from elasticdl.dialects.inputs import as_input, schema_of, with_schema
 from elasticdl.dialects.losses import as_loss
-from elasticdl.dialects.metrics import evaluation_metrics
+from elasticdl.dialects.metrics import evaluation_metrics, with_weighted
 from elasticdl.dialects.models import as_model_factory
 from elasticdl.dialects.optimizers import as_optimizer_factory, as_torch_optimizer_factory
 from elasticdl.dialects.params import Params, described
@@ -58,6 +59,8 @@ _OVERRIDES = ("input_fn", "loss", "optimizer")
 _OPTIONAL = (
     "data_schema",
     "eval_metrics_fn",
+    "weighted_metrics_fn",
+    "class_weight",
     "callbacks",
     "PredictionOutputsProcessor",
     "custom_data_reader",
@@ -113,7 +116,13 @@ def define(reference: Reference) -> ModelDefinition:
         as_torch_optimizer_factory if reading.framework == "torch" else as_optimizer_factory
     )
     create_optimizer = as_factory(newest.required("optimizer"), reading)
-    create_metrics = evaluation_metrics(newest.find("eval_metrics_fn"), reading)
+    create_metrics = with_weighted(
+        evaluation_metrics(newest.find("eval_metrics_fn"), reading),
+        evaluation_metrics(newest.find("weighted_metrics_fn"), reading),
+        newest.find("weighted_metrics_fn"),
+        reading,
+    )
+    class_weight = as_class_weight(newest.find("class_weight"), reading)
     create_callbacks = _callbacks(newest.find("callbacks"), reading)
     create_processor = _processor(newest.find("PredictionOutputsProcessor"), reading)
     create_model = (
@@ -129,6 +138,7 @@ def define(reference: Reference) -> ModelDefinition:
         input=with_schema(model_input, read_schema),
         loss=loss,
         create_optimizer=create_optimizer,
+        class_weight=class_weight,
         create_metrics=create_metrics,
         create_callbacks=create_callbacks,
         labels_as_numpy=reading.framework == "keras" and _is_first_generation(model_input),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import MetricFunctions, Mode, ModelDefinition, no_metrics
 from elasticdl.dialects.argument_order import role_of
+from elasticdl.dialects.class_weight import as_class_weight
 from elasticdl.dialects.inputs import as_input, schema_of, with_schema
 from elasticdl.dialects.losses import as_loss
 from elasticdl.dialects.metrics import evaluation_metrics
@@ -70,6 +71,10 @@ def define(reference: Reference) -> ModelDefinition:
         create_metrics = evaluation_metrics(methods["create_metrics"], reading)
     else:
         create_metrics = _metrics(methods["create_metrics"], reading)
+    # An optional method or attribute: a base class written before it has none.
+    class_weight = None
+    if hasattr(spec.value, "class_weight"):
+        class_weight = as_class_weight(_class_weight(spec, maker), reading)
     reading.params.check()
     maker.make()
 
@@ -80,6 +85,7 @@ def define(reference: Reference) -> ModelDefinition:
         input=with_schema(model_input, read_schema),
         loss=loss,
         create_optimizer=create_optimizer,
+        class_weight=class_weight,
         create_metrics=create_metrics,
         params=dict(reference.params),
     )
@@ -157,6 +163,13 @@ def _method(spec: Symbol, name: str, maker: _Maker) -> Symbol:
     file, line = place_of(plain) or (spec.file, spec.line)
     late = Late(plain, lambda: getattr(maker.newest, name), signature)
     return Symbol(f"{spec.short_name}.{name}", late, file, line)
+
+
+def _class_weight(spec: Symbol, maker: _Maker) -> Symbol:
+    value = inspect.getattr_static(spec.value, "class_weight")
+    if callable(getattr(spec.value, "class_weight")):  # noqa: B009 - a method, bound or not
+        return _method(spec, "class_weight", maker)
+    return Symbol(f"{spec.short_name}.class_weight", value, spec.file, spec.line)
 
 
 def _metrics(symbol: Symbol, reading: Reading) -> Callable[[Mode], MetricFunctions]:

@@ -5,6 +5,8 @@
         def default_input(self, records): ...
         def default_optimizer(self): ...
         def default_metrics(self): ...                 # optional
+        default_weighted_metrics = ["accuracy"]        # optional: sample weights count in them
+        default_class_weight = {0: 1.0, 1: 5.0}        # optional
 
 Each may be an attribute, a property, a method, a static method or a plain function in the class
 body. Methods that need an object are asked of the model being trained; `default_input` of one
@@ -18,9 +20,10 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import MetricFunctions, Mode, ModelDefinition, no_metrics
+from elasticdl.dialects.class_weight import as_class_weight
 from elasticdl.dialects.inputs import as_input, schema_of, with_schema
 from elasticdl.dialects.losses import as_loss
-from elasticdl.dialects.metrics import as_metrics_factory, evaluation_metrics
+from elasticdl.dialects.metrics import as_metrics_factory, evaluation_metrics, with_weighted
 from elasticdl.dialects.optimizers import as_optimizer_factory
 from elasticdl.dialects.params import Params, described
 from elasticdl.dialects.reading import Late, Reading, call, mro_has, without_self
@@ -87,6 +90,13 @@ def define(reference: Reference) -> ModelDefinition:
         create_metrics = evaluation_metrics(pieces["default_metrics"], reading)
     elif "default_metrics" in pieces:
         create_metrics = _metrics(pieces["default_metrics"], reading)
+    weighted = "default_weighted_metrics"
+    if weighted in found:
+        symbol = objects.default(weighted)
+        create_metrics = with_weighted(create_metrics, _metrics(symbol, reading), symbol, reading)
+    class_weight = None
+    if "default_class_weight" in found:
+        class_weight = as_class_weight(objects.default("default_class_weight"), reading)
     reading.params.check()
     objects.prepare()
     return ModelDefinition(
@@ -96,6 +106,7 @@ def define(reference: Reference) -> ModelDefinition:
         input=with_schema(model_input, read_schema),
         loss=loss,
         create_optimizer=create_optimizer,
+        class_weight=class_weight,
         create_metrics=create_metrics,
         params=dict(reference.params),
     )
@@ -144,7 +155,7 @@ class _Objects:
         return dataclasses.replace(found, value=late)
 
     def _object(self, name: str) -> Any:
-        about_data = name in {"default_input", "data_schema"}
+        about_data = name in {"default_input", "data_schema", "default_class_weight"}
         return self._untrained if about_data or self._newest is None else self._newest
 
     def _made(self) -> Any:

@@ -7,6 +7,7 @@ pay for it.
 from __future__ import annotations
 
 import difflib
+import inspect
 from typing import Any
 
 from elasticdl.errors import DefinitionError
@@ -15,10 +16,26 @@ _SHORT_NAMES = ("mse", "mae", "mape", "msle", "bce", "kld")
 
 
 def loss(name: str, where: object) -> Any:
-    """Return the loss function of this name, `(y_true, y_pred)`."""
+    """Return the loss object of this name: what `compile(loss=name)` makes of it."""
     import keras  # noqa: PLC0415 - only where a name is looked up
 
-    return _get(keras.losses, name, where)
+    return as_loss_object(_get(keras.losses, name, where))
+
+
+def is_loss_function(value: Any) -> bool:
+    """Return whether a value is one of Keras' own loss functions."""
+    module = str(getattr(value, "__module__", "") or "")
+    return inspect.isfunction(value) and module.startswith("keras.src.losses")
+
+
+def as_loss_object(value: Any) -> Any:
+    """Return a loss object for a loss function of Keras, as `compile` wraps it."""
+    import keras  # noqa: PLC0415 - only where a name is looked up
+    from keras.src.losses.losses import LossFunctionWrapper  # noqa: PLC0415 - no public name
+
+    if isinstance(value, keras.losses.Loss):
+        return value
+    return LossFunctionWrapper(value, name=value.__name__)
 
 
 def optimizer(name: str, where: object) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from elasticdl.dialects import keras_objects
@@ -39,12 +40,16 @@ def as_loss(symbol: Symbol, reading: Reading, *, may_be_factory: bool = False) -
     if reading.framework == "torch":
         return _torch_loss(symbol, reading)
     if isinstance(value, str):
-        return _keras_order(keras_objects.loss(value, symbol))
+        named = keras_objects.loss(value, symbol)
+        return _KerasLoss(lambda: named)
     if inspect.isclass(value) and mro_has(value, "Loss"):
         given = reading.params.declare(symbol)
-        return _made_once(symbol, given)
+        return _KerasLoss(lambda: call(symbol, **given))
     if mro_has(value, "Loss"):
-        return _keras_order(value)
+        return _KerasLoss(lambda: value)
+    if keras_objects.is_loss_function(value):
+        wrapped = keras_objects.as_loss_object(value)
+        return _KerasLoss(lambda: wrapped)
     if not callable(value) or inspect.isclass(value):
         raise reading.error(
             symbol,
@@ -52,7 +57,7 @@ def as_loss(symbol: Symbol, reading: Reading, *, may_be_factory: bool = False) -
             "Expected a function loss(labels, predictions), or a Keras loss or its name.",
         )
     if may_be_factory and _takes_nothing(symbol):
-        return _from_factory(symbol, reading)
+        return _FromFactory(symbol, reading)
     return by_name(symbol, reading)
 
 
@@ -75,22 +80,24 @@ def _torch_loss(symbol: Symbol, reading: Reading) -> OutputsAndLabels:
     return by_name(symbol, reading)
 
 
-def _keras_order(function: Any) -> OutputsAndLabels:
-    def loss(outputs: Any, labels: Any) -> Any:
-        return function(labels, outputs)
+class _KerasLoss:
+    """A loss object of Keras; see `definition.WeighableLoss`.
 
-    return loss
+    Args:
+        create: Returns it; called once, when the first batch is there.
+    """
 
+    def __init__(self, create: Callable[[], Any]) -> None:
+        self._create = create
+        self._loss: Any = None
 
-def _made_once(symbol: Symbol, given: dict[str, Any]) -> OutputsAndLabels:
-    made: list[Any] = []
+    def __call__(self, outputs: Any, labels: Any) -> Any:
+        return self.weighted(outputs, labels, None)
 
-    def loss(outputs: Any, labels: Any) -> Any:
-        if not made:
-            made.append(call(symbol, **given))
-        return made[0](labels, outputs)
-
-    return loss
+    def weighted(self, outputs: Any, labels: Any, weights: Any) -> Any:
+        if self._loss is None:
+            self._loss = self._create()
+        return self._loss(labels, outputs, sample_weight=weights)
 
 
 def _takes_nothing(symbol: Symbol) -> bool:
@@ -98,14 +105,22 @@ def _takes_nothing(symbol: Symbol) -> bool:
     return not takes_outputs_and_labels(symbol) and not required
 
 
-def _from_factory(symbol: Symbol, reading: Reading) -> OutputsAndLabels:
-    given = reading.params.declare(symbol)
-    made: list[OutputsAndLabels] = []
+class _FromFactory:
+    """A loss that a function of the user's returns; see `definition.LateLoss`."""
 
-    def loss(outputs: Any, labels: Any) -> Any:
-        if not made:
-            returned = Symbol(f"{symbol.name}()", call(symbol, **given), symbol.file, symbol.line)
-            made.append(as_loss(returned, reading))
-        return made[0](outputs, labels)
+    def __init__(self, symbol: Symbol, reading: Reading) -> None:
+        self._symbol = symbol
+        self._reading = reading
+        self._given = reading.params.declare(symbol)
+        self._made: OutputsAndLabels | None = None
 
-    return loss
+    def __call__(self, outputs: Any, labels: Any) -> Any:
+        return self.made()(outputs, labels)
+
+    def made(self) -> OutputsAndLabels:
+        if self._made is None:
+            symbol = self._symbol
+            value = call(symbol, **self._given)
+            returned = Symbol(f"{symbol.name}()", value, symbol.file, symbol.line)
+            self._made = as_loss(returned, self._reading)
+        return self._made

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from elasticdl.definition import MetricFunctions, Mode, NamedMetric, no_metrics
@@ -53,6 +54,44 @@ def evaluation_metrics(
         return no_metrics
     create = as_metrics_factory(symbol, reading)
     return lambda mode: create() if mode is Mode.EVALUATION else no_metrics(mode)
+
+
+def with_weighted(
+    plain: Callable[[Mode], MetricFunctions],
+    weighted: Callable[[Mode], MetricFunctions],
+    symbol: Symbol | None,
+    reading: Reading,
+) -> Callable[[Mode], MetricFunctions]:
+    """Return both: metrics in which sample weights do not count, and such in which they do.
+
+    Args:
+        plain: What is measured.
+        weighted: What is measured besides, with sample weights.
+        symbol: What of the user's the second comes from; None if there is none.
+        reading: For the error.
+    """
+    if symbol is None:
+        return plain
+
+    def create(mode: Mode) -> MetricFunctions:
+        functions, further = plain(mode), weighted(mode)
+        if further.scalars is not None:
+            raise reading.error(
+                symbol,
+                f"{symbol.name} computes values of a whole batch, to which sample weights cannot "
+                "be applied.",
+                "Return metrics: {name: metric}, each a Keras metric or a function of one value "
+                "an example.",
+            )
+        names = {named.name for named in functions.named}
+        named = [
+            replace(each, name=f"weighted_{each.name}" if each.name in names else each.name)
+            for each in further.named
+        ]
+        marked = [replace(each, weighted=True) for each in named]
+        return replace(functions, named=[*functions.named, *marked])
+
+    return create
 
 
 def _named(

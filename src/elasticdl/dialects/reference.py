@@ -23,7 +23,14 @@ INPUT_FUNCTIONS = ("input_fn", "feed", "dataset_fn")
 CONTRACT_FUNCTIONS = (*INPUT_FUNCTIONS, "loss", "optimizer")
 """The functions that make a file a model file."""
 
-DEFAULTS = ("default_input", "default_loss", "default_optimizer", "default_metrics")
+DEFAULTS = (
+    "default_input",
+    "default_loss",
+    "default_optimizer",
+    "default_metrics",
+    "default_weighted_metrics",
+    "default_class_weight",
+)
 """What a class says of itself instead."""
 
 

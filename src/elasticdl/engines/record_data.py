@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.data.batch import Batch, Record, batch_of, leaves
+from elasticdl.data.class_weights import with_class_weights
 from elasticdl.data.record_source import RecordSource, locate
 from elasticdl.data.schema import Schema
 from elasticdl.data.sources import open_source
@@ -297,7 +298,15 @@ def make_batch(
             f"{definition.origin}: the input function returned no labels in {mode.value}; "
             "expected (features, labels) or (features, labels, sample weights)."
         )
-    return batch
+    return _by_class(definition, batch, mode)
+
+
+def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:
+    """Return the batch with its examples counted by the user's class weights, in training."""
+    if mode is not Mode.TRAINING or definition.class_weight is None:
+        return batch
+    weights = definition.class_weight()
+    return batch if weights is None else with_class_weights(batch, weights, str(definition.origin))
 
 
 def _over_records(definition: ModelDefinition) -> DatasetInput:
@@ -328,12 +337,13 @@ def _pipeline_batches(
     from elasticdl.data import tensorflow  # noqa: PLC0415 - only pipelines need it
 
     try:
-        yield from tensorflow.example_batches(
+        for batch in tensorflow.example_batches(
             records,
             lambda dataset: how.create_dataset(dataset, mode),
             minibatch_size,
             str(definition.origin),
-        )
+        ):
+            yield _by_class(definition, batch, mode)
     except ElasticDLError:
         raise
     except Exception as error:

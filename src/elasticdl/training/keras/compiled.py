@@ -6,6 +6,8 @@ methods of the model, so a model that overrides them is served as well.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -26,19 +28,13 @@ def check(model: keras.Model, origin: Origin) -> None:
     """Make sure that a model can be trained as it was compiled.
 
     Raises:
-        DefinitionError: It was not compiled, or has a step of its own.
+        DefinitionError: It was not compiled.
     """
     if not getattr(model, "compiled", False) or model.optimizer is None:
         raise DefinitionError(
             f"{origin}: the model {model.name!r} is not compiled. Call model.compile("
             "optimizer=..., loss=..., metrics=[...]) before it is returned."
         )
-    for step in ("train_step", "test_step"):
-        if getattr(type(model), step) is not getattr(keras.Model, step):
-            raise DefinitionError(
-                f"{origin}: {type(model).__name__} has a {step}() of its own, which would not be "
-                "called. Put what it computes into compute_loss() or add_loss(), which are."
-            )
 
 
 def loss(
@@ -48,9 +44,44 @@ def loss(
     targets, weights = labels
     for tracker in _trackers(model):
         tracker.reset_state()
-    return model.compute_loss(
-        x=features, y=targets, y_pred=outputs, sample_weight=weights, training=training
-    )
+    return own_loss(model, features, targets, outputs, weights, training=training)
+
+
+def own_loss(
+    model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool
+) -> Any:
+    """Return what a model's `compute_loss` says of a batch; see `keras.Model.compute_loss`."""
+    # Models written for the first versions of Keras 3 do not know the last argument.
+    knows_training = "training" in inspect.signature(model.compute_loss).parameters
+    more = {"training": training} if knows_training else {}
+    return model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, **more)
+
+
+def give_loss(model: keras.Model, loss: Callable[[Any, Any, Any], Any]) -> None:
+    """Let a model's own `compute_loss` find a loss, as if the model had been compiled with it.
+
+    Args:
+        model: Compiled with an optimizer.
+        loss: Takes outputs, labels and sample weights; all of them, where there are several.
+    """
+    given = _GivenLoss(loss)
+    model.loss = given
+    # There is no public name, and `compile` would call it for each of several outputs.
+    model._compile_loss = given  # noqa: SLF001
+
+
+class _GivenLoss(keras.losses.Loss):  # type: ignore[misc]
+    """A definition's loss in the place of one that was compiled in."""
+
+    def __init__(self, loss: Callable[[Any, Any, Any], Any]) -> None:
+        super().__init__(name="loss")
+        self._loss = loss
+        # As Keras asks what it is compiled with.
+        self.metrics: list[Any] = []
+        self.variables: list[Any] = []
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return self._loss(y_pred, y_true, sample_weight)
 
 
 class CompiledMetrics:
@@ -79,9 +110,16 @@ class CompiledMetrics:
         self._model.compute_metrics(x=None, y=targets, y_pred=outputs, sample_weight=weights)
 
     def states(
-        self, batch_loss: tf.Tensor | None, outputs: Any, labels: Arrays, num_examples: tf.Tensor
+        self,
+        batch_loss: tf.Tensor | None,
+        outputs: Any,
+        labels: Arrays,
+        num_examples: tf.Tensor,
+        weights: tf.Tensor | None = None,
     ) -> dict[str, tuple[tf.Tensor, ...]]:
         """Return the batch's states, traced into a step; see `KerasMetrics.states`."""
+        # Those of a compiled model are beside its labels.
+        del weights
         states: dict[str, tuple[tf.Tensor, ...]] = {}
         if batch_loss is not None:
             states["loss"] = (tf.cast(batch_loss, tf.float32) * num_examples, num_examples)

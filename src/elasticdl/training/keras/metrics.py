@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.keras import reduction
 from elasticdl.training.keras.labels import as_numpy, unwrap
 
 if TYPE_CHECKING:
@@ -33,7 +34,12 @@ class KerasMetrics:
         self._named = {named.name: _with_state(named) for named in functions.named}
 
     def states(
-        self, loss: tf.Tensor | None, outputs: Any, labels: Arrays, num_examples: tf.Tensor
+        self,
+        loss: tf.Tensor | None,
+        outputs: Any,
+        labels: Arrays,
+        num_examples: tf.Tensor,
+        weights: tf.Tensor | None = None,
     ) -> dict[str, tuple[tf.Tensor, ...]]:
         """Return the batch's states, traced into a step.
 
@@ -42,6 +48,7 @@ class KerasMetrics:
             outputs: The model's outputs.
             labels: As tensors.
             num_examples: float32 scalar.
+            weights: Sample weights; they are for metrics that are `weighted`, as in Keras.
         """
         states: dict[str, tuple[tf.Tensor, ...]] = {}
         if loss is not None:
@@ -55,12 +62,17 @@ class KerasMetrics:
                     f"{type(values).__name__}, not a dict of name -> value."
                 )
             for name, value in values.items():
-                mean = tf.reduce_mean(tf.cast(unwrap(value), tf.float32))
-                states[name] = (mean * num_examples, num_examples)
+                states[name] = _summed(
+                    tf.cast(unwrap(value), tf.float32), reduction.mask_of(outputs), num_examples
+                )
         for named in self._functions.named:
             metric = self._named[named.name]
             metric.reset_state()
-            metric.update_state(labels, _select(outputs, named))
+            metric.update_state(
+                labels,
+                _select(outputs, named),
+                **({"sample_weight": weights} if named.weighted else {}),
+            )
             states[named.name] = tuple(tf.identity(v.value) for v in metric.variables)
         return states
 
@@ -98,6 +110,16 @@ class KerasMetrics:
             value = np.asarray(metric.result())
             results[name] = float(value) if value.ndim == 0 else value.tolist()
         return results
+
+
+def _summed(
+    values: tf.Tensor, mask: Any | None, num_examples: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return a sum and what it is divided by: a function's values, by the mask as in Keras."""
+    if mask is not None and values.shape.rank and values.shape.rank == mask.shape.rank:
+        counted = tf.cast(mask, tf.float32)
+        return tf.reduce_sum(values * counted), tf.reduce_sum(counted)
+    return tf.reduce_mean(values) * num_examples, num_examples
 
 
 def _with_state(named: NamedMetric) -> keras.metrics.Metric:

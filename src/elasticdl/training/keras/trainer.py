@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.data.batch import Arrays, Batch, describe, leaves, map_arrays, stack
-from elasticdl.definition import Mode, ModelDefinition
+from elasticdl.definition import Mode, ModelDefinition, WeighableLoss, made
 from elasticdl.errors import (
     CorruptCheckpointError,
     DefinitionError,
@@ -28,11 +28,22 @@ from elasticdl.errors import (
     UserCodeError,
     users_traceback,
 )
-from elasticdl.training.keras import compiled, examples, export, inputs
+from elasticdl.training.keras import (
+    compiled,
+    examples,
+    export,
+    inputs,
+    overrides,
+    reduction,
+    splitting,
+)
 from elasticdl.training.keras.compiled import CompiledMetrics
+from elasticdl.training.keras.draws import Draws
 from elasticdl.training.keras.hooks import KerasHooks
 from elasticdl.training.keras.labels import NotANumpyFunctionError, as_numpy, unwrap
 from elasticdl.training.keras.metrics import KerasMetrics
+from elasticdl.training.keras.reduction import Divisor
+from elasticdl.training.keras.splitting import Trial
 from elasticdl.training.trainer import (
     Contribution,
     Examined,
@@ -83,16 +94,31 @@ class KerasTrainer:
         self._minibatch_size = minibatch_size
         self._seed = seed % 2**31
         self.model: keras.Model = definition.create_model()
+        overrides.check(self.model, definition.origin, is_compiled=definition.compiled)
+        if unreported := overrides.own_metrics(self.model, is_compiled=definition.compiled):
+            _log.warning(
+                "%s: %s has metrics of its own, which are not reported: %s. Return them from the "
+                "model file's metrics function.",
+                definition.origin,
+                type(self.model).__name__,
+                ", ".join(unreported),
+            )
         if definition.compiled:
             compiled.check(self.model, definition.origin)
+        # What tf_keras loaded has looked for its random operations by itself.
+        self._draws = Draws(definition.origin, is_strict=not hasattr(self.model, "inner"))
         self._adapt = inputs.build(self.model, example.features, definition.origin)
         self._trainable = self.model.trainable_variables
         self._seed_variables = [
             v for v in self.model.non_trainable_variables if v.path.endswith(_SEED_VARIABLE)
         ]
         seed_ids = {id(v) for v in self._seed_variables}
+        self._seed_variables.append(self._draws.state)
         self._statistics = [v for v in self.model.non_trainable_variables if id(v) not in seed_ids]
         self.optimizer = self._create_optimizer()
+        self._computes_loss = overrides.own(self.model, overrides.COMPUTE_LOSS) is not None
+        if self._computes_loss and not definition.compiled:
+            compiled.give_loss(self.model, self._loss_alone)
         self.training_metrics = self._create_metrics(Mode.TRAINING, example)
         self.evaluation_metrics = self._create_metrics(Mode.EVALUATION, example)
         self.hooks = KerasHooks(self.model, definition.create_callbacks())
@@ -104,7 +130,9 @@ class KerasTrainer:
         self._is_pulled = False
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._eager = False
-        self._loss_is_a_mean = False
+        # What the loss of a batch is divided by; known once the first gradients were asked for.
+        self._divisor = Divisor.EXAMPLES
+        self._loss_was_split = False
 
     # --- the seven methods -------------------------------------------------------------
 
@@ -113,6 +141,7 @@ class KerasTrainer:
         group = (
             stack([batch.features for batch in batches]),
             stack([batch.labels for batch in batches]),
+            stack([batch.weights for batch in batches]),
         )
         full = batches[0].num_examples == self._minibatch_size
         losses, metrics = self._call(
@@ -123,11 +152,9 @@ class KerasTrainer:
 
     def gradients(self, batch: Batch) -> tuple[Contribution, StepResult]:
         """See `trainer.Trainer`."""
-        if not self._loss_is_a_mean:
-            self._check_loss_is_a_mean(batch)
-        buffer, loss, metrics = self._call(
-            "gradients", self._gradients, (batch.features, batch.labels), self.step
-        )
+        if not self._loss_was_split:
+            self._split_loss(batch)
+        buffer, loss, metrics = self._call("gradients", self._gradients, _parts(batch), self.step)
         return (
             Contribution(buffer.numpy(), batch.num_examples),
             StepResult(loss.numpy()[np.newaxis], _to_numpy(metrics)),
@@ -150,19 +177,17 @@ class KerasTrainer:
 
     def evaluate(self, batch: Batch) -> MetricStates:
         """See `trainer.Trainer`."""
-        states = self._call("evaluate", self._evaluate, (batch.features, batch.labels), self.step)
+        states = self._call("evaluate", self._evaluate, _parts(batch), self.step)
         return _to_numpy(states)
 
     def predict(self, features: Arrays) -> Arrays:
         """See `trainer.Trainer`."""
-        outputs = self._call("predict", self._predict, (features, None), self.step)
+        outputs = self._call("predict", self._predict, (features, None, None), self.step)
         return map_arrays(lambda tensor: tensor.numpy(), outputs)
 
     def examine(self, batch: Batch) -> Examined:
         """See `trainer.Examiner`."""
-        states, outputs, values = self._call(
-            "examine", self._examine, (batch.features, batch.labels), self.step
-        )
+        states, outputs, values = self._call("examine", self._examine, _parts(batch), self.step)
         return Examined(
             _to_numpy(states),
             map_arrays(np.asarray, outputs),
@@ -218,7 +243,14 @@ class KerasTrainer:
         """See `trainer.Differentiator`."""
         paths = {id(v): path.removeprefix("model/") for path, v in self._variables().items()}
         reached = [self._trainable[i] for i in self._with_gradient or []]
-        mean = contribution.buffer / np.float32(contribution.num_examples)
+        num_gradients = sum(int(np.prod(variable.shape)) for variable in reached)
+        divisor, sums = contribution.buffer[0], contribution.buffer[1:]
+        mean = np.concatenate(
+            [
+                sums[:num_gradients] / (divisor or np.float32(1)),
+                sums[num_gradients:] / np.float32(contribution.num_examples),
+            ]
+        )
         found: dict[str, np.ndarray[Any, Any]] = {}
         first = 0
         for variable in [*reached, *self._statistics]:
@@ -233,7 +265,7 @@ class KerasTrainer:
 
     # --- the steps, as TensorFlow sees them ---------------------------------------------
 
-    def _train_group(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
+    def _train_group(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
         """Make one update for each entry of the first axis."""
         num_steps = tf.shape(leaves(features)[0])[0]
 
@@ -244,6 +276,7 @@ class KerasTrainer:
             return self._train_one(
                 map_arrays(pick, features),
                 map_arrays(pick, labels),
+                map_arrays(pick, weights),
                 at + tf.stack([tf.cast(i, tf.int64), tf.constant(0, tf.int64)]),
             )
 
@@ -254,7 +287,7 @@ class KerasTrainer:
             for _, metrics in results[1:]:
                 total = tf.nest.map_structure(tf.add, total, metrics)
             return tf.stack([loss for loss, _ in results]), total
-        zeros = self._zero_metrics(features, labels, at)
+        zeros = self._zero_metrics(features, labels, weights, at)
 
         def body(i: tf.Tensor, losses: tf.TensorArray, total: Any) -> Any:
             loss, metrics = one(i)
@@ -268,43 +301,60 @@ class KerasTrainer:
         )
         return losses.stack(), total
 
-    def _zero_metrics(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
+    def _zero_metrics(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
         def first(array: tf.Tensor) -> tf.Tensor:
             return array[0]
 
         trace = tf.function(
-            lambda: self._train_one(map_arrays(first, features), map_arrays(first, labels), at)[1],
+            lambda: self._train_one(
+                map_arrays(first, features),
+                map_arrays(first, labels),
+                map_arrays(first, weights),
+                at,
+            )[1],
             autograph=False,
         )
         shapes = trace.get_concrete_function().structured_outputs
         return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), shapes)
 
-    def _train_one(self, features: Any, labels: Any, at: tf.Tensor) -> tuple[Any, dict[str, Any]]:
-        outputs, loss, gradients = self._forward_backward(features, labels, at)
+    def _train_one(
+        self, features: Any, labels: Any, weights: Any, at: tf.Tensor
+    ) -> tuple[Any, dict[str, Any]]:
+        outputs, loss, gradients = self._forward_backward(features, labels, weights, at)
         self.optimizer.apply(gradients, self._trainable)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
-        states = self.training_metrics.states(loss, outputs, labels, num_examples)
+        states = self.training_metrics.states(loss, outputs, labels, num_examples, weights)
         # How many steps make a group hangs on the time they take: no bit of a sum may.
         return loss, tf.nest.map_structure(_as_addend, states)
 
-    def _gradients(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
+    def _gradients(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
         before = [tf.identity(v.value) for v in self._statistics]
-        outputs, loss, gradients = self._forward_backward(features, labels, at)
+        outputs, loss, gradients = self._forward_backward(features, labels, weights, at)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
+        given = labels[1] if self._definition.compiled else weights
+        divisor = reduction.divisor(self._divisor, outputs, given, num_examples)
         self._with_gradient = [i for i, g in enumerate(gradients) if g is not None]
         parts = [
-            tf.cast(tf.convert_to_tensor(gradients[i]), tf.float32) for i in self._with_gradient
+            tf.cast(tf.convert_to_tensor(gradients[i]), tf.float32) * divisor
+            for i in self._with_gradient
         ]
         for variable, old in zip(self._statistics, before, strict=True):
-            parts.append(tf.cast(variable.value, tf.float32) - tf.cast(old, tf.float32))
+            change = tf.cast(variable.value, tf.float32) - tf.cast(old, tf.float32)
+            parts.append(change * num_examples)
             variable.assign(old)
-        flat = tf.concat([tf.reshape(part, [-1]) for part in parts], 0) * num_examples
-        return flat, loss, self.training_metrics.states(loss, outputs, labels, num_examples)
+        flat = tf.concat([tf.reshape(part, [-1]) for part in [divisor, *parts]], 0)
+        states = self.training_metrics.states(loss, outputs, labels, num_examples, weights)
+        return flat, loss, states
 
     def _apply(self, buffer: tf.Tensor, num_examples: tf.Tensor) -> None:
         targets = [self._trainable[i] for i in self._with_gradient or []]
         shapes = [v.shape for v in targets] + [v.shape for v in self._statistics]
-        parts = tf.split(buffer / num_examples, [int(np.prod(shape)) for shape in shapes])
+        divisor, *sums = tf.split(buffer, [1, *(int(np.prod(shape)) for shape in shapes)])
+        # Where no step of any example counts, there is nothing to divide.
+        parts = [
+            *(tf.math.divide_no_nan(part, divisor) for part in sums[: len(targets)]),
+            *(part / num_examples for part in sums[len(targets) :]),
+        ]
         gradients: list[Any] = [None] * len(self._trainable)
         for i, part in zip(self._with_gradient or [], parts, strict=False):
             gradients[i] = tf.cast(
@@ -318,29 +368,44 @@ class KerasTrainer:
                 change = tf.round(change)
             variable.assign_add(tf.cast(change, variable.dtype))
 
-    def _evaluate(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
-        return self._states(self._forward_without_trace(features, at), features, labels)
-
-    def _examine(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
+    def _evaluate(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
         outputs = self._forward_without_trace(features, at)
-        states = self._states(outputs, features, labels)
+        return self._states(outputs, features, labels, weights)
+
+    def _examine(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
+        outputs = self._forward_without_trace(features, at)
+        states = self._states(outputs, features, labels, weights)
         values = {} if labels is None else self.evaluation_metrics.values(outputs, labels)
-        if "loss" in states and not self._definition.compiled:
-            # Of a batch of one, so penalties on weights are in it, as they are in the mean.
-            one = partial(self._loss, training=False)
-            alone = examples.one_by_one(one, features, outputs, labels, eager=self._eager)
+        if "loss" in states and not self._definition.compiled and not self._computes_loss:
+            alone = self._losses_alone(outputs, labels, weights)
             values = {"loss": alone, **values}
         return states, outputs, values
 
-    def _states(self, outputs: Any, features: Any, labels: Any) -> Any:
+    def _losses_alone(self, outputs: Any, labels: Any, weights: Any) -> tf.Tensor:
+        """Return each example's loss, as that of a batch of it."""
+        masks = reduction.masks_of(outputs)
+        # Nothing stands for "none" where examples are taken one by one.
+        beside = {str(i): mask for i, mask in enumerate(masks) if mask is not None}
+        if weights is not None:
+            beside["weights"] = weights
+
+        def one(outputs: Any, labels: Any, beside: Any) -> tf.Tensor:
+            given = [beside.get(str(i)) for i in range(len(masks))]
+            # Of a batch of one, so penalties on weights are in it, as they are in the mean.
+            masked = reduction.with_masks(outputs, given)
+            return self._with_added(self._loss_alone(masked, labels, beside.get("weights")))
+
+        return examples.one_by_one(one, outputs, labels, beside, eager=self._eager)
+
+    def _states(self, outputs: Any, features: Any, labels: Any, weights: Any) -> Any:
         loss = None
         if self._has_loss and labels is not None:
-            loss = self._loss(features, outputs, labels, training=False)
+            loss = self._loss(features, outputs, labels, weights, training=False)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
-        return self.evaluation_metrics.states(loss, outputs, labels, num_examples)
+        return self.evaluation_metrics.states(loss, outputs, labels, num_examples, weights)
 
-    def _predict(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
-        del labels
+    def _predict(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
+        del labels, weights
         return self._forward_without_trace(features, at)
 
     def _forward_without_trace(self, features: Any, at: tf.Tensor) -> Any:
@@ -353,11 +418,11 @@ class KerasTrainer:
                 variable.assign(old)
             return map_arrays(_after, outputs)
 
-    def _forward_backward(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
+    def _forward_backward(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
         self._set_seeds(at)
         with tf.GradientTape() as tape:
             outputs = self.model(self._adapt(features), training=True)
-            loss = self._loss(features, outputs, labels, training=True)
+            loss = self._loss(features, outputs, labels, weights, training=True)
             scaled = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, [v.value for v in self._trainable])
         gradients = [_one_row_an_index(gradient) for gradient in gradients]
@@ -374,21 +439,36 @@ class KerasTrainer:
             pulled.append(term if gradient is None else tf.convert_to_tensor(gradient) + term)
         return pulled
 
-    def _loss(self, features: Any, outputs: Any, labels: Any, *, training: bool) -> tf.Tensor:
+    def _loss(
+        self, features: Any, outputs: Any, labels: Any, weights: Any, *, training: bool
+    ) -> tf.Tensor:
         if self._definition.compiled:
             found = compiled.loss(self.model, features, outputs, labels, training=training)
             return tf.cast(found, tf.float32)
-        loss = self._loss_alone(outputs, labels)
+        if self._computes_loss:
+            x = self._adapt(features)
+            own = compiled.own_loss(self.model, x, labels, outputs, weights, training=training)
+            return tf.cast(own, tf.float32)
+        return self._with_added(self._loss_alone(outputs, labels, weights))
+
+    def _with_added(self, loss: tf.Tensor) -> tf.Tensor:
+        """Return the loss and what layers have added."""
         for extra in self.model.losses:
             loss += tf.cast(extra, tf.float32)
         return loss
 
-    def _loss_alone(self, outputs: Any, labels: Any) -> tf.Tensor:
+    def _loss_alone(self, outputs: Any, labels: Any, weights: Any) -> tf.Tensor:
         """Return the mean of the user's loss, without what layers have added."""
         if self._definition.loss is None:
             raise DefinitionError(f"{self._definition.origin}: there is no loss to train with.")
+        loss = made(self._definition.loss)
+        if isinstance(loss, WeighableLoss):
+            # It looks for masks by itself. Without a reduction of its own, it is averaged.
+            return tf.reduce_mean(tf.cast(loss.weighted(outputs, labels, weights), tf.float32))
         theirs = as_numpy(labels) if self._definition.labels_as_numpy else labels
-        return tf.reduce_mean(tf.cast(unwrap(self._definition.loss(outputs, theirs)), tf.float32))
+        values = tf.cast(unwrap(loss(outputs, theirs)), tf.float32)
+        mask = reduction.mask_of(outputs)
+        return reduction.batch_loss(values, mask, weights, self._definition.origin)
 
     def _set_seeds(self, at: tf.Tensor) -> None:
         """Make all randomness of this step a function of (seed, step, slot)."""
@@ -410,7 +490,7 @@ class KerasTrainer:
         self,
         name: str,
         function: Callable[..., Any],
-        arrays: tuple[Arrays, Arrays],
+        arrays: tuple[Arrays, Arrays, Arrays],
         step: int,
         fixed_axis: int | None = None,
     ) -> Any:
@@ -418,28 +498,27 @@ class KerasTrainer:
 
         Args:
             name: Which function.
-            function: Takes features, labels and the step.
-            arrays: Features and labels.
+            function: Takes features, labels, sample weights and the step.
+            arrays: Features, labels and sample weights.
             step: Number of the first step.
             fixed_axis: The axis whose length may be compiled in; the one before is open.
         """
         # A signature has no place for "no labels": an empty tuple stands for them.
-        features, labels = map_arrays(tf.convert_to_tensor, arrays)
-        tensors = (features, () if labels is None else labels)
+        tensors = tuple(() if a is None else map_arrays(tf.convert_to_tensor, a) for a in arrays)
         at = tf.constant([step, self.slot], tf.int64)
         axes = 2 if name == "train" else 1
         # NumPy is asked for the shapes: TensorFlow takes a while to say them.
         shapes = tuple(_open(np.shape(a), axes, fixed_axis) for a in leaves(arrays))
         dtypes = tuple(tensor.dtype for tensor in leaves(tensors))
-        key = (name, fixed_axis, self._is_pulled, shapes, dtypes)
+        key = (name, fixed_axis, self._is_pulled, arrays[2] is None, shapes, dtypes)
         try:
             if key not in self._compiled:
                 specs = map_arrays(
                     lambda t: tf.TensorSpec(_open(t.shape, axes, fixed_axis), t.dtype), tensors
                 )
                 self._compiled[key] = self._compile(
-                    lambda features, labels, at: function(
-                        features, None if isinstance(labels, tuple) and not labels else labels, at
+                    lambda features, labels, weights, at: function(
+                        features, _or_none(labels), _or_none(weights), at
                     ),
                     (*specs, tf.TensorSpec([2], tf.int64)),
                 )
@@ -447,6 +526,7 @@ class KerasTrainer:
         except NotANumpyFunctionError as error:
             if self._eager:
                 raise
+            self._draws.check_uncompiled()
             _log.warning(
                 "%s uses %s, which TensorFlow cannot compile; steps run uncompiled and slower.",
                 self._definition.origin.file,
@@ -467,18 +547,24 @@ class KerasTrainer:
             raise UserCodeError(
                 f"{self._definition.origin}: the model, its loss or its metrics raised in "
                 f"{name!r} on {describe(batch[0])}"
-                f"{'' if labels is None else ', labels ' + describe(batch[1])}:\n"
+                f"{'' if batch[1] is None else ', labels ' + describe(batch[1])}:\n"
                 f"{users_traceback(error)}"
             ) from error
 
     def _compile(self, function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
+
+        def drawing(*arguments: Any) -> Any:
+            with self._draws.replaced():
+                return function(*arguments)
+
         if self._eager:
-            return function
+            return drawing
         # Compiled here and now: TensorFlow takes functions that are made anew for other shapes
         # for one that is compiled again and again, and warns of it.
         concrete: Callable[..., Any] = tf.function(
-            function, input_signature=signature, autograph=False
+            drawing, input_signature=signature, autograph=False
         ).get_concrete_function()
+        self._draws.check(concrete, self._seed_variables)
         return concrete
 
     @contextlib.contextmanager
@@ -495,7 +581,8 @@ class KerasTrainer:
 
     @property
     def _has_loss(self) -> bool:
-        return self._definition.compiled or self._definition.loss is not None
+        definition = self._definition
+        return definition.compiled or definition.loss is not None or self._computes_loss
 
     def _create_metrics(self, mode: Mode, example: Batch) -> KerasMetrics | CompiledMetrics:
         definition = self._definition
@@ -546,29 +633,55 @@ class KerasTrainer:
                 variables[path] = variable
         return variables
 
-    def _check_loss_is_a_mean(self, batch: Batch) -> None:
-        """Compare a batch with its duplicate: the mean stays, a sum doubles."""
-        with self._uncompiled():
-            outputs = self.predict(batch.features)
-        once_each = (batch.features, outputs, batch.labels)
-        twice = map_arrays(lambda a: np.concatenate([a, a]), once_each)
+    def _split_loss(self, batch: Batch) -> None:
+        """Find out what the loss is divided by, or that it cannot be split into parts."""
+        origin, is_compiled = self._definition.origin, self._definition.compiled
 
-        def loss_of(arrays: Any) -> float:
-            features, out, labels = map_arrays(tf.convert_to_tensor, arrays)
+        def forward(trial: Trial, step: int = 0) -> tuple[Any, float]:
+            outputs = self._forward_without_trace(trial.features, tf.constant([step, 0], tf.int64))
+            return outputs, sum(float(tf.reduce_sum(extra)) for extra in self.model.losses)
+
+        def loss_of(trial: Trial) -> float:
             if not self._has_loss:
                 return 0.0
-            if self._definition.compiled:
-                return float(compiled.loss(self.model, features, out, labels))
-            return float(self._loss_alone(out, labels))
+            if is_compiled or self._computes_loss:
+                found = self._loss(
+                    trial.features, trial.outputs, trial.labels, trial.weights, training=True
+                )
+            else:
+                found = self._loss_alone(trial.outputs, trial.labels, trial.weights)
+            return float(found)
 
-        once, doubled = loss_of(once_each), loss_of(twice)
-        if not np.isclose(once, doubled, rtol=1e-3, atol=1e-6):
-            raise DefinitionError(
-                f"{self._definition.origin}: the loss of a batch is {once:.6g}, and "
-                f"{doubled:.6g} of the same examples twice. Sums over workers need a loss that "
-                "is a mean over the batch: use tf.reduce_mean instead of tf.reduce_sum."
+        features, labels, weights = map_arrays(tf.convert_to_tensor, list(_parts(batch)))
+        trial = Trial(features, None, labels, weights, batch.num_examples)
+        with self._uncompiled(), self._draws.replaced():
+            trial = replace(trial, outputs=forward(trial)[0])
+            kind = splitting.find_divisor(loss_of, trial, origin, weights_in_labels=is_compiled)
+            if kind is None:
+                return
+            reason = None
+            if self.model.losses:
+                given = labels[1] if is_compiled else weights
+                reason = splitting.check_added(
+                    forward, replace(trial, weights=given), kind, origin
+                )
+        if reason is not None:
+            _log.warning(
+                "%s: whether the loss that layers add is a mean over examples cannot be seen, "
+                "because %s. Workers add it up as one.",
+                origin,
+                reason,
             )
-        self._loss_is_a_mean = True
+        self._divisor, self._loss_was_split = kind, True
+
+
+def _parts(batch: Batch) -> tuple[Arrays, Arrays, Arrays]:
+    return batch.features, batch.labels, batch.weights
+
+
+def _or_none(arrays: Any) -> Any:
+    """Return arrays, or None for the empty tuple that stands for none in a signature."""
+    return None if isinstance(arrays, tuple) and not arrays else arrays
 
 
 def _as_addend(state: tf.Tensor) -> tf.Tensor:
@@ -579,6 +692,7 @@ def _as_addend(state: tf.Tensor) -> tf.Tensor:
 def _after(output: tf.Tensor) -> tf.Tensor:
     """Return an output that is there when what the surrounding block waits for has happened."""
     waited = tf.identity(output)
+    reduction.carried(waited, reduction.mask_of(output))
     # A loss `from_logits` finds those of a softmax here, in Keras as in training.
     if hasattr(output, "_keras_logits"):
         waited._keras_logits = output._keras_logits  # noqa: SLF001 - Keras has no public name

@@ -1,0 +1,103 @@
+"""Class weights as sample weights: how `keras.Model.fit(class_weight=...)` counts examples.
+
+Callers: what makes batches for training (`engines/record_data.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from elasticdl.data.batch import Batch
+from elasticdl.errors import DefinitionError
+
+
+def with_class_weights(batch: Batch, class_weight: Mapping[int, float], where: str) -> Batch:
+    """Return the batch with each example counted by its class, and by its own weight if it has one.
+
+    Args:
+        batch: Its labels are numbers of classes, of shape [examples] or [examples, 1], or one-hot
+            rows, of shape [examples, classes].
+        class_weight: Class -> weight; a class that is not in it counts once, as in Keras.
+        where: What made the batch and the weights, as the start of an error.
+
+    Raises:
+        DefinitionError: The labels are no classes, or the weights no numbers for classes.
+
+    Example:
+        >>> batch = Batch(np.zeros((3, 2)), np.array([0, 1, 1]), 3)
+        >>> with_class_weights(batch, {0: 1.0, 1: 5.0}, "model.py:7").weights
+        array([1., 5., 5.], dtype=float32)
+    """
+    classes, num_classes = _classes(batch.labels, where)
+    unknown = [key for key in class_weight if num_classes and int(key) >= num_classes]
+    if unknown:
+        raise DefinitionError(
+            f"{where}: class_weight has the class {unknown[0]}; labels are one-hot rows of "
+            f"{num_classes} classes, 0 to {num_classes - 1}."
+        )
+    known = {int(key): float(weight) for key, weight in class_weight.items()}
+    weights = np.array([known.get(int(each), 1.0) for each in classes], np.float32)
+    if batch.weights is not None:
+        further = (1,) * (batch.weights.ndim - 1)
+        weights = batch.weights * weights.reshape(-1, *further)
+    return replace(batch, weights=weights)
+
+
+def checked(class_weight: Any, where: str) -> Mapping[int, float]:
+    """Return class weights that are in order.
+
+    Args:
+        class_weight: What the user gave.
+        where: Where, as the start of an error.
+
+    Raises:
+        DefinitionError: It is not a dict of numbers of classes and weights.
+    """
+    if not isinstance(class_weight, Mapping):
+        raise DefinitionError(
+            f"{where}: class_weight is {class_weight!r}; expected a dict {{class: weight}}, such as "
+            "{0: 1.0, 1: 5.0}."
+        )
+    for key, weight in class_weight.items():
+        is_class = isinstance(key, (int, np.integer)) and not isinstance(key, bool) and key >= 0
+        if not is_class:
+            raise DefinitionError(
+                f"{where}: class_weight has the key {key!r}; expected the number of a class: 0, "
+                "1, ..."
+            )
+        is_number = isinstance(weight, (int, float, np.number)) and not isinstance(weight, bool)
+        if not (is_number and np.isfinite(weight) and weight >= 0):
+            raise DefinitionError(
+                f"{where}: class_weight[{key}] is {weight!r}; expected a number that is not "
+                "negative."
+            )
+    return class_weight
+
+
+def _classes(labels: Any, where: str) -> tuple[np.ndarray[Any, Any], int]:
+    """Return the class of each example, and how many there are where one-hot rows tell."""
+    shape = list(labels.shape) if isinstance(labels, np.ndarray) else None
+    if shape is not None and len(shape) == 1:
+        return _whole(labels, where), 0
+    if shape is not None and len(shape) == 2:  # noqa: PLR2004 - a column, or one-hot rows
+        if shape[1] == 1:
+            return _whole(labels[:, 0], where), 0
+        return labels.argmax(axis=1), shape[1]
+    what = f"of shape {shape}" if shape is not None else f"a {type(labels).__name__}"
+    raise DefinitionError(
+        f"{where}: there are class weights, and the labels are {what}; expected one class for each "
+        "example. Return sample weights from the input function instead."
+    )
+
+
+def _whole(labels: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
+    if labels.dtype.kind not in "iufb" or not np.array_equal(labels, np.round(labels)):
+        raise DefinitionError(
+            f"{where}: there are class weights, and the labels are {labels.dtype} values such as "
+            f"{labels.flat[0]!r}; expected numbers of classes: 0, 1, ..."
+        )
+    return labels

@@ -1,0 +1,207 @@
+"""Randomness of a model's that is in no layer: `tf.random.*`, and `keras.random.*` without a seed.
+
+TensorFlow's operations draw from states that nothing can read or set, and Keras' functions without
+a seed from one generator for a whole thread. Steps would then draw otherwise after a resume, and
+the same on every worker. While a step is traced, both draw from one generator of the trainer's
+instead, whose state the trainer sets for every step, as it sets those of dropout layers. What
+cannot be replaced is refused.
+
+Callers: `trainer.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+# No public names: the generator that `seed=None` stands for, and what TensorFlow's debugger sees
+# operations with.
+from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.framework import op_callbacks
+
+from elasticdl.definition import Origin
+from elasticdl.errors import DefinitionError
+
+_PACKAGE = os.fspath(Path(__file__).parents[2])
+_SEED_VARIABLE = "seed_generator_state"
+_REPLACED = "_elasticdl_replaced"
+_ADVICE = (
+    "Steps could not be repeated after a resume, and workers would draw the same. Draw with "
+    "keras.random, its seed a keras.random.SeedGenerator that is an attribute of the layer."
+)
+
+# Operation -> the same distribution, as a function of a seed.
+_STATELESS: Mapping[str, Callable[[Sequence[Any], Any, Any], Any]] = {
+    "RandomStandardNormal": lambda inputs, dtype, seed: tf.random.stateless_normal(
+        inputs[0], seed, dtype=dtype
+    ),
+    "TruncatedNormal": lambda inputs, dtype, seed: tf.random.stateless_truncated_normal(
+        inputs[0], seed, dtype=dtype
+    ),
+    "RandomUniform": lambda inputs, dtype, seed: tf.random.stateless_uniform(
+        inputs[0], seed, dtype=dtype
+    ),
+    "RandomUniformInt": lambda inputs, dtype, seed: tf.random.stateless_uniform(
+        inputs[0], seed, minval=inputs[1], maxval=inputs[2], dtype=dtype
+    ),
+    "RandomGamma": lambda inputs, dtype, seed: tf.random.stateless_gamma(
+        tf.concat([inputs[0], tf.shape(inputs[1], inputs[0].dtype)], 0),
+        seed,
+        alpha=inputs[1],
+        dtype=dtype,
+    ),
+    "RandomPoissonV2": lambda inputs, dtype, seed: tf.random.stateless_poisson(
+        tf.concat([inputs[0], tf.shape(inputs[1], inputs[0].dtype)], 0),
+        seed,
+        lam=inputs[1],
+        dtype=dtype,
+    ),
+    "Multinomial": lambda inputs, dtype, seed: tf.random.stateless_categorical(
+        inputs[0], inputs[1], seed, dtype=dtype
+    ),
+    "RandomShuffle": lambda inputs, dtype, seed: tf.random.experimental.stateless_shuffle(
+        inputs[0], seed
+    ),
+}
+# They draw too, from a state of their own or from a `tf.random.Generator`.
+_REFUSED = frozenset(
+    """
+    ParameterizedTruncatedNormal RandomPoisson SampleDistortedBoundingBox
+    SampleDistortedBoundingBoxV2 NonDeterministicInts LogUniformCandidateSampler
+    UniformCandidateSampler LearnedUnigramCandidateSampler FixedUnigramCandidateSampler
+    ThreadUnsafeUnigramCandidateSampler RngReadAndSkip RngSkip StatefulStandardNormal
+    StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniform StatefulUniformFullInt
+    StatefulUniformInt StatefulRandomBinomial
+    """.split()
+)
+
+
+class Draws:
+    """One generator for all that a model draws outside of its layers' own generators.
+
+    Args:
+        origin: For errors.
+        is_strict: Whether to refuse what cannot be replaced.
+    """
+
+    def __init__(self, origin: Origin, *, is_strict: bool = True) -> None:
+        self._origin = origin
+        self._is_strict = is_strict
+        self._generator = keras.random.SeedGenerator(0, name="draws")
+        self._replaced_first: str | None = None
+
+    @property
+    def state(self) -> Any:
+        """The variable that decides what is drawn next."""
+        return self._generator.state
+
+    @contextlib.contextmanager
+    def replaced(self) -> Iterator[None]:
+        """Let what this thread traces meanwhile draw from this generator.
+
+        Raises:
+            DefinitionError: By operations that cannot be replaced.
+        """
+        before = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, self._generator)
+        # While a function is traced, and only there: a callback cannot replace what has run.
+        is_tracing = tf.inside_function()
+        if is_tracing:
+            op_callbacks.add_op_callback(self._replace)
+        try:
+            yield
+        finally:
+            if is_tracing:
+                op_callbacks.remove_op_callback(self._replace)
+            global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, before)
+
+    def check_uncompiled(self) -> None:
+        """Make sure that nothing was replaced: steps that run uncompiled draw as they are.
+
+        Raises:
+            DefinitionError: TensorFlow's own operations draw.
+        """
+        if self._is_strict and self._replaced_first is not None:
+            raise self._refusal(
+                f"{self._replaced_first}, and steps cannot be compiled, because a function takes "
+                "labels as numpy arrays"
+            )
+
+    def check(self, traced: Any, known: Sequence[Any]) -> None:
+        """Make sure that a traced step draws from nothing else.
+
+        Args:
+            traced: A concrete function that was traced while draws were replaced.
+            known: The variables whose values are set for every step.
+
+        Raises:
+            DefinitionError: It does: functions that were traced before, generators of no layer.
+        """
+        if not self._is_strict:
+            return
+        graph = traced.graph.as_graph_def()
+        nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+        for node in nodes:
+            drawing = node.op in _STATELESS and _REPLACED not in node.attr
+            if drawing or node.op in _REFUSED:
+                raise self._refusal(f"{node.name!r} draws by {node.op}")
+        handles = {id(_handle(variable)) for variable in (*known, self.state)}
+        for variable in traced.graph.variables:
+            if _SEED_VARIABLE in variable.name and id(variable.handle) not in handles:
+                raise self._refusal(f"it draws from {variable.name!r}, which is in no layer")
+
+    def _replace(
+        self,
+        op_type: str,
+        inputs: Sequence[Any],
+        attrs: Any,
+        outputs: Sequence[Any],
+        op_name: str | None = None,
+        graph: Any = None,
+    ) -> Sequence[Any] | None:
+        """Return the outputs of a drawing operation as a function of this generator's seed."""
+        del attrs
+        if graph is None or (op_type not in _STATELESS and op_type not in _REFUSED):
+            return None
+        if op_type in _REFUSED:
+            if not self._is_strict:
+                return None
+            raise self._refusal(f"{_users_line()}{op_name!r} draws by {op_type}")
+        if self._replaced_first is None:
+            self._replaced_first = f"{_users_line()}{op_name!r} draws by {op_type}"
+        seed = tf.cast(self._generator.next() % (2**31 - 1), tf.int32)
+        drawn = _STATELESS[op_type](inputs, outputs[0].dtype, seed)
+        drawn.set_shape(outputs[0].shape)
+        # What it replaces stays in the graph, where nothing uses it.
+        outputs[0].op._set_attr(_REPLACED, attr_value_pb2.AttrValue(b=True))  # noqa: SLF001
+        return [drawn]
+
+    def _refusal(self, what: str) -> DefinitionError:
+        return DefinitionError(
+            f"{self._origin}: the model draws random numbers that cannot be set for a step: {what}."
+            f"\n  {_ADVICE}"
+        )
+
+
+def _handle(variable: Any) -> Any:
+    """Return what a variable of TensorFlow's or of Keras' is known by."""
+    inner = getattr(variable, "_value", variable)
+    return getattr(inner, "handle", inner)
+
+
+def _users_line() -> str:
+    """Return the line of the user's that is being executed, as the start of a text."""
+    for frame in reversed(traceback.extract_stack()):
+        library = "site-packages" in frame.filename or frame.filename.startswith(_PACKAGE)
+        if not library and not frame.filename.startswith("<"):
+            return f"{frame.filename}:{frame.lineno}: "
+    return ""

@@ -1,0 +1,116 @@
+"""What a user's model class may replace of Keras' own training, and what it may not.
+
+`Model.fit` calls these methods; steps here are not made by `fit`. `compute_loss` is called, in
+training and in evaluation. A method that is never called would leave other numbers than `fit`
+without a word, so models that have one are refused before the first step.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from elasticdl.definition import Origin
+
+COMPUTE_LOSS = "compute_loss"
+_NOT_CALLED = (
+    "train_step",
+    "test_step",
+    "predict_step",
+    "fit",
+    "evaluate",
+    "predict",
+    "train_on_batch",
+    "test_on_batch",
+    "predict_on_batch",
+    "make_train_function",
+    "make_test_function",
+    "make_predict_function",
+)
+# Asked by their public names where a model was compiled by the user.
+_OF_COMPILED = ("compile", "compute_metrics")
+_ADVICE = {
+    "compile": "Leave out what it does, or say it in the model file's loss() and optimizer().",
+    "compute_metrics": "Return the metrics from the model file's metrics function.",
+}
+_LIBRARIES = ("keras", "tf_keras")
+
+
+def check(model: Any, origin: Origin, *, is_compiled: bool) -> None:
+    """Make sure that all that a model's class says of its training is heard.
+
+    Args:
+        model: A model of the user's.
+        origin: For the error.
+        is_compiled: Whether it is trained as it was compiled.
+
+    Raises:
+        DefinitionError: It replaces a method that would not be called; or it was compiled with a
+            loss or metrics, and the model file says by itself how it is trained.
+    """
+    names = _NOT_CALLED if is_compiled else (*_NOT_CALLED, *_OF_COMPILED)
+    # A model that tf_keras loaded is within one of Keras 3.
+    for each in (model, getattr(model, "inner", None)):
+        for name in names:
+            if each is not None and (method := own(each, name)) is not None:
+                advice = _ADVICE.get(
+                    name,
+                    "Put what it computes into compute_loss() or add_loss(), which are.",
+                )
+                raise DefinitionError(
+                    f"{_place(method) or origin}: {type(each).__name__} has a {name}() of its own, "
+                    f"which would not be called. {advice}"
+                )
+    if not is_compiled:
+        _check_not_compiled(model, origin)
+
+
+def own_metrics(model: Any, *, is_compiled: bool) -> list[str]:
+    """Return the names of metrics that a model updates by itself, where nothing reads them."""
+    if is_compiled:
+        return []
+    return [metric.name for metric in model.metrics if metric.name != "loss"]
+
+
+def own(model: Any, name: str) -> Any | None:
+    """Return a model's method where it is not Keras' own."""
+    if name in vars(model):
+        method = vars(model)[name]
+        inner = getattr(method, "__func__", method)
+        # Keras wraps some of its own in the object.
+        return None if _is_of_library(getattr(inner, "__module__", "")) else method
+    for kind in type(model).__mro__:
+        if name in vars(kind):
+            return None if _is_of_library(kind.__module__) else vars(kind)[name]
+    return None
+
+
+def _check_not_compiled(model: Any, origin: Origin) -> None:
+    said = [
+        name
+        for name in ("loss", "_compile_metrics")
+        if getattr(model, name, None) is not None and getattr(model, "compiled", False)
+    ]
+    if said:
+        what = " and ".join("metrics" if name == "_compile_metrics" else name for name in said)
+        raise DefinitionError(
+            f"{origin}: the model {model.name!r} was compiled with its own {what}, and the model "
+            "file says by itself how it is trained. Leave out compile(): what it was given belongs "
+            "into the file's loss, optimizer and metrics."
+        )
+
+
+def _is_of_library(module: str) -> bool:
+    return module.partition(".")[0] in _LIBRARIES
+
+
+def _place(method: Any) -> str | None:
+    """Return `file:line` of a method, where it has one."""
+    try:
+        inner = inspect.unwrap(getattr(method, "__func__", method))
+        return f"{inspect.getsourcefile(inner)}:{inspect.getsourcelines(inner)[1]}"
+    except (TypeError, OSError):
+        return None

@@ -1,0 +1,119 @@
+"""How the losses of examples, or of time steps, become the loss of a batch: as in Keras.
+
+    no mask    sum(weight * loss) / number of values
+    a mask     sum(weight * loss where the mask is) / number of values where it is
+
+A mask travels with a tensor, in an attribute that Keras sets (`_keras_mask`).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from elasticdl.data.batch import Arrays, leaves, map_arrays
+from elasticdl.definition import Origin
+from elasticdl.errors import DefinitionError
+
+
+class Divisor(StrEnum):
+    """What the loss of a batch is a sum divided by."""
+
+    EXAMPLES = "examples"
+    STEPS = "steps"
+    WEIGHTS = "weights"
+
+
+def mask_of(tensor: Any) -> Any | None:
+    """Return the mask that Keras keeps with a tensor."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def masks_of(outputs: Any) -> list[Any | None]:
+    """Return the mask of each output, depth first."""
+    return [mask_of(output) for output in leaves(outputs)]
+
+
+def with_masks(outputs: Any, masks: list[Any | None]) -> Any:
+    """Return the outputs as new tensors with these masks."""
+    following = iter(masks)
+    return map_arrays(lambda output: carried(tf.identity(output), next(following)), outputs)
+
+
+def carried(tensor: Any, mask: Any | None) -> Any:
+    """Return the tensor, which has the mask from now on."""
+    if mask is not None:
+        tensor._keras_mask = mask  # noqa: SLF001 - Keras has no public name
+    return tensor
+
+
+def batch_loss(values: Any, mask: Any | None, weights: Any | None, origin: Origin) -> Any:
+    """Return a batch's loss from what the user's function said of it.
+
+    Args:
+        values: float32: a mean over the batch, or one value an example or time step.
+        mask: Of the model's output.
+        weights: float32, how much each example counts.
+        origin: For the error.
+
+    Raises:
+        DefinitionError: There are weights, and they cannot be given to the values.
+    """
+    if values.shape.rank == 0:
+        if weights is not None:
+            raise DefinitionError(
+                f"{origin}: the input function returns sample weights, and the loss function one "
+                "number for the whole batch: the weights cannot be applied to it any more. Return "
+                "one loss an example, without reduce_mean; or use a loss of keras.losses."
+            )
+        return values
+    if mask is None and weights is None:
+        return tf.reduce_mean(values)
+    if weights is not None and weights.shape.rank == 1 < values.shape.rank and values.shape[-1] != 1:
+        raise DefinitionError(
+            f"{origin}: the loss function returns values of shape {list(values.shape)}, and the "
+            f"sample weights have the shape {list(weights.shape)}. Expected one weight for each "
+            "value, or weights of shape [examples, 1] that count for all steps of an example."
+        )
+    return _Values(name="values", dtype="float32")(values, carried(tf.identity(values), mask), sample_weight=weights)
+
+
+def divisor(kind: Divisor, outputs: Any, weights: Any, num_examples: Any) -> Any:
+    """Return what the loss of a batch was divided by: float32."""
+    if kind is Divisor.EXAMPLES:
+        return num_examples
+    mask = first_mask(outputs)
+    if kind is Divisor.STEPS:
+        return tf.reduce_sum(tf.cast(mask, tf.float32))
+    counted = tf.cast(leaves(weights)[0], tf.float32)
+    if mask is not None:
+        if mask.shape.rank > counted.shape.rank:
+            counted = counted[..., tf.newaxis]
+        counted = counted * tf.cast(mask, tf.float32)
+    return tf.reduce_sum(counted)
+
+
+def first_mask(outputs: Any) -> Any | None:
+    """Return the mask of the first output that has one."""
+    return next((mask for mask in masks_of(outputs) if mask is not None), None)
+
+
+def candidates(outputs: Any, weights: Arrays) -> list[Divisor]:
+    """Return what a batch's loss may have been divided by, the likely one first."""
+    found = [Divisor.EXAMPLES]
+    if first_mask(outputs) is not None:
+        found.insert(0, Divisor.STEPS)
+    if len(leaves(weights)) == 1:
+        found.append(Divisor.WEIGHTS)
+    return found
+
+
+class _Values(keras.losses.Loss):  # type: ignore[misc]
+    """Reduces values as each loss of Keras does."""
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        del y_true
+        return y_pred

@@ -1,0 +1,254 @@
+"""Does the loss of a batch follow from those of its parts? Workers that add up gradients need it.
+
+The first batch is cut into two unequal parts, and their losses, each multiplied by what it was
+divided by, must add up to that of the whole. Masks, sample weights and outputs are made up for
+this trial: in a batch without padding, or of a model that gives the same for all, every
+divisor would do, and another worker could choose another one.
+
+Callers: `trainer.py`, before the first gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elasticdl.data.batch import leaves, map_arrays
+from elasticdl.definition import Origin
+from elasticdl.errors import DefinitionError
+from elasticdl.training.keras import reduction
+from elasticdl.training.keras.reduction import Divisor
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """Examples, and what a model said of them, as tensors.
+
+    Attributes:
+        features: Of the examples.
+        outputs: The model's, with their masks.
+        labels: Of the examples.
+        weights: Sample weights, or None.
+        num_examples: How many they are.
+    """
+
+    features: Any
+    outputs: Any
+    labels: Any
+    weights: Any
+    num_examples: int
+
+    def rows(self, rows: Any) -> Trial:
+        """Return some of the examples."""
+
+        def take(tensor: Any) -> Any:
+            is_by_example = tensor.shape.rank and tensor.shape[0] == self.num_examples
+            return tf.gather(tensor, rows) if is_by_example else tensor
+
+        def take_output(output: Any) -> Any:
+            mask = reduction.mask_of(output)
+            return reduction.carried(take(output), None if mask is None else take(mask))
+
+        return Trial(
+            map_arrays(take, self.features),
+            map_arrays(take_output, self.outputs),
+            map_arrays(take, self.labels),
+            map_arrays(take, self.weights),
+            len(rows),
+        )
+
+
+def find_divisor(
+    loss_of: Callable[[Trial], float], batch: Trial, origin: Origin, *, weights_in_labels: bool
+) -> Divisor | None:
+    """Return what a batch's loss is divided by.
+
+    Args:
+        loss_of: Says the loss of some examples.
+        batch: The first that gradients are asked for.
+        origin: For errors.
+        weights_in_labels: Labels are pairs (labels, sample weights).
+
+    Returns:
+        None if the loss is not finite, so that nothing can be said of it.
+
+    Raises:
+        DefinitionError: The parts do not add up to the whole, whatever it is divided by.
+    """
+    rng = np.random.default_rng(0)
+    for perturbed in (True, False):
+        trial = _made_up(batch, rng, weights_in_labels, perturbed=perturbed)
+        whole, parts = _cut(trial)
+        loss = loss_of(whole)
+        if math.isfinite(loss):
+            break
+    else:
+        return None
+    try:
+        losses = [loss_of(part) for part in parts]
+    except Exception as error:
+        raise DefinitionError(
+            f"{origin}: the loss of {whole.num_examples} examples is {loss:.6g}; of "
+            f"{parts[0].num_examples} of them alone it cannot be computed "
+            f"({str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
+            f"). {_COUPLED}"
+        ) from error
+    given = whole.labels[1] if weights_in_labels else whole.weights
+    for kind in reduction.candidates(whole.outputs, given):
+        divisors = [
+            float(
+                reduction.divisor(
+                    kind,
+                    part.outputs,
+                    part.labels[1] if weights_in_labels else part.weights,
+                    float(part.num_examples),
+                )
+            )
+            for part in parts
+        ]
+        if _close(loss, _averaged(losses, divisors), whole.outputs):
+            return kind
+    raise DefinitionError(f"{origin}: the {_not_a_mean('loss', loss, losses, parts)}")
+
+
+def check_added(
+    added: Callable[[Trial, int], tuple[Any, float]], batch: Trial, kind: Divisor, origin: Origin
+) -> str | None:
+    """Make sure that what layers add to the loss is a mean over the batch, too.
+
+    Args:
+        added: Runs the model on some examples and returns its outputs, and the sum of what layers
+            have added; takes what decides its random numbers, too.
+        batch: The first that gradients are asked for.
+        kind: What its loss is divided by.
+        origin: For errors.
+
+    Returns:
+        Why nothing can be said of it, if so.
+
+    Raises:
+        DefinitionError: It is not.
+    """
+    whole, parts = _cut(batch)
+    _, loss = added(whole, 0)
+    losses, divisors = [], []
+    for part in parts:
+        outputs, of_part = added(part, 0)
+        losses.append(of_part)
+        seen = replace(part, outputs=outputs)
+        size = float(part.num_examples)
+        divisors.append(float(reduction.divisor(kind, seen.outputs, part.weights, size)))
+    average = _averaged(losses, divisors)
+    if not math.isfinite(loss) or _close(loss, average, whole.outputs):
+        return None
+    if not _close(loss, added(whole, 1)[1], whole.outputs):
+        return "it is random"
+    raise DefinitionError(
+        f"{origin}: the {_not_a_mean('loss that layers add', loss, losses, parts)} (add_loss() and "
+        "activity_regularizer are summed by Keras as they are: divide by the number of examples.)"
+    )
+
+
+_COUPLED = (
+    "So the loss of an example depends on the others of its batch, as with in-batch negatives, or "
+    "with class weights that are divided by their sum. It can be trained in one process, without "
+    "--global_batch_size; gradients of several workers, parties or minibatches do not add up to "
+    "its gradient, and need a loss that is a mean over the batch."
+)
+
+
+def _not_a_mean(what: str, loss: float, losses: list[float], parts: list[Trial]) -> str:
+    said = (
+        f"{what} of {sum(part.num_examples for part in parts)} examples is {loss:.6g}, and "
+        f"{losses[0]:.6g} and {losses[1]:.6g} of {parts[0].num_examples} and "
+        f"{parts[1].num_examples} of them."
+    )
+    if _close(loss, sum(losses), parts[0].outputs):
+        return (
+            f"{said} It is a sum. Gradients that are added up over workers need a loss that is a "
+            "mean over the batch: use tf.reduce_mean instead of tf.reduce_sum."
+        )
+    return f"{said} {_COUPLED}"
+
+
+def _averaged(losses: list[float], divisors: list[float]) -> float:
+    return float(np.dot(losses, divisors)) / (sum(divisors) or 1.0)
+
+
+def _close(one: float, other: float, outputs: Any) -> bool:
+    """Return whether two losses differ by rounding only."""
+    halved = any(output.dtype.size < np.dtype(np.float32).itemsize for output in leaves(outputs))
+    return math.isclose(one, other, rel_tol=2e-3 if halved else 1e-4, abs_tol=1e-6)
+
+
+def _cut(batch: Trial) -> tuple[Trial, list[Trial]]:
+    """Return the examples in order of their labels, and in two parts of a third and the rest."""
+    if batch.num_examples == 1:
+        # There are no parts of one example; of it twice, a sum is still twice as large.
+        once = np.array([0])
+        return batch.rows(np.array([0, 0])), [batch.rows(once), batch.rows(once)]
+    first, rest = _parts(batch)
+    whole = batch.rows(np.concatenate([first, rest]))
+    return whole, [batch.rows(first), batch.rows(rest)]
+
+
+def _parts(batch: Trial) -> tuple[Any, Any]:
+    order = _order(batch)
+    first = max(1, len(order) // 3)
+    return order[:first], order[first:]
+
+
+def _order(batch: Trial) -> Any:
+    """Return the rows with like labels beside each other: parts are then as unlike as can be."""
+    for labels in leaves(batch.labels):
+        if labels.shape.rank and (labels.dtype.is_floating or labels.dtype.is_integer):
+            flat = np.asarray(labels, np.float64).reshape(batch.num_examples, -1)
+            return np.argsort(flat @ np.arange(1.0, flat.shape[1] + 1), kind="stable")
+    return np.arange(batch.num_examples)
+
+
+def _made_up(batch: Trial, rng: Any, weights_in_labels: bool, *, perturbed: bool) -> Trial:
+    """Return the batch with other masks, weights and outputs, those it has at all.
+
+    They are unlike in the two parts, or a wrong divisor could pass for the right one.
+    """
+    in_first_part = np.isin(np.arange(batch.num_examples), _parts(batch)[0])
+
+    def level(first: float, rest: float, shape: Any) -> Any:
+        levels = np.where(in_first_part, first, rest)
+        return levels.reshape(-1, *[1] * (len(shape) - 1))
+
+    def is_by_example(tensor: Any) -> bool:
+        return bool(tensor.shape.rank) and tensor.shape[0] == batch.num_examples
+
+    def output(tensor: Any) -> Any:
+        mask, made = reduction.mask_of(tensor), tf.identity(tensor)
+        if perturbed and tensor.dtype.is_floating and is_by_example(tensor):
+            # Probabilities stay between 0 and 1.
+            factor = level(0.2, 0.9, tensor.shape) - 0.1 * rng.random(tensor.shape)
+            shift = 0.05 * rng.random(tensor.shape)
+            made = tensor * tf.cast(factor, tensor.dtype) + tf.cast(shift, tensor.dtype)
+        if mask is not None:
+            chosen = rng.random(mask.shape) < level(0.3, 0.9, mask.shape)
+            chosen[:, :1] = True
+            mask = tf.constant(chosen)
+        return reduction.carried(made, mask)
+
+    def weight(tensor: Any) -> Any:
+        made = level(0.5, 2.0, tensor.shape) + rng.random(tensor.shape)
+        return tf.constant(made, tensor.dtype)
+
+    labels = batch.labels
+    if weights_in_labels:
+        labels = (labels[0], map_arrays(weight, labels[1]))
+    return replace(
+        batch,
+        outputs=map_arrays(output, batch.outputs),
+        labels=labels,
+        weights=map_arrays(weight, batch.weights),
+    )

@@ -1,0 +1,165 @@
+"""What a user's model class replaces of Keras' training is called, or refused before a step."""
+
+import logging
+import re
+
+import numpy as np
+import pytest
+
+from elasticdl.data.batch import Batch
+from elasticdl.definition import ModelDefinition, Origin, RecordInput
+from elasticdl.errors import DefinitionError
+
+ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
+
+
+def mse(outputs, labels):
+    import keras
+
+    return keras.ops.mean(keras.ops.square(outputs - labels))
+
+
+def batch_of(size, seed=0):
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(size, 4)).astype("float32")
+    return Batch(features, rng.normal(size=(size, 1)).astype("float32"), size)
+
+
+def net(**methods):
+    """Return what makes a subclass model with methods of its own."""
+    import keras
+
+    def init(self):
+        keras.Model.__init__(self, name="net")
+        self.out = keras.layers.Dense(1, kernel_regularizer=keras.regularizers.L2(0.1))
+
+    members = {"__init__": init, "call": lambda self, x, training=False: self.out(x)}
+    return type("Net", (keras.Model,), {**members, **methods})
+
+
+def trainer_of(create_model, loss=mse):
+    import keras
+
+    from elasticdl.training.keras import KerasTrainer
+
+    definition = ModelDefinition(
+        origin=ORIGIN,
+        framework="keras",
+        create_model=create_model,
+        input=RecordInput(lambda records: records),
+        loss=loss,
+        create_optimizer=lambda: keras.optimizers.SGD(0.1),
+    )
+    return KerasTrainer(definition, batch_of(8), minibatch_size=8)
+
+
+def own_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    import keras
+
+    base = super(type(self), self).compute_loss(x, y, y_pred, sample_weight, training)
+    return base + keras.ops.mean(keras.ops.square(x)) * (5.0 if training else 1.0) * y_pred[0, 0]
+
+
+def without_training(self, x, y, y_pred, sample_weight):
+    import keras
+
+    return keras.ops.mean(keras.ops.abs(y - y_pred))
+
+
+@pytest.mark.parametrize("method", [without_training, own_loss])
+def test_compute_loss_is_called_as_keras_calls_it(method):
+    import keras
+
+    batch = batch_of(8)
+    kind = net(compute_loss=method)
+    trainer, model = trainer_of(kind), trainer_of(kind).model
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+    expected = model.evaluate(batch.features, batch.labels, verbose=0)
+
+    evaluated = trainer.evaluation_metrics.results(trainer.evaluate(batch))["loss"]
+    trained = trainer.train_steps([batch]).losses[0]
+
+    assert evaluated == pytest.approx(expected, rel=1e-5)
+    assert trained == pytest.approx(model.train_on_batch(batch.features, batch.labels), rel=1e-5)
+    for mine, theirs in zip(trainer.model.weights, model.weights, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_compute_loss_of_halves_adds_up_to_that_of_the_whole():
+    kind = net(compute_loss=without_training)
+    whole, split = trainer_of(kind), trainer_of(kind)
+    batch = batch_of(8)
+    whole.train_steps([batch])
+
+    split.apply(split.gradients(batch)[0])
+
+    for mine, theirs in zip(whole.model.weights, split.model.weights, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_compute_loss_that_couples_examples_is_refused_on_workers():
+    # own_loss looks at the first example of the batch for all of them.
+    trainer = trainer_of(net(compute_loss=own_loss))
+
+    with pytest.raises(DefinitionError, match="depends on the others of its batch"):
+        trainer.gradients(batch_of(8))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["train_step", "test_step", "predict_step", "fit", "make_train_function", "compute_metrics"],
+)
+def test_a_method_that_would_not_be_called_is_refused_with_its_line(name):
+    def method(self, *args, **kwargs):
+        raise AssertionError("called")
+
+    line = method.__code__.co_firstlineno
+    expected = rf"test_overrides.py:{line}: Net has a {name}\(\) of its own"
+
+    with pytest.raises(DefinitionError, match=expected):
+        trainer_of(net(**{name: method}))
+
+
+def test_a_method_set_on_the_object_is_refused_as_well():
+    def create():
+        model = net()()
+        model.train_step = lambda data: {}
+        return model
+
+    with pytest.raises(DefinitionError, match=r"Net has a train_step\(\) of its own"):
+        trainer_of(create)
+
+
+def test_a_model_that_was_compiled_with_a_loss_of_its_own_is_refused():
+    def create():
+        model = net()()
+        model.compile("adam", "mae")
+        return model
+
+    with pytest.raises(DefinitionError, match=re.escape("compiled with its own loss")):
+        trainer_of(create)
+
+
+def test_an_ordinary_subclass_and_a_sequential_model_are_trained():
+    import keras
+
+    for create in (net(), lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])):
+        assert np.isfinite(trainer_of(create).train_steps([batch_of(8)]).losses).all()
+
+
+def test_metrics_of_the_models_own_are_named_because_they_are_not_reported(caplog):
+    import keras
+
+    def init(self):
+        keras.Model.__init__(self, name="net")
+        self.out = keras.layers.Dense(1)
+        self.seen = keras.metrics.Mean(name="seen")
+
+    def call(self, x, training=False):
+        self.seen.update_state(x)
+        return self.out(x)
+
+    with caplog.at_level(logging.WARNING):
+        trainer_of(net(__init__=init, call=call))
+
+    assert "seen" in caplog.text

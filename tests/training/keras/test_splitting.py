@@ -1,0 +1,179 @@
+"""Where gradients are summed, a loss must follow from those of the parts of a batch."""
+
+import numpy as np
+import pytest
+
+from elasticdl.data.batch import Batch
+from elasticdl.definition import ModelDefinition, Origin, RecordInput
+from elasticdl.errors import DefinitionError
+
+ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
+
+
+def dense():
+    import keras
+
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+
+
+def batch_of(size=8, seed=0):
+    rng = np.random.default_rng(seed)
+    return Batch(rng.normal(size=(size, 4)).astype("float32"), rng.integers(0, 3, size), size)
+
+
+def trainer_of(loss, create_model=dense):
+    import keras
+
+    from elasticdl.training.keras import KerasTrainer
+
+    definition = ModelDefinition(
+        origin=ORIGIN,
+        framework="keras",
+        create_model=create_model,
+        input=RecordInput(lambda records: records),
+        loss=loss,
+        create_optimizer=lambda: keras.optimizers.SGD(0.1),
+    )
+    return KerasTrainer(definition, batch_of(), minibatch_size=8)
+
+
+def crossentropy(outputs, labels):
+    import keras
+
+    return keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
+
+
+def mean(outputs, labels):
+    import keras
+
+    return keras.ops.mean(crossentropy(outputs, labels))
+
+
+def total(outputs, labels):
+    import keras
+
+    return keras.ops.sum(crossentropy(outputs, labels))
+
+
+def in_batch_negatives(outputs, labels):
+    import tensorflow as tf
+
+    scores = tf.matmul(outputs, outputs, transpose_b=True)
+    positions = tf.range(tf.shape(outputs)[0])
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=positions, logits=scores)
+
+
+def root_mean_square(outputs, labels):
+    import keras
+
+    return keras.ops.sqrt(mean(outputs, labels))
+
+
+@pytest.mark.parametrize("loss", [mean, crossentropy])
+@pytest.mark.parametrize("size", [1, 2, 7, 8])
+def test_a_mean_over_examples_is_split(loss, size):
+    whole, split = trainer_of(loss), trainer_of(loss)
+    whole.train_steps([batch_of(size)])
+
+    split.apply(split.gradients(batch_of(size))[0])
+
+    for one, other in zip(whole.model.weights, split.model.weights, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_a_sum_is_refused_with_the_advice_to_take_the_mean(size):
+    with pytest.raises(DefinitionError, match=r"It is a sum.*tf.reduce_mean"):
+        trainer_of(total).gradients(batch_of(size))
+
+
+@pytest.mark.parametrize("loss", [in_batch_negatives, root_mean_square])
+def test_a_loss_that_couples_examples_trains_in_one_process_and_is_refused_on_workers(loss):
+    trainer = trainer_of(loss)
+
+    assert np.isfinite(trainer.train_steps([batch_of()]).losses).all()
+    with pytest.raises(DefinitionError, match="It can be trained in one process") as error:
+        trainer.gradients(batch_of())
+
+    assert "reduce_mean" not in str(error.value)
+
+
+def test_a_loss_that_needs_the_whole_batch_is_refused():
+    import tensorflow as tf
+
+    def of_eight(outputs, labels):
+        return tf.reduce_mean(tf.reshape(crossentropy(outputs, labels), [8]))
+
+    with pytest.raises(DefinitionError, match="it cannot be computed.*one process"):
+        trainer_of(of_eight).gradients(batch_of())
+
+
+def test_a_model_that_says_the_same_of_all_examples_does_not_hide_a_sum():
+    import keras
+
+    def zeros():
+        kernel = keras.layers.Dense(3, kernel_initializer="zeros")
+        return keras.Sequential([keras.Input((4,)), kernel])
+
+    with pytest.raises(DefinitionError, match="It can be trained in one process"):
+        trainer_of(in_batch_negatives, zeros).gradients(batch_of())
+
+
+def test_a_loss_that_is_not_a_number_is_no_sum():
+    import keras
+
+    trainer = trainer_of(lambda o, y: mean(o, y) * keras.ops.log(-1.0 + 0.0 * o[0, 0]))
+
+    contribution, result = trainer.gradients(batch_of())
+
+    assert np.isnan(result.losses[0])
+    assert contribution.num_examples == 8
+
+
+def with_activity(penalty):
+    import keras
+
+    class Penalty(keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(penalty(x))
+            return x
+
+    return lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), Penalty()])
+
+
+def test_what_layers_add_is_split_too():
+    import keras
+
+    def averaged(x):
+        return keras.ops.mean(keras.ops.square(x))
+
+    create = with_activity(averaged)
+    whole, split = trainer_of(mean, create), trainer_of(mean, create)
+    whole.train_steps([batch_of()])
+
+    split.apply(split.gradients(batch_of())[0])
+
+    for one, other in zip(whole.model.weights, split.model.weights, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_sum_that_layers_add_is_refused_on_workers():
+    import keras
+
+    trainer = trainer_of(mean, with_activity(lambda x: keras.ops.sum(keras.ops.square(x))))
+
+    assert np.isfinite(trainer.train_steps([batch_of()]).losses).all()
+    with pytest.raises(DefinitionError, match="loss that layers add"):
+        trainer.gradients(batch_of())
+
+
+def test_a_random_loss_of_layers_is_trained_with_a_word(caplog):
+    import keras
+
+    def random(x):
+        return keras.ops.mean(x * keras.random.normal(keras.ops.shape(x)))
+
+    contribution, _ = trainer_of(mean, with_activity(random)).gradients(batch_of())
+
+    assert np.isfinite(contribution.buffer).all()
+    assert "cannot be seen, because it is random" in caplog.text
