@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -75,6 +75,11 @@ class TorchMetrics:
             if value.ndim:
                 values[named.name] = value.to(torch.float64).reshape(len(value), -1).mean(1)
         return values
+
+    def direction(self, name: str) -> Literal["min", "max"] | None:
+        """See `trainer.Metrics`; a function does not say it."""
+        del name
+        return None
 
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
         """Return the value of each metric from summed states."""

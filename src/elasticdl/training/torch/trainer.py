@@ -200,6 +200,14 @@ class TorchTrainer:
             {name: to_array(column.double()) for name, column in values.items()},
         )
 
+    def finish(self) -> None:
+        """See `trainer.Trainer`; the weights of a PyTorch model are those it was trained to."""
+
+    @property
+    def keeps_averages(self) -> bool:
+        """See `trainer.Trainer`."""
+        return False
+
     def state(self) -> State:
         """See `trainer.Trainer`; the optimizer's part grows as parameters get their gradients."""
         state = {f"model/{name}": to_array(tensor) for name, tensor in self._tensors_kept().items()}
