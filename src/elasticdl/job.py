@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 Command = Literal["train", "evaluate", "predict"]
 PredictionFormat = Literal["recordio", "parquet", "csv"]
-BestMode = Literal["min", "max"]
+BestMode = Literal["auto", "min", "max"]
 # Lowest first.
 Priority = Literal["low", "high"]
 
@@ -64,7 +64,8 @@ class TrainingOptions:
             of `minibatch_size`. 0 makes an update of each step, whoever takes part in it.
         best_metric: Which checkpoint is the best: by a metric of the validation (`val_loss`), or
             of the training at an epoch's end (`loss`).
-        best_mode: Whether the lowest or the highest value is the best.
+        best_mode: Whether the lowest (`min`) or the highest (`max`) value is the best; `auto` asks
+            the metric, then its name.
         restore_best_weights: The trained model is that of the best checkpoint, not the last.
     """
 
@@ -79,7 +80,7 @@ class TrainingOptions:
     deterministic: bool = True
     global_batch_size: int = 0
     best_metric: str = "val_loss"
-    best_mode: BestMode = "min"
+    best_mode: BestMode = "auto"
     restore_best_weights: bool = False
 
 

@@ -218,6 +218,15 @@ class CheckpointStore:
             )
         self._mark_best(step)
 
+    def unmark_best(self) -> None:
+        """Let no checkpoint be the best: the one that is marked turned out to be damaged.
+
+        Raises:
+            OutputError: The mark cannot be deleted.
+        """
+        self.wait()
+        self._folder.delete(BEST)
+
     def _mark_best(self, step: int) -> None:
         self._folder.write_bytes(BEST, json.dumps({"step": step}).encode())
 

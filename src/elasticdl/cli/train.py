@@ -94,7 +94,7 @@ _DEFAULTS = TrainingOptions()
     type=click.Choice(get_args(BestMode)),
     default=_DEFAULTS.best_mode,
     show_default=True,
-    help="Whether its lowest or highest value is the best.",
+    help="Whether its lowest or highest value is the best; auto: as the metric or its name says.",
 )
 @click.option(
     "--restore_best_weights",

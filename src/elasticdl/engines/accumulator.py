@@ -32,11 +32,15 @@ class Accumulator:
     Args:
         trainer: Makes the update.
         batches_per_update: Minibatches that make one.
+
+    Attributes:
+        batches_per_update: The same.
+        num_batches: Minibatches summed up since the last update.
     """
 
     def __init__(self, trainer: Trainer, batches_per_update: int) -> None:
         self._trainer = trainer
-        self._batches_per_update = batches_per_update
+        self.batches_per_update = batches_per_update
         self._buffer: np.ndarray[Any, Any] | None = None
         self._num_examples = 0
         self.num_batches = 0
@@ -44,7 +48,7 @@ class Accumulator:
     @property
     def num_missing(self) -> int:
         """How many minibatches the next update still waits for."""
-        return self._batches_per_update - self.num_batches
+        return self.batches_per_update - self.num_batches
 
     def add(self, total: Contribution, num_batches: int, *, last: bool) -> None:
         """Add contributions, and make the update if that completes it.

@@ -121,6 +121,7 @@ def _train(run: Run) -> Trained:
             safe_point=interrupts.check,
             slots=(_SLOT,),
             accumulator=accumulator,
+            num_steps=material.num_steps,
         )
         if run.checkpoint is not None:
             loop.resume(run.checkpoint)
@@ -131,4 +132,5 @@ def _train(run: Run) -> Trained:
             if interrupts.answered_safely:
                 loop.interrupt()
             raise
+        loop.finish()
     return Trained(trainer, metrics)

@@ -26,6 +26,7 @@ import numpy as np
 
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.data.batch import Batch, arrays_bytes, batch_bytes, leaves
+from elasticdl.engines.best import best_mode_of
 from elasticdl.engines.finite import check_losses, check_state
 from elasticdl.engines.place import Evaluation, Place
 from elasticdl.engines.prefetch import Prefetch
@@ -35,6 +36,7 @@ from elasticdl.errors import TrainingError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.events import Checkpointed, EpochFinished, Evaluated
 from elasticdl.sharding.ledger import Ledger, Piece, Row
+from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
     from elasticdl.engines.accumulator import Accumulator
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from elasticdl.engines.feed import FedBatch
     from elasticdl.engines.seams import CheckpointSink, Commit, Committer, EventSink, Validation
     from elasticdl.job import TrainingOptions
-    from elasticdl.training.trainer import MetricStates, Trainer
+    from elasticdl.training.trainer import MetricStates, State, Trainer
 
 # A group of steps is one call: long enough to cost nothing, short enough to see the loss move.
 _MAX_GROUP_STEPS = 32
@@ -77,6 +79,7 @@ class Loop:
         metrics: The last ones known.
         slots: Who trains: those of the last commit.
         accumulator: Sums up what makes an update; None if each commit makes its own.
+        num_steps: Steps in an epoch, for callbacks; None where that is not known before.
     """
 
     options: TrainingOptions
@@ -97,10 +100,14 @@ class Loop:
     metrics: dict[str, Any] = field(default_factory=dict)
     slots: Collection[int] = ()
     accumulator: Accumulator | None = None
+    num_steps: int | None = None
 
     def __post_init__(self) -> None:
         self._begun = self._joins = False
-        self._hooks_state: Mapping[str, Any] | None = None
+        self._hooks_state: tuple[Mapping[str, Any], State] | None = None
+        # The callbacks have been called for the step that is being made; batches evaluated.
+        self._batch_begun, self._num_tested = False, 0
+        self._tested: MetricStates = {}
         self._feed: Prefetch[FedBatch] | None = None
         self._group: list[FedBatch] = []
         self._told = StepEvents(
@@ -134,13 +141,15 @@ class Loop:
             state={
                 **self.trainer.state(),
                 **(self.accumulator.state() if self.accumulator else {}),
+                **self.trainer.hooks.arrays(),
             },
             metadata={
                 **self.checkpoint_metadata,
                 "place": self.place.to_json(),
                 "slots": sorted(self.slots),
                 "hooks": self.trainer.hooks.state(),
-                "metrics": self.metrics,
+                # A copy: on a worker the checkpoint is encoded only when it is fetched.
+                "metrics": dict(self.metrics),
             },
         )
 
@@ -166,16 +175,17 @@ class Loop:
         Raises:
             CorruptCheckpointError: It is not of this model.
         """
-        state = checkpoint.state
+        arrays, state = split_arrays(checkpoint.state)
         if self.accumulator is not None:
             state = self.accumulator.load_state(state)
         self.trainer.load_state(state)
         self.place = Place.from_json(checkpoint.metadata["place"])
         self.metrics = dict(checkpoint.metadata["metrics"])
         self.slots = checkpoint.metadata["slots"]
-        self._hooks_state = checkpoint.metadata["hooks"]
+        self._hooks_state = checkpoint.metadata["hooks"], arrays
         if self._begun:
-            self.trainer.hooks.load_state(self._hooks_state)
+            self.trainer.hooks.load_state(*self._hooks_state)
+        self._batch_begun = False
         self._forget_the_past()
         self._group, self._joins = [], True
         self.close_feed()
@@ -183,17 +193,28 @@ class Loop:
     # --- the loop -------------------------------------------------------------------------
 
     def run(self) -> dict[str, Any]:
-        """Train to the end; returns the last metrics.
+        """Train to the end; returns the last metrics. `finish` follows.
 
         Raises:
             NonFiniteLossError: The loss became NaN or infinite.
         """
         hooks = self.trainer.hooks
-        hooks.train_begin()
+        if self.options.best_mode == "auto" and self.options.best_metric != "val_loss":
+            which = "highest" if self._best_mode() == "max" else "lowest"
+            self.reporter.note(
+                f"The best checkpoint is that of the {which} {self.options.best_metric}; "
+                "--best_mode says otherwise."
+            )
+        hooks.train_begin(
+            num_epochs=self.options.num_epochs,
+            num_steps=self._steps_in_an_epoch(),
+            resumes=self._hooks_state is not None,
+        )
         self._begun = True
         if self._hooks_state is not None:
             # After train_begin: there callbacks forget what they remember.
-            hooks.load_state(self._hooks_state)
+            hooks.load_state(*self._hooks_state)
+            self._hooks_state = None
         try:
             self._deal(self.slots)
             while self._turn():
@@ -201,12 +222,26 @@ class Loop:
                     self.safe_point()
         finally:
             self.close_feed()
-        hooks.train_end(self.metrics)
         self._told.write(self._step_to_tell)
         if self._unsaved:
             self._checkpoint()
         self._wait_for_checkpoints()
         return self.metrics
+
+    def finish(self) -> None:
+        """Turn the trained model into the one to publish; the last checkpoint is of before.
+
+        Averages of the weights take their place, and then callbacks end the training: some put the
+        best weights back. So a job that is given more epochs trains as one longer run does.
+        """
+        self.trainer.finish()
+        self.trainer.hooks.train_end(self.metrics)
+
+    def _steps_in_an_epoch(self) -> int | None:
+        if self.num_steps is None:
+            return None
+        per_step = 1 if self.accumulator is None else self.accumulator.batches_per_update
+        return -(-self.num_steps // per_step)
 
     def interrupt(self) -> None:
         """Keep what was reached: the run is being ended from outside."""
@@ -242,6 +277,7 @@ class Loop:
             if self._evaluation_is_due():
                 if self.place.evaluation is None and self.validation is not None:
                     hooks.test_begin()
+                    self._num_tested, self._tested = 0, {}
                     ledger = Ledger(self.validation.num_shards).deal(self.slots)
                     self.place = replace(self.place, evaluation=Evaluation(ledger))
                 return True
@@ -283,8 +319,8 @@ class Loop:
             self._open_feed()
         elif not self._group and not stop:
             self._group = self._next_group()
-            if hooks.observes_batches and self._group:
-                hooks.batch_begin(self._group[0].number)
+        if hooks.observes_batches and not stop and any(fed.batch for fed in self._group):
+            self._begin_batch()
         group, before, started = self._group, self.place.ledger, time.monotonic()
         try:
             commit = self.committer.commit(group, self.place, stop=stop)
@@ -302,13 +338,31 @@ class Loop:
         )
         self._group = []
         self._enter(commit)
-        if group and hooks.observes_batches:
-            hooks.batch_end(group[0].number, self.trainer.training_metrics.results(commit.metrics))
+        if hooks.observes_batches and commit.metrics:
+            self._end_batch()
         self._num_calls += 1
         if self._num_calls > 1:
             self._step_s = (time.monotonic() - started) / max(1, len(group))
         self._told.add(commit, before, self.place, self.trainer.step)
         self._look()
+
+    def _begin_batch(self) -> None:
+        """Call the callbacks before a step, once, however often it is tried."""
+        if not self._batch_begun:
+            self._batch_begun = True
+            self.trainer.hooks.batch_begin(self.trainer.step - self.place.first_step)
+
+    def _end_batch(self) -> None:
+        """Call the callbacks after a step, in which others may have made all there was."""
+        if self._within_an_update():
+            return
+        number = self.trainer.step - 1 - self.place.first_step
+        if not self._batch_begun:
+            self.trainer.hooks.batch_begin(number)
+        self._batch_begun = False
+        # As `fit` does: not of this batch, but of the epoch so far.
+        logs = self.trainer.training_metrics.results(self.place.epoch_states)
+        self.trainer.hooks.batch_end(number, logs)
 
     def _enter(self, commit: Commit) -> None:
         """Write into the ledger what is in the model."""
@@ -395,7 +449,7 @@ class Loop:
         row = None
         if piece is not None:
             for batch in self.validation.batches(piece.shard):
-                states = add_states([states, self.trainer.evaluate(batch)])
+                states = add_states([states, self._evaluate(batch)])
             row = Row(self.slot, 0, finished=True)
         commit = self.committer.commit_evaluation(states, row)
         if commit is None:
@@ -412,6 +466,17 @@ class Loop:
         )
         if now.ledger.epoch_done:
             self._end_evaluation(now.states)
+
+    def _evaluate(self, batch: Batch) -> MetricStates:
+        hooks = self.trainer.hooks
+        if not hooks.observes_test_batches:
+            return self.trainer.evaluate(batch)
+        number, self._num_tested = self._num_tested, self._num_tested + 1
+        hooks.test_batch_begin(number)
+        states = self.trainer.evaluate(batch)
+        self._tested = add_states([self._tested, states])
+        hooks.test_batch_end(number, self.trainer.evaluation_metrics.results(self._tested))
+        return states
 
     def _end_evaluation(self, states: MetricStates) -> None:
         metrics = self.trainer.evaluation_metrics.results(states)
@@ -433,10 +498,17 @@ class Loop:
         # What is no number (NaN among them) is never the best.
         if not isinstance(value, float) or not math.isfinite(value):
             return
-        sign = 1 if self.options.best_mode == "max" else -1
+        sign = 1 if self._best_mode() == "max" else -1
         if best is None or sign * value > sign * best:
             self.place = replace(self.place, best=value, best_step=self.trainer.step)
             self._checkpoint(best=True)
+
+    def _best_mode(self) -> str:
+        options = self.options
+        if options.best_mode != "auto":
+            return options.best_mode
+        # One that is not known is refused before the first step.
+        return best_mode_of(options.best_metric, self.trainer) or "min"
 
     def _end_epoch(self) -> None:
         epoch = self.place.ledger.epoch
@@ -456,6 +528,7 @@ class Loop:
             best_step=self.place.best_step,
             stopped=self.place.stopped,
             evaluated_step=self.place.evaluated_step,
+            first_step=self.trainer.step,
         )
         self._unsaved = True
         self._deal(self.slots)
@@ -522,6 +595,12 @@ class Loop:
             )
         if saved_ones:
             self.events.publish()
+
+
+def split_arrays(state: State) -> tuple[State, State]:
+    """Return what callbacks remember of a checkpoint's tensors, and the others."""
+    arrays = {path: array for path, array in state.items() if path.startswith(CALLBACKS)}
+    return arrays, {path: array for path, array in state.items() if path not in arrays}
 
 
 def _size_of(fed: FedBatch) -> int:

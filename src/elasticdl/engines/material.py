@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl import zoo
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition
 from elasticdl.engines.accumulator import Accumulator
+from elasticdl.engines.best import best_mode_of
 from elasticdl.engines.engine import context_of
 from elasticdl.engines.own_batches import OwnBatches
 from elasticdl.engines.place import Place
@@ -61,6 +62,13 @@ class Material:
         """Examples in a full batch."""
         return self.data.minibatch_size(self.plan)
 
+    @property
+    def num_steps(self) -> int | None:
+        """Minibatches in an epoch; None where a pipeline may filter and repeat."""
+        if not self.data.batches_per_shard(self.plan):
+            return None
+        return -(-self.plan.num_records // self.plan.minibatch_size)
+
     def shard_batches(self, epoch: int, piece: Piece) -> Iterator[FedBatch]:
         """Yield the batches of a piece that are not committed yet."""
         return self.data.shard_batches(self.plan, epoch, piece)
@@ -95,7 +103,8 @@ class Material:
         """Find out before the first epoch that a metric will not be there after it.
 
         Raises:
-            UsageError: It is not measured, or is no single number.
+            UsageError: It is not measured, is no single number, or does not say which values of it
+                are better.
         """
         wanted = self.job.training.best_metric
         if wanted.startswith("val_") and self.validation is None:
@@ -114,6 +123,12 @@ class Material:
                 f"{'is no single number' if wanted in values else 'is not measured'}"
                 f"{f'; did you mean {near[0]!r}?' if near and wanted not in values else '.'} "
                 f"There is {measured}."
+            )
+        if self.job.training.best_mode == "auto" and best_mode_of(wanted, trainer) is None:
+            raise UsageError(
+                f"The best checkpoint is to be found by {wanted}, and neither the metric nor its "
+                "name says whether its lowest or highest value is the best. Add --best_mode=min or "
+                "--best_mode=max."
             )
 
     def _trains_with(self, metric: str) -> bool:

@@ -40,6 +40,7 @@ class Place:
         stopped: A callback has ended the training.
         evaluation: The evaluation that is going on; None while training.
         evaluated_step: The last step that was evaluated; -1 before the first.
+        first_step: How many steps there were before this epoch.
     """
 
     ledger: Ledger
@@ -50,6 +51,7 @@ class Place:
     stopped: bool = False
     evaluation: Evaluation | None = None
     evaluated_step: int = -1
+    first_step: int = 0
 
     def without_slots(self) -> Place:
         """Return the place with all that was in somebody's hands waiting for the next."""
@@ -80,6 +82,7 @@ class Place:
                 "states": states_to_json(self.evaluation.states),
             },
             "evaluated_step": self.evaluated_step,
+            "first_step": self.first_step,
         }
 
     @staticmethod
@@ -99,6 +102,8 @@ class Place:
                 Ledger.from_json(evaluation["ledger"]), states_from_json(evaluation["states"])
             ),
             evaluated_step=values["evaluated_step"],
+            # An earlier version's checkpoint does not say it.
+            first_step=values.get("first_step", 0),
         )
 
 

@@ -22,7 +22,7 @@ from elasticdl.engines.engine import Outcome, Reporter
 from elasticdl.engines.material import Material, open_material
 from elasticdl.engines.place import Place
 from elasticdl.engines.publish import copy_code, publish, versions
-from elasticdl.errors import OutputError
+from elasticdl.errors import CorruptCheckpointError, OutputError
 from elasticdl.events import JobFinished, JobStarted
 from elasticdl.tracking.create import attempt_of, follow_finished_job, follow_job
 from elasticdl.training.create import quiet_frameworks
@@ -181,7 +181,16 @@ def train(
 
 def _best_of(run: Run, trained: Trained) -> Trained:
     """Return the model as it was at its best checkpoint."""
-    best = run.store.best()
+    try:
+        best = run.store.best()
+    except CorruptCheckpointError as error:
+        # It may be all that is left of a month; the last model is as whole as without the option.
+        run.reporter.note(
+            f"WARNING: the best checkpoint by {run.material.job.training.best_metric} is damaged: "
+            f"{error} The model of the last step, {trained.trainer.step:,}, is published instead."
+        )
+        run.store.unmark_best()
+        return trained
     if best is None:
         run.reporter.note(
             f"No checkpoint is the best by {run.material.job.training.best_metric}: it was never a "
@@ -191,6 +200,8 @@ def _best_of(run: Run, trained: Trained) -> Trained:
     # A checkpoint may hold the state of an accumulator as well.
     own = trained.trainer.state().keys()
     trained.trainer.load_state({path: best.state[path] for path in own})
+    if trained.trainer.hooks.measures_averages(best.metadata["hooks"]):
+        trained.trainer.finish()
     return Trained(trained.trainer, dict(best.metadata["metrics"]))
 
 

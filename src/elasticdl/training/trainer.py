@@ -25,12 +25,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays, Batch
+
+CALLBACKS = "callbacks/"
+"""Where a checkpoint's tensors begin that callbacks remember; the others are the trainer's own."""
 
 MetricStates: TypeAlias = Mapping[str, tuple[np.ndarray[Any, Any], ...]]
 """Metric name -> arrays that add up over batches and workers. `loss` is always there."""
@@ -75,23 +78,35 @@ class Metrics(Protocol):
         """Return the value of each metric; NaN where no example was counted."""
         ...
 
+    def direction(self, name: str) -> Literal["min", "max"] | None:
+        """Return which values of a metric are better, where the framework says it."""
+        ...
+
 
 class Hooks(Protocol):
     """The moments of a run that a framework's callbacks listen to.
 
     Attributes:
         observes_batches: A callback wants to see single batches, so steps are not grouped.
+        observes_test_batches: A callback wants to see the batches of an evaluation.
     """
 
     observes_batches: bool
+    observes_test_batches: bool
 
     @property
     def stop_requested(self) -> bool:
         """A callback asked for the training to end."""
         ...
 
-    def train_begin(self) -> None:
-        """Tell that training starts or goes on."""
+    def train_begin(self, *, num_epochs: int, num_steps: int | None, resumes: bool) -> None:
+        """Report that training starts.
+
+        Args:
+            num_epochs: How many epochs there will be, those of earlier attempts included.
+            num_steps: Steps in an epoch; None where that is not known before.
+            resumes: `load_state` follows, with what was remembered before.
+        """
         ...
 
     def epoch_begin(self, epoch: int) -> None:
@@ -99,15 +114,37 @@ class Hooks(Protocol):
         ...
 
     def batch_begin(self, step: int) -> None:
-        """Tell that a step is about to be made; called only if `observes_batches`."""
+        """Report that a step is about to be made; called only if `observes_batches`.
+
+        Args:
+            step: Its number within the epoch, from 0.
+        """
         ...
 
     def batch_end(self, step: int, logs: Mapping[str, Any]) -> None:
-        """Tell that a step was made; called only if `observes_batches`."""
+        """Report that a step was made; called only if `observes_batches`.
+
+        Args:
+            step: As in `batch_begin`.
+            logs: The metrics of the epoch so far.
+        """
         ...
 
     def test_begin(self) -> None:
         """Tell that an evaluation starts."""
+        ...
+
+    def test_batch_begin(self, number: int) -> None:
+        """Report that a batch is about to be evaluated; only if `observes_test_batches`."""
+        ...
+
+    def test_batch_end(self, number: int, logs: Mapping[str, Any]) -> None:
+        """Report that a batch was evaluated; only if `observes_test_batches`.
+
+        Args:
+            number: From 0 in each evaluation of a process.
+            logs: The metrics of this process' batches so far.
+        """
         ...
 
     def test_end(self, logs: Mapping[str, Any]) -> None:
@@ -126,8 +163,28 @@ class Hooks(Protocol):
         """Return what the callbacks remember (JSON values), for a checkpoint."""
         ...
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Give the callbacks back what they remembered."""
+    def arrays(self) -> State:
+        """Return the arrays that callbacks remember, below `callbacks/`; `state` names them."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any], arrays: State) -> None:
+        """Restore what the callbacks remembered.
+
+        Args:
+            state: What `state` returned.
+            arrays: What `arrays` returned, and maybe others.
+        """
+        ...
+
+    def measures_averages(self, state: Mapping[str, Any]) -> bool:
+        """Whether evaluations measure other weights than those of the state beside a checkpoint.
+
+        Args:
+            state: What `state` returned for that checkpoint.
+
+        Returns:
+            They measure what `Trainer.finish` leaves.
+        """
         ...
 
 
@@ -184,6 +241,19 @@ class Trainer(Protocol):
 
     def predict(self, features: Arrays) -> Arrays:
         """Return the model's outputs as numpy, one row an example."""
+        ...
+
+    def finish(self) -> None:
+        """Turn the trained weights into those to publish, once after the last step.
+
+        An optimizer that keeps averages of the weights puts them in place; most change nothing.
+        The state before is what a checkpoint holds, so that more epochs train as one longer run.
+        """
+        ...
+
+    @property
+    def keeps_averages(self) -> bool:
+        """Whether `finish` changes the weights."""
         ...
 
     def state(self) -> State:

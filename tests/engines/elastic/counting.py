@@ -9,11 +9,11 @@ from elasticdl.training.trainer import Contribution, StepResult
 class Hooks:
     """Callbacks that do nothing, but can ask for the end."""
 
-    observes_batches = False
+    observes_batches = observes_test_batches = False
     stop_requested = False
 
     def __getattr__(self, name):
-        return lambda *_: {}
+        return lambda *_, **__: {}
 
 
 class Metrics:
@@ -22,6 +22,9 @@ class Metrics:
     def results(self, states):
         return {name: float(total / count) for name, (total, count) in states.items()}
 
+    def direction(self, name):
+        return None
+
 
 class CountingTrainer:
     """A `Trainer`: `seen` counts each record, `mean` depends on the order of updates.
@@ -29,6 +32,8 @@ class CountingTrainer:
     Args:
         num_records: Records are the numbers below this; a batch's features are such numbers.
     """
+
+    keeps_averages = False
 
     def __init__(self, num_records):
         self.step, self.slot = 0, 0
@@ -47,6 +52,9 @@ class CountingTrainer:
         self.seen = self.seen + total.buffer[:-1]
         self.mean = self.mean / 2 + total.buffer[-1] / np.float32(total.num_examples)
         self.step += 1
+
+    def finish(self):
+        pass
 
     def evaluate(self, batch):
         return {"loss": (np.float32(batch.labels.sum()), np.float32(batch.num_examples))}

@@ -270,7 +270,7 @@ def test_callbacks_are_called_as_fit_calls_them(keras):
 
     recorder = Recorder()
     hooks = trainer_of(definition_of(create_callbacks=lambda: [recorder])).hooks
-    hooks.train_begin()
+    hooks.train_begin(num_epochs=1, num_steps=None, resumes=False)
     hooks.epoch_begin(0)
     hooks.epoch_end(0, {"loss": 1.0})
 
@@ -283,13 +283,13 @@ def test_what_early_stopping_remembers_survives_a_checkpoint(keras):
     def hooks():
         stopping = keras.callbacks.EarlyStopping(monitor="loss", patience=2)
         made = trainer_of(definition_of(create_callbacks=lambda: [stopping])).hooks
-        made.train_begin()
+        made.train_begin(num_epochs=5, num_steps=None, resumes=False)
         return made
 
     first, second = hooks(), hooks()
     for epoch, loss in enumerate([1.0, 2.0]):
         first.epoch_end(epoch, {"loss": loss})
-    second.load_state(first.state())
+    second.load_state(first.state(), first.arrays())
     second.epoch_end(2, {"loss": 2.0})
 
     assert second.stop_requested
@@ -299,7 +299,7 @@ def test_what_a_plateau_remembers_survives_a_checkpoint(keras):
     def made():
         plateau = keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=0.5)
         trainer = trainer_of(definition_of(create_callbacks=lambda: [plateau]))
-        trainer.hooks.train_begin()
+        trainer.hooks.train_begin(num_epochs=8, num_steps=None, resumes=False)
         return trainer
 
     whole, begun, resumed = made(), made(), made()
@@ -309,7 +309,7 @@ def test_what_a_plateau_remembers_survives_a_checkpoint(keras):
         if epoch < 4:
             begun.hooks.epoch_end(epoch, {"loss": loss})
     resumed.load_state(begun.state())
-    resumed.hooks.load_state(begun.hooks.state())
+    resumed.hooks.load_state(begun.hooks.state(), begun.hooks.arrays())
     for epoch, loss in enumerate(losses[4:], 4):
         resumed.hooks.epoch_end(epoch, {"loss": loss})
 

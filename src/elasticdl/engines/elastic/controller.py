@@ -54,6 +54,7 @@ from elasticdl.engines.elastic.reports import Snapshot
 from elasticdl.engines.elastic.worker import Assignment, Failure, Identity, Left, Start
 from elasticdl.engines.elastic.worker_process import Died
 from elasticdl.engines.interrupts import Interrupts
+from elasticdl.engines.loop import split_arrays
 from elasticdl.engines.run import Run, Trained
 from elasticdl.errors import TrainingError
 from elasticdl.events import WorkerJoined, WorkerLeft
@@ -516,7 +517,9 @@ class _Controller:
             self._journal.take(report)
             self._journal.save(final)
             trainer = self._run.material.create_trainer()
-            trainer.load_state(final.checkpoint.state)
+            state = split_arrays(final.checkpoint.state)[1]
+            # What callbacks have left there belongs to the worker that called them.
+            trainer.load_state({**state, **final.published})
             return Trained(trainer, dict(final.checkpoint.metadata["metrics"]))
         self._new_round("The workers that were done are gone")
         return None

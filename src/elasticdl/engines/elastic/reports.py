@@ -19,6 +19,7 @@ from elasticdl.events import Event, from_json, to_json
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint import Checkpoint
+    from elasticdl.training.trainer import State
 
 
 @dataclass(frozen=True, order=True)
@@ -216,8 +217,10 @@ class Snapshot:
         point: The state it was taken of.
         checkpoint: The copy.
         best: Whether it is the best so far.
+        published: What of the model is to be published otherwise than it was trained.
     """
 
     point: Point
     checkpoint: Checkpoint
     best: bool
+    published: State = field(default_factory=dict)

@@ -153,6 +153,7 @@ class Worker:
         # Before PyTorch is imported, which is for the sums at least.
         quiet_frameworks()
         self._loop: Loop | None = None
+        self._final: Snapshot | None = None
         self._snapshots: Snapshots | None = None
         self._history: History | None = None
         self._committer: ElasticCommitter | None = None
@@ -227,9 +228,8 @@ class Worker:
 
     def final(self) -> Snapshot:
         """Return the state after the last step."""
-        assert self._loop is not None  # noqa: S101 - `run` has returned
-        assert self._history is not None  # noqa: S101 - `run` has returned
-        return Snapshot(self._history.point, self._loop.checkpoint(), best=self._loop.is_best)
+        assert self._final is not None  # noqa: S101 - `run` has returned
+        return self._final
 
     def lost(self, slot: int) -> None:
         """Hear that a slot's worker is dead."""
@@ -275,6 +275,8 @@ class Worker:
             # A peer must be able to go on telling at any commit.
             event_interval_s=0.0,
             accumulator=self._accumulator,
+            # Without a fixed logical batch it depends on the workers.
+            num_steps=material.num_steps if self._accumulator is not None else None,
         )
         if start.checkpoint is not None:
             loop.resume(start.checkpoint)
@@ -305,6 +307,14 @@ class Worker:
         except SupersededError:
             quorum.close()
             raise
+        checkpoint = loop.checkpoint()
+        loop.finish()
+        published = {
+            path: array
+            for path, array in self._trainer.state().items()
+            if array.tobytes() != checkpoint.state[path].tobytes()
+        }
+        self._final = Snapshot(history.point, checkpoint, loop.is_best, published)
         history.finish()
 
     def _noted_batches(self, epoch: int, piece: Piece) -> Iterator[FedBatch]:

@@ -40,7 +40,7 @@ from elasticdl.engines.federated.messages import (
 )
 from elasticdl.engines.feed import FedBatch, training_batches
 from elasticdl.engines.in_process import InProcessCommitter
-from elasticdl.engines.loop import Loop
+from elasticdl.engines.loop import Loop, split_arrays
 from elasticdl.engines.material import Material, open_material
 from elasticdl.engines.place import states_from_json, states_to_json
 from elasticdl.engines.progress import Silent
@@ -201,7 +201,7 @@ class Party:
                 f"Party {self.name!r} has no model yet: it has not trained, and none was synced."
             )
         opened = self._opened or self._open(LocalTraining(seed=self.job.training.seed))
-        state = {**opened.start, **current.checkpoint.state}
+        state = {**opened.start, **split_arrays(current.checkpoint.state)[1]}
         if current.which.is_global:
             # What a round is to the global model, a step is to others.
             state["step"] = np.array(current.which.round, np.int64)
@@ -231,6 +231,7 @@ class Party:
             )
         try:
             loop.run()
+            loop.finish()
         finally:
             if options.proximal_mu:
                 _able(trainer, Pulled, "").pull_towards(None, 0.0)
@@ -333,6 +334,12 @@ class Party:
                 replace(self.job, training=training), definition=self.definition
             )
             trainer = self.create_trainer(material)
+            if trainer.keeps_averages:
+                raise DefinitionError(
+                    f"{material.definition.origin}: the optimizer keeps averages of the weights "
+                    "(use_ema), and each party's stay there: the federation would publish "
+                    "weights that are not averaged. Remove use_ema."
+                )
             self._opened = _Opened(way, material, trainer, trainer.state())
         return self._opened
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.keras.metrics import direction_of
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays
@@ -138,6 +139,11 @@ class CompiledMetrics:
         """Return nothing: the metrics of a compiled model have states; see `KerasMetrics`."""
         del outputs, labels
         return {}
+
+    def direction(self, name: str) -> Literal["min", "max"] | None:
+        """See `trainer.Metrics`."""
+        flat = [one for each in self._metrics for one in getattr(each, "metrics", [each])]
+        return next((direction_of(each) for each in flat if each.name == name), None)
 
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
         """Return the value of each metric from summed states."""

@@ -2,44 +2,90 @@
 
 from __future__ import annotations
 
-import inspect
-import json
+import logging
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 
+from elasticdl.training.keras import callback_state
+from elasticdl.training.keras.callback_state import CannotKeepError
+from elasticdl.training.trainer import CALLBACKS
+
+if TYPE_CHECKING:
+    from elasticdl.training.trainer import State
+
+_log = logging.getLogger("elasticdl")
 _BATCH_MOMENTS = (
     "on_batch_begin",
     "on_batch_end",
     "on_train_batch_begin",
     "on_train_batch_end",
 )
+_TEST_BATCH_MOMENTS = ("on_test_batch_begin", "on_test_batch_end")
+# How far a CSVLogger's file had been written.
+_WRITTEN = "$written_bytes"
 
 
 class KerasHooks:
-    """Forwards the loop's moments to Keras callbacks; see `trainer.Hooks`."""
+    """Forwards the loop's moments to Keras callbacks; see `trainer.Hooks`.
 
-    def __init__(self, model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]) -> None:
-        self._callbacks = list(callbacks)
+    Args:
+        model: The model, compiled with its optimizer.
+        callbacks: The user's.
+        where: Names the user's code, for messages.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        callbacks: Sequence[keras.callbacks.Callback],
+        where: str = "the model",
+    ) -> None:
+        self._where = where
+        self._callbacks = [each for each in callbacks if not self._is_left_out(each)]
         self._model = model
         self._list = keras.callbacks.CallbackList(
-            self._callbacks, add_history=False, add_progbar=False, model=model
+            self._callbacks, add_history=bool(self._callbacks), add_progbar=False, model=model
         )
-        self.observes_batches = any(
-            _overrides(callback, moment)
-            for callback in self._callbacks
-            for moment in _BATCH_MOMENTS
-        )
+        # With the history that `fit` adds.
+        self._callbacks = list(self._list.callbacks)
+        self.observes_batches = self._any_overrides(_BATCH_MOMENTS)
+        self.observes_test_batches = self._any_overrides(_TEST_BATCH_MOMENTS)
+        self._is_testing = False
+        # Arguments come from the user's code again; one that a callback has changed is state.
+        self._first = [
+            {
+                name: (value, callback_state.digest(value))
+                for name, value in vars(each).items()
+                if name in callback_state.arguments_of(each)
+            }
+            for each in self._callbacks
+        ]
+        self._warned: set[tuple[str, str]] = set()
 
     @property
     def stop_requested(self) -> bool:
         """A callback has set `model.stop_training`."""
         return bool(self._callbacks) and bool(getattr(self._model, "stop_training", False))
 
-    def train_begin(self) -> None:  # noqa: D102 - see trainer.Hooks, here and below
+    def train_begin(  # noqa: D102 - see trainer.Hooks, here and below
+        self, *, num_epochs: int, num_steps: int | None, resumes: bool
+    ) -> None:
+        self._list.set_params({"verbose": 1, "epochs": num_epochs, "steps": num_steps})
         self._model.stop_training = False
+        loggers = [each for each in self._callbacks if isinstance(each, keras.callbacks.CSVLogger)]
+        appends = [each.append for each in loggers]
+        for each in loggers:
+            # Opened as new, it would lose the rows of the epochs before.
+            each.append = each.append or resumes
         self._list.on_train_begin()
+        for each, append in zip(loggers, appends, strict=True):
+            each.append = append
+        if not resumes:
+            self._keep()
 
     def epoch_begin(self, epoch: int) -> None:  # noqa: D102
         self._list.on_epoch_begin(epoch)
@@ -51,9 +97,23 @@ class KerasHooks:
         self._list.on_train_batch_end(step, dict(logs))
 
     def test_begin(self) -> None:  # noqa: D102
+        if self._is_testing:
+            # It was taken to the state of a peer in the middle of an evaluation.
+            self._list._on_end()  # noqa: SLF001 - counts beginnings and ends
+        self._is_testing = True
         self._list.on_test_begin()
 
+    def test_batch_begin(self, number: int) -> None:  # noqa: D102
+        self._list.on_test_batch_begin(number)
+
+    def test_batch_end(self, number: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
+        self._list.on_test_batch_end(number, dict(logs))
+
     def test_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
+        if not self._is_testing:
+            # It began on a peer, or before a resume; the callbacks have that in their state.
+            self._list._on_begin()  # noqa: SLF001 - counts beginnings and ends
+        self._is_testing = False
         self._list.on_test_end(dict(logs))
 
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
@@ -62,25 +122,100 @@ class KerasHooks:
     def train_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
         self._list.on_train_end(dict(logs))
 
+    def measures_averages(self, state: Mapping[str, Any]) -> bool:
+        """See `trainer.Hooks`; `SwapEMAWeights` puts them in place to evaluate, and back."""
+        return any(
+            isinstance(each, keras.callbacks.SwapEMAWeights)
+            # With `swap_on_epoch` they are in place from the end of an epoch to the next.
+            and not state.get(self._key(number), {}).get("_ema_weights_in_model", False)
+            for number, each in enumerate(self._callbacks)
+        )
+
+    # --- what callbacks remember ----------------------------------------------------------
+
     def state(self) -> dict[str, Any]:
-        """Return what each callback has come to know: `EarlyStopping.wait`, `.best`, ...
+        """See `trainer.Hooks`: `EarlyStopping.wait`, `.best`, ..."""
+        return self._keep()[0]
 
-        Keras has no protocol for this. It is taken to be the attributes that are plain values
-        and no arguments of the constructor: arguments are the user's, come from the user's code
-        again, and Keras turns some around in place (`min_delta`).
-        """
-        return {
-            f"{number}/{type(callback).__name__}": {
-                name: value
-                for name, value in vars(callback).items()
-                if _is_plain(value) and name not in _arguments(callback)
-            }
-            for number, callback in enumerate(self._callbacks)
-        }
+    def arrays(self) -> State:
+        """See `trainer.Hooks`: `EarlyStopping.best_weights`, ..."""
+        return self._keep()[1]
 
-    def load_state(self, state: Mapping[str, Any]) -> None:  # noqa: D102
+    def load_state(self, state: Mapping[str, Any], arrays: State) -> None:  # noqa: D102
         for number, callback in enumerate(self._callbacks):
-            vars(callback).update(state.get(f"{number}/{type(callback).__name__}", {}))
+            kept = dict(state.get(self._key(number), {}))
+            written = kept.pop(_WRITTEN, None)
+            for name, value in kept.items():
+                current = vars(callback).get(name)
+                vars(callback)[name] = callback_state.decode(value, current, arrays)
+            if isinstance(callback, keras.callbacks.CSVLogger) and written is not None:
+                _write_on(callback, written)
+
+    def _keep(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+        values: dict[str, Any] = {}
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        for number, callback in enumerate(self._callbacks):
+            key = self._key(number)
+            values[key] = {}
+            for name, value in callback_state.attributes_of(callback).items():
+                if callback_state.is_code(value) or self._is_as_made(number, name, value):
+                    continue
+                found: dict[str, np.ndarray[Any, Any]] = {}
+                try:
+                    values[key][name] = callback_state.encode(
+                        value, f"{CALLBACKS}{key}/{name}", found
+                    )
+                except CannotKeepError as error:
+                    self._warn(type(callback).__name__, name, str(error))
+                    continue
+                arrays |= found
+            if isinstance(callback, keras.callbacks.CSVLogger):
+                values[key] |= _written(callback)
+            if isinstance(callback, keras.callbacks.LambdaCallback):
+                self._warn_of_closures(callback)
+        return values, arrays
+
+    def _key(self, number: int) -> str:
+        return f"{number}/{type(self._callbacks[number]).__name__}"
+
+    def _is_as_made(self, number: int, name: str, value: Any) -> bool:
+        if name not in self._first[number]:
+            return False
+        first, digest = self._first[number][name]
+        return value is first if digest is None else callback_state.digest(value) == digest
+
+    def _warn(self, callback: str, name: str, kind: str) -> None:
+        if (callback, name) not in self._warned:
+            self._warned.add((callback, name))
+            _log.warning(
+                "%s: the callback %s keeps a %s in %s, which a checkpoint cannot hold: when this "
+                "job resumes, it is as new.",
+                self._where,
+                callback,
+                kind,
+                name,
+            )
+
+    def _warn_of_closures(self, callback: keras.callbacks.Callback) -> None:
+        for moment, function in vars(callback).items():
+            names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+            for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=True):
+                value = cell.cell_contents
+                if isinstance(value, (list, dict, set, np.ndarray)):
+                    self._warn(f"{type(callback).__name__}.{moment}", name, type(value).__name__)
+
+    def _is_left_out(self, callback: keras.callbacks.Callback) -> bool:
+        if not isinstance(callback, keras.callbacks.BackupAndRestore):
+            return False
+        # It would load its weights over those of the checkpoint.
+        _log.warning(
+            "%s: the callback BackupAndRestore is left out: ElasticDL's checkpoints do its work.",
+            self._where,
+        )
+        return True
+
+    def _any_overrides(self, moments: Sequence[str]) -> bool:
+        return any(_overrides(each, moment) for each in self._callbacks for moment in moments)
 
 
 def _overrides(callback: keras.callbacks.Callback, moment: str) -> bool:
@@ -89,21 +224,21 @@ def _overrides(callback: keras.callbacks.Callback, moment: str) -> bool:
     )
 
 
-def _arguments(callback: keras.callbacks.Callback) -> set[str]:
-    return {
-        name
-        for kind in inspect.getmro(type(callback))
-        if "__init__" in vars(kind)
-        for name in inspect.signature(vars(kind)["__init__"]).parameters
-    }
+def _written(logger: keras.callbacks.CSVLogger) -> dict[str, int]:
+    file = logger.csv_file
+    if file is None or file.closed or not os.path.exists(logger.filename):  # noqa: PTH110 - text
+        return {}
+    file.flush()
+    return {_WRITTEN: os.path.getsize(logger.filename)}  # noqa: PTH202
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (bool, int, float, str, type(None))):
-        return True
-    if isinstance(value, (list, dict)):
-        try:
-            return bool(json.loads(json.dumps(value)) == value)
-        except (TypeError, ValueError):
-            return False
-    return False
+def _write_on(logger: keras.callbacks.CSVLogger, written: int) -> None:
+    """Cut off the rows of epochs after the checkpoint, which come again."""
+    if not os.path.exists(logger.filename):  # noqa: PTH110 - the file may be in a store
+        return
+    if logger.csv_file is not None:
+        logger.csv_file.close()
+    size = min(written, os.path.getsize(logger.filename))  # noqa: PTH202
+    os.truncate(logger.filename, size)
+    logger.csv_file = open(logger.filename, "a")  # noqa: SIM115, PTH123 - the logger closes it
+    logger.append_header, logger.writer = size == 0, None

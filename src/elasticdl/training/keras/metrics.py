@@ -8,7 +8,7 @@ and written back into the variables to read the result. Plain scalars (first-gen
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import keras
 import numpy as np
@@ -96,6 +96,10 @@ class KerasMetrics:
                 values[named.name] = tf.reduce_mean(value, axis=list(range(1, value.shape.rank)))
         return values
 
+    def direction(self, name: str) -> Literal["min", "max"] | None:
+        """See `trainer.Metrics`."""
+        return direction_of(self._named.get(name))
+
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
         """Return the value of each metric from summed states."""
         results: dict[str, float | list[float]] = {}
@@ -120,6 +124,13 @@ def _summed(
         counted = tf.cast(mask, tf.float32)
         return tf.reduce_sum(values * counted), tf.reduce_sum(counted)
     return tf.reduce_mean(values) * num_examples, num_examples
+
+
+def direction_of(metric: Any) -> Literal["min", "max"] | None:
+    """Return which values of a Keras metric are better; None if it does not say."""
+    # There is no public name; Keras' own callbacks look here.
+    direction = getattr(metric, "_direction", None)
+    return None if direction is None else "max" if direction == "up" else "min"
 
 
 def _with_state(named: NamedMetric) -> keras.metrics.Metric:

@@ -72,13 +72,19 @@ def batch_loss(values: Any, mask: Any | None, weights: Any | None, origin: Origi
         return values
     if mask is None and weights is None:
         return tf.reduce_mean(values)
-    if weights is not None and weights.shape.rank == 1 < values.shape.rank and values.shape[-1] != 1:
+    if (
+        weights is not None
+        and weights.shape.rank == 1 < values.shape.rank
+        and values.shape[-1] != 1
+    ):
         raise DefinitionError(
             f"{origin}: the loss function returns values of shape {list(values.shape)}, and the "
             f"sample weights have the shape {list(weights.shape)}. Expected one weight for each "
             "value, or weights of shape [examples, 1] that count for all steps of an example."
         )
-    return _Values(name="values", dtype="float32")(values, carried(tf.identity(values), mask), sample_weight=weights)
+    return _Values(name="values", dtype="float32")(
+        values, carried(tf.identity(values), mask), sample_weight=weights
+    )
 
 
 def divisor(kind: Divisor, outputs: Any, weights: Any, num_examples: Any) -> Any:

@@ -44,6 +44,7 @@ from elasticdl.training.keras.labels import NotANumpyFunctionError, as_numpy, un
 from elasticdl.training.keras.metrics import KerasMetrics
 from elasticdl.training.keras.reduction import Divisor
 from elasticdl.training.keras.splitting import Trial
+from elasticdl.training.keras.statistics import Statistics, change_of, means_of
 from elasticdl.training.trainer import (
     Contribution,
     Examined,
@@ -115,13 +116,14 @@ class KerasTrainer:
         seed_ids = {id(v) for v in self._seed_variables}
         self._seed_variables.append(self._draws.state)
         self._statistics = [v for v in self.model.non_trainable_variables if id(v) not in seed_ids]
+        self._changes = Statistics(self._statistics, means_of(self.model), definition.origin)
         self.optimizer = self._create_optimizer()
         self._computes_loss = overrides.own(self.model, overrides.COMPUTE_LOSS) is not None
         if self._computes_loss and not definition.compiled:
             compiled.give_loss(self.model, self._loss_alone)
         self.training_metrics = self._create_metrics(Mode.TRAINING, example)
         self.evaluation_metrics = self._create_metrics(Mode.EVALUATION, example)
-        self.hooks = KerasHooks(self.model, definition.create_callbacks())
+        self.hooks = KerasHooks(self.model, definition.create_callbacks(), str(definition.origin))
         self._with_gradient: list[int] | None = None
         # What parameters are pulled to, and how strongly: variables, so that a compiled step
         # serves all rounds.
@@ -154,9 +156,18 @@ class KerasTrainer:
         """See `trainer.Trainer`."""
         if not self._loss_was_split:
             self._split_loss(batch)
-        buffer, loss, metrics = self._call("gradients", self._gradients, _parts(batch), self.step)
+
+        def computed() -> Any:
+            buffer, *rest = self._call("gradients", self._gradients, _parts(batch), self.step)
+            return buffer.numpy(), *rest
+
+        buffer, loss, metrics = computed()
+        if self._changes.must_be_classified(self._block(buffer)):
+            self._classify_statistics(batch)
+            buffer, loss, metrics = computed()
+        self._changes.check_finite(self._block(buffer))
         return (
-            Contribution(buffer.numpy(), batch.num_examples),
+            Contribution(buffer, batch.num_examples),
             StepResult(loss.numpy()[np.newaxis], _to_numpy(metrics)),
         )
 
@@ -173,6 +184,7 @@ class KerasTrainer:
         self._compiled["apply"](
             tf.convert_to_tensor(total.buffer), tf.constant(total.num_examples, tf.float32)
         )
+        self._changes.add_whole_numbers(self._block(total.buffer))
         self.step += 1
 
     def evaluate(self, batch: Batch) -> MetricStates:
@@ -193,6 +205,15 @@ class KerasTrainer:
             map_arrays(np.asarray, outputs),
             {name: np.asarray(column, np.float64) for name, column in values.items()},
         )
+
+    def finish(self) -> None:
+        """See `trainer.Trainer`; as `fit` does, an optimizer's averages become the weights."""
+        self.optimizer.finalize_variable_values(self._trainable)
+
+    @property
+    def keeps_averages(self) -> bool:
+        """See `trainer.Trainer`."""
+        return any(each.use_ema for each in _plain_optimizers(self.optimizer))
 
     def state(self) -> State:
         """See `trainer.Trainer`; the seeds of dropout are no state, the step decides them."""
@@ -242,26 +263,18 @@ class KerasTrainer:
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
         """See `trainer.Differentiator`."""
         paths = {id(v): path.removeprefix("model/") for path, v in self._variables().items()}
-        reached = [self._trainable[i] for i in self._with_gradient or []]
-        num_gradients = sum(int(np.prod(variable.shape)) for variable in reached)
+        # Of a mean over no step at all nothing is left.
         divisor, sums = contribution.buffer[0], contribution.buffer[1:]
-        mean = np.concatenate(
-            [
-                sums[:num_gradients] / (divisor or np.float32(1)),
-                sums[num_gradients:] / np.float32(contribution.num_examples),
-            ]
-        )
-        found: dict[str, np.ndarray[Any, Any]] = {}
+        mean = sums / (divisor or np.float32(1))
+        gradients: dict[str, np.ndarray[Any, Any]] = {}
         first = 0
-        for variable in [*reached, *self._statistics]:
+        for variable in [self._trainable[i] for i in self._with_gradient or []]:
             size = int(np.prod(variable.shape))
-            found[paths[id(variable)]] = mean[first : first + size].reshape(variable.shape)
+            gradients[paths[id(variable)]] = mean[first : first + size].reshape(variable.shape)
             first += size
-        statistics = {paths[id(v)] for v in self._statistics}
-        return (
-            {path: array for path, array in found.items() if path not in statistics},
-            {path: array for path, array in found.items() if path in statistics},
-        )
+        changes = self._changes.mean_changes(self._block(contribution.buffer))
+        statistics = [paths[id(v)] for v in self._statistics]
+        return gradients, dict(zip(statistics, changes, strict=True))
 
     # --- the steps, as TensorFlow sees them ---------------------------------------------
 
@@ -328,45 +341,90 @@ class KerasTrainer:
         return loss, tf.nest.map_structure(_as_addend, states)
 
     def _gradients(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
-        before = [tf.identity(v.value) for v in self._statistics]
+        before = self._changes.copies()
         outputs, loss, gradients = self._forward_backward(features, labels, weights, at)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         given = labels[1] if self._definition.compiled else weights
         divisor = reduction.divisor(self._divisor, outputs, given, num_examples)
         self._with_gradient = [i for i, g in enumerate(gradients) if g is not None]
+        self._warn_of_repeated_rows(gradients)
+        # Unscaled: others may have another scale by the time they hear of it, and an overflow
+        # is infinity or NaN here as well.
+        scale = self._loss_scale()
         parts = [
-            tf.cast(tf.convert_to_tensor(gradients[i]), tf.float32) * divisor
+            tf.reshape(tf.cast(tf.convert_to_tensor(gradients[i]), tf.float32) / scale, [-1])
             for i in self._with_gradient
         ]
-        for variable, old in zip(self._statistics, before, strict=True):
-            change = tf.cast(variable.value, tf.float32) - tf.cast(old, tf.float32)
-            parts.append(change * num_examples)
-            variable.assign(old)
-        flat = tf.concat([tf.reshape(part, [-1]) for part in [divisor, *parts]], 0)
+        sums = tf.concat(parts, 0) * divisor
+        changes = self._changes.take_changes(before, num_examples)
+        flat = tf.concat([tf.reshape(divisor, [1]), sums, changes], 0)
         states = self.training_metrics.states(loss, outputs, labels, num_examples, weights)
         return flat, loss, states
 
     def _apply(self, buffer: tf.Tensor, num_examples: tf.Tensor) -> None:
+        del num_examples
         targets = [self._trainable[i] for i in self._with_gradient or []]
-        shapes = [v.shape for v in targets] + [v.shape for v in self._statistics]
-        divisor, *sums = tf.split(buffer, [1, *(int(np.prod(shape)) for shape in shapes)])
-        # Where no step of any example counts, there is nothing to divide.
-        parts = [
-            *(tf.math.divide_no_nan(part, divisor) for part in sums[: len(targets)]),
-            *(part / num_examples for part in sums[len(targets) :]),
-        ]
+        sizes = [int(np.prod(v.shape)) for v in targets]
+        divisor, *parts, block = tf.split(buffer, [1, *sizes, self._changes.size])
+        # The optimizer unscales and looks for an overflow in the sum: all workers find the same.
+        scale = self._loss_scale()
         gradients: list[Any] = [None] * len(self._trainable)
-        for i, part in zip(self._with_gradient or [], parts, strict=False):
-            gradients[i] = tf.cast(
-                tf.reshape(part, self._trainable[i].shape), self._trainable[i].dtype
-            )
+        for i, part in zip(self._with_gradient or [], parts, strict=True):
+            # Where no step of any example counts, there is nothing to divide.
+            mean = tf.math.divide_no_nan(part, divisor)
+            gradient = tf.reshape(mean * scale, self._trainable[i].shape)
+            gradients[i] = tf.cast(gradient, self._trainable[i].dtype)
         self.optimizer.apply(gradients, self._trainable)
-        for variable, part in zip(self._statistics, parts[len(targets) :], strict=True):
-            change = tf.reshape(part, variable.shape)
-            if not variable.dtype.startswith("float"):
-                # A counter of the user's: every worker added the same whole number.
-                change = tf.round(change)
-            variable.assign_add(tf.cast(change, variable.dtype))
+        self._changes.add_means_and_sums(block)
+
+    def _loss_scale(self) -> tf.Tensor:
+        """Return by how much the optimizer wants the loss scaled: 1 where it does not care."""
+        return tf.cast(self.optimizer.scale_loss(tf.constant(1.0)), tf.float32)
+
+    def _warn_of_repeated_rows(self, gradients: Sequence[Any]) -> None:
+        """Log where the sum over workers is another gradient than that of one process.
+
+        In one process an embedding's gradient is a list of rows, and Keras squares rows of the same
+        id one by one: a^2 + b^2. A sum over workers is dense, and its square is (a + b)^2, as it is
+        for Keras on JAX and PyTorch.
+        """
+        paths = [
+            variable.path
+            for variable, gradient in zip(self._trainable, gradients, strict=True)
+            if isinstance(gradient, tf.IndexedSlices)
+        ]
+        if paths and not all(_is_linear(each) for each in _plain_optimizers(self.optimizer)):
+            _log.warning(
+                "%s: %s: %s squares the gradients of ids that repeat in a batch one by one. "
+                "Here gradients are summed before, so they are squared together; see "
+                '"Differences from a plain script" in docs/training.md.',
+                self._definition.origin,
+                ", ".join(paths),
+                type(_plain_optimizers(self.optimizer)[0]).__name__,
+            )
+
+    def _block(self, buffer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the part of a contribution that is changes of statistics."""
+        return buffer[buffer.size - self._changes.size :]
+
+    def _classify_statistics(self, batch: Batch) -> None:
+        """Compare what the two halves of a batch change with what the whole one does."""
+
+        def changes(part: slice | None) -> list[np.ndarray[Any, Any]]:
+            def take(array: Any) -> Any:
+                return np.concatenate([array, array]) if part is None else array[part]
+
+            features = map_arrays(tf.convert_to_tensor, map_arrays(take, batch.features))
+            before = self._changes.copies()
+            self._set_seeds(tf.constant([self.step, self.slot], tf.int64))
+            self.model(self._adapt(features), training=True)
+            found = []
+            for variable, old in zip(self._statistics, before, strict=True):
+                found.append(change_of(old, variable.value))
+                variable.assign(old)
+            return found
+
+        self._changes.classify(batch.num_examples, changes)
 
     def _evaluate(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
         outputs = self._forward_without_trace(features, at)
@@ -425,7 +483,6 @@ class KerasTrainer:
             loss = self._loss(features, outputs, labels, weights, training=True)
             scaled = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, [v.value for v in self._trainable])
-        gradients = [_one_row_an_index(gradient) for gradient in gradients]
         return outputs, loss, self._pulled(gradients) if self._is_pulled else gradients
 
     def _pulled(self, gradients: list[Any]) -> list[Any]:
@@ -614,6 +671,8 @@ class KerasTrainer:
         if not self._definition.compiled:
             # Callbacks look for `model.optimizer`.
             self.model.compile(optimizer=optimizer)
+            # In half precision Keras has wrapped it in one that scales the loss.
+            optimizer = self.model.optimizer
         optimizer.build(self._trainable)
         return optimizer
 
@@ -662,9 +721,7 @@ class KerasTrainer:
             reason = None
             if self.model.losses:
                 given = labels[1] if is_compiled else weights
-                reason = splitting.check_added(
-                    forward, replace(trial, weights=given), kind, origin
-                )
+                reason = splitting.check_added(forward, replace(trial, weights=given), kind, origin)
         if reason is not None:
             _log.warning(
                 "%s: whether the loss that layers add is a mean over examples cannot be seen, "
@@ -699,17 +756,19 @@ def _after(output: tf.Tensor) -> tf.Tensor:
     return waited
 
 
-def _one_row_an_index(gradient: Any) -> Any:
-    """Return an embedding's gradient with the rows of equal index summed.
+def _plain_optimizers(optimizer: Any) -> list[Any]:
+    """Return the optimizers that make the updates, without those that wrap them."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        return _plain_optimizers(inner)
+    several = getattr(optimizer, "optimizers", None)
+    return [one for each in several for one in _plain_optimizers(each)] if several else [optimizer]
 
-    Keras squares the rows of such a gradient one by one, so an id that stands twice in a batch
-    would move Adam's second moment by a^2 + b^2 and not by (a + b)^2.
-    """
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    indices, places = tf.unique(gradient.indices)
-    rows = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(indices))
-    return tf.IndexedSlices(rows, indices, gradient.dense_shape)
+
+def _is_linear(optimizer: Any) -> bool:
+    """Whether an update is the same for rows of one id and for their sum."""
+    kinds = (keras.optimizers.SGD, keras.optimizers.Lion)
+    return type(optimizer) in kinds and not (optimizer.clipnorm or optimizer.global_clipnorm)
 
 
 def _restart_names() -> None:

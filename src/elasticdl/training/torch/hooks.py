@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elasticdl.training.trainer import State
 
 
 class TorchHooks:
     """Lets every moment pass; see `trainer.Hooks`."""
 
     observes_batches = False
+    observes_test_batches = False
     stop_requested = False
 
-    def train_begin(self) -> None:  # noqa: D102 - see trainer.Hooks, here and below
+    def train_begin(  # noqa: D102 - see trainer.Hooks, here and below
+        self, *, num_epochs: int, num_steps: int | None, resumes: bool
+    ) -> None:
         pass
 
     def epoch_begin(self, epoch: int) -> None:  # noqa: D102
@@ -25,6 +31,12 @@ class TorchHooks:
         pass
 
     def test_begin(self) -> None:  # noqa: D102
+        pass
+
+    def test_batch_begin(self, number: int) -> None:  # noqa: D102
+        pass
+
+    def test_batch_end(self, number: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
         pass
 
     def test_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
@@ -40,5 +52,14 @@ class TorchHooks:
         """Return nothing: there is nothing to remember."""
         return {}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:  # noqa: D102
+    def arrays(self) -> State:
+        """Return nothing: there is nothing to remember."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any], arrays: State) -> None:  # noqa: D102
         pass
+
+    def measures_averages(self, state: Mapping[str, Any]) -> bool:
+        """Return False: there are no averages."""
+        del state
+        return False

@@ -6,7 +6,7 @@ With sample weights the count is the sum of the weights.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -118,6 +118,11 @@ class TorchMetrics:
             if value.ndim:
                 values[named.name] = value.to(torch.float64).reshape(len(value), -1).mean(1)
         return values
+
+    def direction(self, name: str) -> Literal["min", "max"] | None:
+        """See `trainer.Metrics`; a function does not say it."""
+        del name
+        return None
 
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
         """Return the value of each metric from summed states."""

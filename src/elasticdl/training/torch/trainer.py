@@ -248,6 +248,14 @@ class TorchTrainer:
             addends = {"loss": _addend_of(loss), **addends}
         return summed([addends]), outputs, labels, weights
 
+    def finish(self) -> None:
+        """See `trainer.Trainer`; the weights of a PyTorch model are those it was trained to."""
+
+    @property
+    def keeps_averages(self) -> bool:
+        """See `trainer.Trainer`."""
+        return False
+
     def state(self) -> State:
         """See `trainer.Trainer`; the optimizer's part grows as parameters get their gradients."""
         state = {f"model/{name}": to_array(tensor) for name, tensor in self._tensors_kept().items()}

@@ -1,0 +1,388 @@
+"""What a training moves without a gradient, as numbers that add up over batches and workers.
+
+BatchNorm's running mean and variance are such variables, and so are counters of the user's. Each
+batch starts from the same values, so what travels are changes:
+
+    kind              examples                    sent                        applied
+    mean              running mean, steps so far  change * examples           sum / examples
+    sum               examples or tokens so far   change                      sum
+    whole number      counters of either kind     change, in exact parts      the same, exactly
+    boolean           "was seen"                  the new value               if all agree
+
+Whether a variable is a mean or a sum is found on the first batch that changes it: the changes of
+its two halves are compared with that of the whole. What was found travels as votes, because a
+worker whose batches never changed a counter cannot know.
+
+Callers: `trainer.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from elasticdl.errors import DefinitionError, TrainingError
+
+if TYPE_CHECKING:
+    from elasticdl.definition import Origin
+
+_log = logging.getLogger("elasticdl")
+
+# Number of examples, number of batches.
+_NUM_COUNTS = 2
+# float32 adds whole numbers exactly up to 2**24: so parts of 12 bits of up to 4,096 workers.
+_FLOAT64_PARTS = 4
+_PART_BITS = 16
+# Equal whole numbers have equal rests; the sum of their squares shows it exactly up to 256 workers.
+_MODULUS = 251
+_MAX_COMPARED = 256
+
+_Kind: TypeAlias = Literal["float", "float64", "whole", "boolean"]
+Changes: TypeAlias = "Sequence[np.ndarray[Any, Any]]"
+
+
+@dataclass(frozen=True, eq=False)
+class _Statistic:
+    """One variable and its place in the block.
+
+    Attributes:
+        variable: A Keras variable.
+        kind: How its change travels.
+        first: Where its part of the block begins.
+        size: Numbers in it.
+    """
+
+    variable: Any
+    kind: _Kind
+    first: int
+    size: int
+
+    @property
+    def num_parts(self) -> int:
+        """How many float32 stand for one of its numbers."""
+        return {"float": 1, "float64": _FLOAT64_PARTS, "whole": 4, "boolean": 1}[self.kind]
+
+
+class Statistics:
+    """The statistics of one model; see the module.
+
+    Args:
+        variables: The non-trainable variables, random seeds left out.
+        means: Ids of those that are known to be means (BatchNorm's).
+        origin: Where the model came from, for errors.
+
+    Attributes:
+        size: How many float32 a batch's changes are.
+    """
+
+    def __init__(self, variables: Sequence[Any], means: set[int], origin: Origin) -> None:
+        self._origin = origin
+        self._statistics: list[_Statistic] = []
+        first = _NUM_COUNTS + 2 * len(variables)
+        for variable in variables:
+            size = int(np.prod(variable.shape))
+            made = _Statistic(variable, _kind_of(variable, origin), first, size)
+            self._statistics.append(made)
+            first += size * made.num_parts
+        self.size = first
+        # Variables, so that a compiled step need not be compiled once more when they are found.
+        is_known = [
+            id(each.variable) in means or each.kind == "boolean" for each in self._statistics
+        ]
+        self._is_known = tf.Variable(np.array(is_known, bool), trainable=False)
+        self._is_sum = tf.Variable(np.zeros(len(variables), bool), trainable=False)
+
+    # --- in a compiled step -------------------------------------------------------------------
+
+    def copies(self) -> list[tf.Tensor]:
+        """Return what all variables hold."""
+        return [tf.identity(each.variable.value) for each in self._statistics]
+
+    def take_changes(self, before: Sequence[tf.Tensor], num_examples: tf.Tensor) -> tf.Tensor:
+        """Return the changes since `copies` as one block, and put the variables back.
+
+        Args:
+            before: What `copies` returned.
+            num_examples: float32 scalar.
+        """
+        known = tf.convert_to_tensor(self._is_known)
+        sums = tf.convert_to_tensor(self._is_sum)
+        votes = tf.stack([known & ~sums, known & sums], axis=1)
+        parts = [
+            tf.stack([num_examples, tf.constant(1.0)]),
+            tf.cast(tf.reshape(votes, [-1]), tf.float32),
+        ]
+        for number, (each, old) in enumerate(zip(self._statistics, before, strict=True)):
+            new = tf.identity(each.variable.value)
+            weight = tf.where(sums[number], tf.constant(1.0), num_examples)
+            parts.append(tf.reshape(_sent(each.kind, old, new, weight), [-1]))
+            each.variable.assign(old)
+        return tf.concat(parts, 0)
+
+    def add_means_and_sums(self, block: tf.Tensor) -> None:
+        """Apply the summed changes of all floating-point variables."""
+        num_examples = block[0]
+        for number, each in enumerate(self._statistics):
+            if each.kind not in {"float", "float64"}:
+                continue
+            dtype = tf.float64 if each.kind == "float64" else tf.float32
+            is_sum = block[_NUM_COUNTS + 2 * number + 1] > 0
+            part = block[each.first : each.first + each.size * each.num_parts]
+            total = tf.reduce_sum(
+                tf.cast(tf.reshape(part, [each.num_parts, each.size]), dtype), axis=0
+            )
+            divisor = tf.where(is_sum, tf.ones([], dtype), tf.cast(num_examples, dtype))
+            change = tf.reshape(total / divisor, each.variable.shape)
+            # Added in the wider type: a sum in bfloat16 would round the change before.
+            summed = tf.cast(each.variable.value, dtype) + change
+            each.variable.assign(tf.cast(summed, each.variable.dtype))
+
+    # --- between steps ------------------------------------------------------------------------
+
+    def must_be_classified(self, block: np.ndarray[Any, Any]) -> bool:
+        """Whether a variable changed of which it is not known yet if it is a mean or a sum."""
+        is_known = self._is_known.numpy()
+        return any(
+            not is_known[number] and np.any(self._part(each, block))
+            for number, each in enumerate(self._statistics)
+        )
+
+    def classify(
+        self, num_examples: int, changes: Callable[[slice | None], Changes], *, shifted: bool = True
+    ) -> None:
+        """Find for each variable that changes whether it is a mean or a sum.
+
+        Args:
+            num_examples: Of the batch.
+            changes: Returns each variable's change by a part of the batch, or by the batch twice
+                where it is None; int64 or float64.
+            shifted: Whether to look at floats that seem to be sums from another value as well.
+
+        Raises:
+            DefinitionError: A whole number is neither.
+        """
+        half = num_examples // 2
+        # A batch of one has no halves: then it is the half of itself twice.
+        parts = [slice(0, half), slice(half, num_examples)] if half else [slice(0, 1)] * 2
+        whole = changes(slice(0, num_examples) if half else None)
+        one, other = changes(parts[0]), changes(parts[1])
+        share = half / num_examples if half else 0.5
+        is_known, is_sum = self._is_known.numpy(), self._is_sum.numpy()
+        for number, each in enumerate(self._statistics):
+            if is_known[number] or not np.any(whole[number]):
+                continue
+            a, b, c = one[number], other[number], whole[number]
+            adds_up = np.allclose(a + b, c, rtol=1e-4, atol=0)
+            averages = np.allclose(share * a + (1 - share) * b, c, rtol=1e-4, atol=1e-7)
+            if (
+                each.kind == "whole"
+                and not adds_up
+                and not (np.array_equal(a, c) and np.array_equal(b, c))
+            ):
+                raise DefinitionError(
+                    f"{self._origin}: the whole number {each.variable.path} changes by "
+                    f"{_few(c)} on a batch, and by {_few(a)} and {_few(b)} on its halves. It "
+                    "counts neither steps nor examples, so the changes of several workers or "
+                    "minibatches cannot be joined. Train in one process without "
+                    "--global_batch_size, or make it no variable of the model."
+                )
+            is_known[number], is_sum[number] = True, adds_up and not averages
+            if each.kind != "whole" and not adds_up and not averages:
+                _log.warning(
+                    "%s: %s changes neither by a mean nor by a sum over examples. On several "
+                    "workers it changes by the mean of the changes on their batches.",
+                    self._origin,
+                    each.variable.path,
+                )
+        floats = [
+            number
+            for number, each in enumerate(self._statistics)
+            if each.kind != "whole" and is_sum[number] and not self._is_sum.numpy()[number]
+        ]
+        if floats and shifted:
+            is_sum[floats] = self._are_counters(floats, whole, num_examples, changes)
+        self._is_known.assign(is_known)
+        self._is_sum.assign(is_sum)
+
+    def _are_counters(
+        self,
+        floats: Sequence[int],
+        whole: Changes,
+        num_examples: int,
+        changes: Callable[[slice | None], Changes],
+    ) -> list[bool]:
+        """Whether the change of a float does not depend on its value.
+
+        A moving average that starts at 0 has a first change that adds up over examples; its second
+        one does not.
+        """
+        before = [np.array(self._statistics[number].variable) for number in floats]
+        for number, old in zip(floats, before, strict=True):
+            self._statistics[number].variable.assign(old + 1)
+        try:
+            again = changes(slice(0, num_examples) if num_examples > 1 else None)
+        finally:
+            for number, old in zip(floats, before, strict=True):
+                self._statistics[number].variable.assign(old)
+        return [
+            bool(np.allclose(again[number], whole[number], rtol=1e-4, atol=0)) for number in floats
+        ]
+
+    def check_finite(self, block: np.ndarray[Any, Any]) -> None:
+        """Make sure that a sum can hold the changes.
+
+        Raises:
+            DefinitionError: A variable has left infinity or NaN, which is no sum of changes.
+        """
+        if np.isfinite(block).all():
+            return
+        for each in self._statistics:
+            old = np.array(each.variable).astype(np.float64)
+            if not np.isfinite(self._part(each, block)).all() and not np.isfinite(old).all():
+                raise DefinitionError(
+                    f"{self._origin}: {each.variable.path} holds NaN or infinity, and a step "
+                    "changes these values. The changes of several workers or minibatches cannot "
+                    "be summed then. Let it begin with a finite value, or train in one process "
+                    "without --global_batch_size."
+                )
+
+    def add_whole_numbers(self, block: np.ndarray[Any, Any]) -> None:
+        """Apply the summed changes of all whole numbers and booleans.
+
+        Raises:
+            TrainingError: What should be the same on all batches is not, or workers disagree on
+                whether a variable is a mean or a sum.
+        """
+        num_batches = round(float(block[1]))
+        for number, each in enumerate(self._statistics):
+            means, sums = block[_NUM_COUNTS + 2 * number : _NUM_COUNTS + 2 * number + 2]
+            if means > 0 and sums > 0:
+                self._disagree(each, "is a mean on some batches and a sum on others")
+            if each.kind == "boolean":
+                count = self._part(each, block)
+                if not np.all((count == 0) | (count == num_batches)):
+                    self._disagree(each, "became true on some batches and false on others")
+                each.variable.assign((count > 0).reshape(each.variable.shape))
+            if each.kind == "whole":
+                change = self._whole_change(each, block, num_batches, is_sum=bool(sums > 0))
+                if np.any(change):
+                    summed = np.array(each.variable).astype(np.int64) + change
+                    each.variable.assign(summed.astype(each.variable.dtype))
+
+    def mean_changes(self, block: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+        """Return by how much a summed block changes each variable."""
+        num_batches = round(float(block[1]))
+        found: list[np.ndarray[Any, Any]] = []
+        for number, each in enumerate(self._statistics):
+            is_sum = bool(block[_NUM_COUNTS + 2 * number + 1] > 0)
+            if each.kind == "whole":
+                found.append(self._whole_change(each, block, num_batches, is_sum=is_sum))
+                continue
+            part = self._part(each, block).reshape(each.num_parts, each.size).astype(np.float64)
+            if each.kind == "boolean":
+                new = (part[0] > 0).reshape(each.variable.shape)
+                found.append(new ^ np.array(each.variable))
+                continue
+            change = part.sum(axis=0) / (1.0 if is_sum else float(block[0]))
+            dtype = np.float64 if each.kind == "float64" else np.float32
+            found.append(change.reshape(each.variable.shape).astype(dtype))
+        return found
+
+    def _whole_change(
+        self, each: _Statistic, block: np.ndarray[Any, Any], num_batches: int, *, is_sum: bool
+    ) -> np.ndarray[Any, Any]:
+        parts = self._part(each, block).astype(np.float64).reshape(4, each.size)
+        low, high, rest, squares = (np.round(part).astype(np.int64) for part in parts)
+        total = (high << _PART_BITS) + low
+        if not is_sum:
+            differ = np.any(total % num_batches != 0) or (
+                num_batches <= _MAX_COMPARED and np.any(num_batches * squares != rest * rest)
+            )
+            if differ:
+                self._disagree(each, "counts steps, but changed by other numbers on some batches")
+            total = total // num_batches
+        return total.reshape(each.variable.shape)
+
+    def _part(self, each: _Statistic, block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return block[each.first : each.first + each.size * each.num_parts]
+
+    def _disagree(self, each: _Statistic, what: str) -> None:
+        raise TrainingError(
+            f"{self._origin}: the variable {each.variable.path} {what} of one update. Its value "
+            "cannot be what one process would compute. Train in one process without "
+            "--global_batch_size, or make it no variable of the model."
+        )
+
+
+def means_of(model: keras.Model) -> set[int]:
+    """Return the ids of the variables that are known to be means: those of BatchNorm."""
+    return {
+        id(variable)
+        for layer in model._flatten_layers()  # noqa: SLF001 - Keras has no public name
+        if isinstance(layer, keras.layers.BatchNormalization)
+        for variable in layer.non_trainable_variables
+    }
+
+
+def change_of(old: Any, new: Any) -> np.ndarray[Any, Any]:
+    """Return the change of a variable as int64 or float64."""
+    before, after = np.array(old), np.array(new)
+    dtype = np.int64 if before.dtype.kind in "iub" else np.float64
+    return after.astype(dtype) - before.astype(dtype)
+
+
+def _kind_of(variable: Any, origin: Origin) -> _Kind:
+    # NumPy calls bfloat16 a void type, and a name that begins with "float" misses it.
+    dtype = keras.backend.standardize_dtype(variable.dtype)
+    if dtype == "float64":
+        return "float64"
+    if keras.backend.is_float_dtype(dtype):
+        return "float"
+    if dtype == "bool":
+        return "boolean"
+    if keras.backend.is_int_dtype(dtype):
+        return "whole"
+    raise DefinitionError(
+        f"{origin}: the variable {variable.path} is of type {dtype}; a model's variables hold "
+        "floating-point numbers, whole numbers or booleans."
+    )
+
+
+def _sent(kind: _Kind, old: tf.Tensor, new: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    """Return what a change adds to the block, parts along a new first axis."""
+    if kind == "boolean":
+        return tf.cast(new, tf.float32)
+    if kind == "whole":
+        change = tf.cast(new, tf.int64) - tf.cast(old, tf.int64)
+        rest = tf.math.floormod(change, _MODULUS)
+        low = tf.bitwise.bitwise_and(change, 2**_PART_BITS - 1)
+        high = tf.bitwise.right_shift(change, tf.constant(_PART_BITS, tf.int64))
+        return tf.cast(tf.stack([low, high, rest, rest * rest]), tf.float32)
+    dtype = tf.float64 if kind == "float64" else tf.float32
+    before, after = tf.cast(old, dtype), tf.cast(new, dtype)
+    # An attention mask's -inf stays what it is; -inf - -inf is NaN.
+    is_same = tf.equal(before, after) | (tf.math.is_nan(before) & tf.math.is_nan(after))
+    change = tf.where(is_same, tf.zeros([], dtype), after - before) * tf.cast(weight, dtype)
+    return _in_parts(change) if kind == "float64" else change
+
+
+def _in_parts(number: tf.Tensor) -> tf.Tensor:
+    """Return a float64 as parts of 12 bits, largest first, whose sums float32 does not round."""
+    parts = []
+    for _ in range(_FLOAT64_PARTS):
+        bits = tf.bitcast(tf.cast(number, tf.float32), tf.int32)
+        part = tf.bitcast(tf.bitwise.bitwise_and(bits, tf.constant(-(2**12), tf.int32)), tf.float32)
+        parts.append(part)
+        number -= tf.cast(part, tf.float64)
+    return tf.stack(parts)
+
+
+def _few(array: np.ndarray[Any, Any]) -> str:
+    flat = array.reshape(-1)
+    return f"{flat[0]}" if flat.size == 1 else f"{flat[:4].tolist()}{'...' * (flat.size > 4)}"  # noqa: PLR2004
