@@ -9,7 +9,7 @@ from tests.engines.elastic.counting import CountingTrainer, batch_of
 from elasticdl.engines.elastic.reports import History, Point, Snapshots
 from elasticdl.engines.feed import FedBatch
 from elasticdl.engines.loop import Loop
-from elasticdl.engines.place import Place
+from elasticdl.engines.place import Evaluation, Place
 from elasticdl.engines.progress import Silent
 from elasticdl.engines.seams import Commit
 from elasticdl.events import Checkpointed
@@ -139,3 +139,22 @@ def test_who_takes_over_a_piece_is_among_those_its_batches_are_forecast_for():
 
     assert asked == [{0, 1}]
     replacement.close_feed()
+
+
+def test_a_worker_that_joins_an_evaluation_begins_it_and_one_that_missed_the_end_ends_it():
+    peer, joining = loop_of(0, whole_shards), loop_of(1, whole_shards)
+    without = peer.checkpoint()
+    peer.place = replace(peer.place, evaluation=Evaluation(Ledger(1)))
+    within = peer.checkpoint()
+    calls, hooks = [], joining.trainer.hooks
+    hooks.test_begin = lambda: calls.append("test_begin")
+    hooks.test_end = lambda logs: calls.append("test_end")
+    hooks.load_state = lambda *_: calls.append("load_state")
+    joining._begun = True
+
+    for checkpoint in (within, within, without, without):
+        joining.join(checkpoint)
+
+    assert calls == [
+        "test_begin", "load_state", "load_state", "test_end", "load_state", "load_state",
+    ]  # fmt: skip

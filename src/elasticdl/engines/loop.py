@@ -106,7 +106,7 @@ class Loop:
         self._begun = self._joins = False
         self._hooks_state: tuple[Mapping[str, Any], State] | None = None
         # The callbacks have been called for the step that is being made; batches evaluated.
-        self._batch_begun, self._num_tested = False, 0
+        self._batch_begun, self._test_begun, self._num_tested = False, False, 0
         self._tested: MetricStates = {}
         self._feed: Prefetch[FedBatch] | None = None
         self._group: list[FedBatch] = []
@@ -184,6 +184,7 @@ class Loop:
         self.slots = checkpoint.metadata["slots"]
         self._hooks_state = checkpoint.metadata["hooks"], arrays
         if self._begun:
+            self._match_evaluation()
             self.trainer.hooks.load_state(*self._hooks_state)
         self._batch_begun = False
         self._forget_the_past()
@@ -211,6 +212,7 @@ class Loop:
             resumes=self._hooks_state is not None,
         )
         self._begun = True
+        self._match_evaluation()
         if self._hooks_state is not None:
             # After train_begin: there callbacks forget what they remember.
             hooks.load_state(*self._hooks_state)
@@ -276,8 +278,7 @@ class Loop:
         while True:
             if self._evaluation_is_due():
                 if self.place.evaluation is None and self.validation is not None:
-                    hooks.test_begin()
-                    self._num_tested, self._tested = 0, {}
+                    self._begin_test()
                     ledger = Ledger(self.validation.num_shards).deal(self.slots)
                     self.place = replace(self.place, evaluation=Evaluation(ledger))
                 return True
@@ -442,6 +443,27 @@ class Loop:
             return True
         return bool(interval and step and step % interval == 0)
 
+    def _begin_test(self) -> None:
+        self._test_begun, self._num_tested, self._tested = True, 0, {}
+        self.trainer.hooks.test_begin()
+
+    def _end_test(self, metrics: Mapping[str, Any]) -> None:
+        self._test_begun = False
+        self.trainer.hooks.test_end(metrics)
+
+    def _match_evaluation(self) -> None:
+        """Let the callbacks begin or end an evaluation as the state that was taken over does.
+
+        Called before they take over what they remember: beginning and ending may change it.
+        """
+        is_evaluating = self.place.evaluation is not None
+        if is_evaluating and not self._test_begun:
+            self._begin_test()
+        elif self._test_begun and not is_evaluating:
+            prefix = "val_"
+            known = {n.removeprefix(prefix): v for n, v in self.metrics.items() if prefix in n}
+            self._end_test(known)
+
     def _evaluate_a_shard(self, now: Evaluation) -> None:
         assert self.validation is not None  # noqa: S101 - it is due
         piece = now.ledger.piece_of(self.slot)
@@ -481,7 +503,7 @@ class Loop:
     def _end_evaluation(self, states: MetricStates) -> None:
         metrics = self.trainer.evaluation_metrics.results(states)
         self.place = replace(self.place, evaluation=None, evaluated_step=self.trainer.step)
-        self.trainer.hooks.test_end(metrics)
+        self._end_test(metrics)
         self.metrics.update({f"val_{name}": value for name, value in metrics.items()})
         self._told.write(self._step_to_tell)
         self.events.write(
