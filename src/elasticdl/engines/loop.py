@@ -26,7 +26,7 @@ import numpy as np
 
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.data.batch import Batch, arrays_bytes, batch_bytes, leaves
-from elasticdl.engines.finite import check_losses, check_state
+from elasticdl.engines.finite import StateCheck, check_losses
 from elasticdl.engines.place import Evaluation, Place
 from elasticdl.engines.prefetch import Prefetch
 from elasticdl.engines.progress import metrics_in_words
@@ -189,6 +189,7 @@ class Loop:
             NonFiniteLossError: The loss became NaN or infinite.
         """
         hooks = self.trainer.hooks
+        self._state_check = StateCheck(self.trainer.state())
         hooks.train_begin()
         self._begun = True
         if self._hooks_state is not None:
@@ -494,7 +495,9 @@ class Loop:
             return
         started = time.monotonic()
         checkpoint = self.checkpoint()
-        check_state(checkpoint.state, step=self.trainer.step, last_good=self._last_checkpoint_step)
+        self._state_check.check(
+            checkpoint.state, step=self.trainer.step, last_good=self._last_checkpoint_step
+        )
         self._told.write(self._step_to_tell)
         # The store knows how long it kept us; the copy before that counts as well.
         self._copied_s[self.trainer.step] = time.monotonic() - started
