@@ -15,6 +15,8 @@ from elasticdl.errors import NonFiniteLossError
 if TYPE_CHECKING:
     from elasticdl.engines.feed import FedBatch
 
+# Of ml_dtypes; NumPy takes them for bytes.
+_NARROW_FLOATS = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
 _WHAT_TO_DO = "Lower the learning rate, or look for NaN and huge values in the data"
 
 
@@ -56,20 +58,51 @@ def check_sum(total: float, *, step: int, epoch: int) -> None:
         )
 
 
-def check_state(state: Mapping[str, np.ndarray[Any, Any]], *, step: int, last_good: int) -> None:
-    """Check what is to become a checkpoint.
+class StateCheck:
+    """Checks what is to become a checkpoint against how the training began.
 
-    Raises:
-        NonFiniteLossError: A tensor holds NaN or infinity.
+    A mask of -inf or an unused NaN in a buffer is no sign of a training that went wrong: only a
+    number that was finite at the beginning, or appeared since, has to be finite.
+
+    Args:
+        state: Of the trainer, before its first step here.
     """
-    for path, array in state.items():
-        with np.errstate(over="ignore", invalid="ignore"):
-            # One pass without a temporary array; a sum that overflows asks for a closer look.
-            if array.dtype.kind != "f" or np.isfinite(np.sum(array)):
+
+    def __init__(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        self._never_finite = {
+            path: bad for path, array in state.items() if (bad := _not_finite(array)) is not None
+        }
+
+    def check(
+        self, state: Mapping[str, np.ndarray[Any, Any]], *, step: int, last_good: int
+    ) -> None:
+        """Check what is to become a checkpoint.
+
+        Raises:
+            NonFiniteLossError: A tensor holds NaN or infinity where it was finite.
+        """
+        for path, array in state.items():
+            bad = _not_finite(array)
+            if bad is None:
                 continue
-        if not np.isfinite(array).all():
-            raise NonFiniteLossError(
-                f"{path} holds NaN or infinity at step {step}. The training stopped; the last "
-                f"good checkpoint is of step {last_good}. Lower the learning rate or clip "
-                "gradients."
-            )
+            before = self._never_finite.get(path)
+            if before is None or before.shape != bad.shape or (bad & ~before).any():
+                raise NonFiniteLossError(
+                    f"{path} holds NaN or infinity at step {step}. The training stopped; the last "
+                    f"good checkpoint is of step {last_good}. Lower the learning rate or clip "
+                    "gradients."
+                )
+
+
+def _not_finite(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """Return where an array holds NaN or infinity; None if nowhere."""
+    if array.dtype.kind != "f":
+        if array.dtype.name not in _NARROW_FLOATS:
+            return None
+        array = array.astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        # One pass without a temporary array; a sum that overflows needs a closer look.
+        if np.isfinite(np.sum(array)):
+            return None
+    bad: np.ndarray[Any, Any] = ~np.isfinite(array)
+    return bad if bad.any() else None

@@ -27,7 +27,7 @@ import numpy as np
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.data.batch import Batch, arrays_bytes, batch_bytes, leaves
 from elasticdl.engines.best import best_mode_of
-from elasticdl.engines.finite import check_losses, check_state
+from elasticdl.engines.finite import StateCheck, check_losses
 from elasticdl.engines.place import Evaluation, Place
 from elasticdl.engines.prefetch import Prefetch
 from elasticdl.engines.progress import metrics_in_words
@@ -211,6 +211,7 @@ class Loop:
             num_steps=self._steps_in_an_epoch(),
             resumes=self._hooks_state is not None,
         )
+        self._state_check = StateCheck(self.trainer.state())
         self._begun = True
         self._match_evaluation()
         if self._hooks_state is not None:
@@ -589,7 +590,9 @@ class Loop:
             return
         started = time.monotonic()
         checkpoint = self.checkpoint()
-        check_state(checkpoint.state, step=self.trainer.step, last_good=self._last_checkpoint_step)
+        self._state_check.check(
+            checkpoint.state, step=self.trainer.step, last_good=self._last_checkpoint_step
+        )
         self._told.write(self._step_to_tell)
         # The store knows how long it kept us; the copy before that counts as well.
         self._copied_s[self.trainer.step] = time.monotonic() - started

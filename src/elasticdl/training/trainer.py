@@ -332,3 +332,16 @@ class Exporter(Protocol):
     def export(self, folder: Path) -> Sequence[str]:
         """Write what serving needs into an existing folder; return the names written."""
         ...
+
+
+@runtime_checkable
+class Rehearser(Protocol):
+    """A trainer that prepares for updates without making one."""
+
+    def rehearse(self, contribution: Contribution) -> None:
+        """Compile what `apply` needs and nothing more: no call of the user's optimizer.
+
+        Without this method a worker applies an example's contribution before it joins the others,
+        and takes back the state from before.
+        """
+        ...

@@ -535,3 +535,26 @@ def test_a_peer_is_given_no_state_while_gradients_move_the_statistics():
     peers[-1].join()
 
     assert order == ["gradients", "state"]
+
+
+def test_preparing_calls_no_step_of_a_pytorch_optimizer():
+    import torch
+    from tests.training.torch import conftest as of_torch
+
+    calls = []
+
+    class Counting(torch.optim.SGD):
+        def step(self, closure=None):
+            calls.append(closure)
+            super().step(closure)
+
+    definition = of_torch.definition_of(optimizer=lambda p: Counting(p, 0.1))
+    trainer, batch = of_torch.trainer_of(definition), of_torch.batch_of(8)
+    before = trainer.state()
+    ElasticCommitter(trainer, batch, evaluates=True, num_slots=2)
+    assert not calls
+    assert of_torch.same_bits(trainer.state(), before)
+
+    trainer.apply(trainer.gradients(batch)[0])
+    trainer.load_state(trainer.state())
+    assert len(calls) == 1

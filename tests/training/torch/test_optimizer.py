@@ -127,12 +127,14 @@ def test_a_learning_rate_that_changes_is_kept(rate, change):
 
 
 def test_a_state_without_slots_gives_an_optimizer_those_it_begins_with():
-    without = trainer_of(definition_of(optimizer=sgd)).state()
     trainer, fresh = (
         trainer_of(definition_of(optimizer=lambda p: torch.optim.Adagrad(p, 0.1))) for _ in "12"
     )
+    without = {
+        path: array for path, array in fresh.state().items() if not path.endswith(("sum", "step"))
+    }
     trainer.train_steps([batch_of(8)])
-    trainer.load_state(without)
+    trainer.load_state({**without, "step": fresh.state()["step"]})
 
     assert same_bits(trainer.state(), fresh.state())
 
@@ -188,7 +190,8 @@ def test_a_checkpoint_of_another_optimizer_is_refused_and_nothing_of_it_taken():
     before = fresh.state()
 
     with pytest.raises(
-        CorruptCheckpointError, match=r"optimizer/weight/exp_avg: missing in the checkpoint"
+        CorruptCheckpointError,
+        match=r"optimizer/class: torch.optim.sgd.SGD in the checkpoint, torch.optim.adam.Adam in",
     ):
         fresh.load_state(trained.state())
 

@@ -33,7 +33,7 @@ from elasticdl.engines.elastic.reports import Point
 from elasticdl.engines.finite import check_sum
 from elasticdl.engines.seams import Commit
 from elasticdl.errors import TrainingError
-from elasticdl.training.trainer import Contribution
+from elasticdl.training.trainer import Contribution, Rehearser
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
@@ -91,6 +91,16 @@ class Layout:
         return states
 
 
+def _rehearse(trainer: Trainer, contribution: Contribution) -> None:
+    """Have the trainer compile its update; its state stays as it is."""
+    if isinstance(trainer, Rehearser):
+        trainer.rehearse(contribution)
+        return
+    before = trainer.state()
+    trainer.apply(contribution)
+    trainer.load_state(before)
+
+
 class ElasticCommitter:
     """See `seams.Committer`.
 
@@ -119,12 +129,10 @@ class ElasticCommitter:
         note: CrashNote | None = None,
     ) -> None:
         self._trainer, self._accumulator, self._note = trainer, accumulator, note
-        before = trainer.state()
         contribution, result = trainer.gradients(example)
-        trainer.apply(contribution)
         self._training = Layout(result.metrics)
         self._evaluation = Layout(trainer.evaluate(example) if evaluates else {})
-        trainer.load_state(before)
+        _rehearse(trainer, contribution)
         sizes = [
             contribution.buffer.size,
             self._training.size,

@@ -1,9 +1,16 @@
 """The user's optimizer over a model's parameters, and what it remembers as named arrays.
 
-What PyTorch's optimizers remember of a parameter (its *slots*: `exp_avg`, `step`, ...) begins to
-exist at the parameter's first update, and a parameter that never gets a gradient never has any.
-So a state names the slots that are there, and taking over one without slots forgets them. Which
-slots belong to this optimizer is found by rehearsing a step on copies of the parameters.
+    optimizer/class                          the name of its class
+    optimizer/param_groups/0/lr              a number or tensor of a group; others of its values,
+    optimizer/param_groups/0/betas/values    such as a pair of numbers, as `memory.Codec` has them
+    optimizer/NAME/exp_avg                   a *slot*: what it remembers of the parameter NAME
+    optimizer/NAME/step:number               a slot that is a plain number
+    optimizer/beside/values                  what it remembers beside groups and parameters
+    optimizer/step_hooks/values              what its hooks remember (`memory.py`)
+
+Slots begin to exist at a parameter's first update, and a parameter that never gets a gradient
+never has any. So a state names the slots that are there, and taking over one without slots forgets
+them. Nothing here calls the optimizer's `step` but an update.
 """
 
 from __future__ import annotations
@@ -17,10 +24,14 @@ import torch
 from torch import nn
 
 from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, users_traceback
+from elasticdl.training.torch.memory import CannotKeepError, Codec, Memory
 from elasticdl.training.torch.tensors import to_array, to_tensor
 
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
+
+_CLASS, _GROUPS, _BESIDE, _HOOKS = "class", "param_groups/", "beside/", "step_hooks/"
+_NUMBER = ":number"
 
 
 class OptimizerState:
@@ -42,68 +53,88 @@ class OptimizerState:
         # a training is resumed, when it is too late.
         _created(definition, [_like(p, torch.empty_like(p)) for p in parameters.values()])
         self.optimizer = _created(definition, list(parameters.values()))
+        self._codec = Codec(parameters)
+        self._memory = Memory(self.optimizer, parameters, definition.origin)
+        self._begins_with_slots = bool(self.optimizer.state)
+        self._functions = {
+            (number, key): value
+            for number, group in enumerate(self.optimizer.param_groups)
+            for key, value in group.items()
+            if callable(value)
+        }
 
     def step(self) -> None:
         """Make one update from the parameters' `.grad`."""
         self.optimizer.step()
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return copies of all slots, and of the learning rates, which may change as well.
+        """Return copies of all slots and param groups, and of what hooks remember.
 
         Raises:
-            DefinitionError: The optimizer remembers something that is no tensor and no number.
+            DefinitionError: The optimizer remembers what cannot be kept.
         """
         names = {id(parameter): name for name, parameter in self._parameters.items()}
-        state = {
-            _rate_path(number): self._array("lr", group["lr"])
-            for number, group in enumerate(self.optimizer.param_groups)
-            if "lr" in group
-        }
-        for parameter, slots in self.optimizer.state.items():
-            if id(parameter) not in names:
-                raise self._unkeepable(f"something beside the parameters ({parameter!r:.40})")
-            for slot, value in slots.items():
-                if value is not None:
-                    state[f"{names[id(parameter)]}/{slot}"] = self._array(slot, value)
+        state = {_CLASS: np.frombuffer(_name_of(self.optimizer).encode(), np.uint8).copy()}
+        for number, group in enumerate(self.optimizer.param_groups):
+            for key, value in group.items():
+                if key != "params" and not self._is_of_the_code(number, key, value):
+                    state |= self._group_arrays(f"{_GROUPS}{number}/{key}", key, value)
+        beside: dict[str, Any] = {}
+        remembered: Mapping[Any, Any] = self.optimizer.state
+        for key, slots in remembered.items():
+            if id(key) in names:
+                state |= self._slot_arrays(names[id(key)], slots)
+            elif isinstance(key, str):
+                beside[key] = slots
+            else:
+                raise self._unkeepable(f"something beside the parameters ({key!r:.40})")
+        try:
+            kept = self._codec.to_arrays(beside) if beside else {}
+        except CannotKeepError as error:
+            raise self._unkeepable(str(error)) from error
+        state |= {f"{_BESIDE}{name}": array for name, array in kept.items()}
+        state |= {f"{_HOOKS}{name}": array for name, array in self._memory.state().items()}
         return state
 
     def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
         """Take over a state, unless there are problems: a line for each of them is returned."""
-        groups = self.optimizer.param_groups
-        rates = {_rate_path(i): group for i, group in enumerate(groups) if "lr" in group}
+        saved = bytes(state.get(_CLASS, np.array([], np.uint8))).decode()
+        name = _name_of(self.optimizer)
+        if saved != name:
+            return [f"class: {saved or 'missing'} in the checkpoint, {name} in the model file"]
+        of_hooks = _below(_HOOKS, state)
+        others = (_GROUPS, _BESIDE, _HOOKS)
+        rest = {
+            path: array
+            for path, array in state.items()
+            if path != _CLASS and not path.startswith(others)
+        }
         slots: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
-        for path in state.keys() - rates.keys():
-            name, _, slot = path.rpartition("/")
-            slots.setdefault(name, {})[slot] = state[path]
-        expected = self._rehearsed() if slots else {}
-        problems = [f"{path}: missing in the checkpoint" for path in rates if path not in state]
-        problems += [f"{name}: not in the model" for name in slots.keys() - expected.keys()]
-        problems += [
-            f"{name}/{slot}: {_shape_of(slots[name].get(slot))} in the checkpoint, "
-            f"{_shape_of(value)} in the optimizer"
-            # A parameter without any slot has had no gradient yet.
-            for name in slots.keys() & expected.keys()
-            for slot, value in expected[name].items()
-            if slot not in slots[name] or slots[name][slot].shape != np.shape(value)
-        ]
+        for path, array in rest.items():
+            of, _, slot = path.rpartition("/")
+            slots.setdefault(of, {})[slot] = array
+        values, problems = self._group_values(_below(_GROUPS, state))
+        problems += [f"{of}: not in the model" for of in slots.keys() - self._parameters.keys()]
+        problems += [f"hooks: {problem}" for problem in self._memory.problems(of_hooks)]
         if problems:
             return sorted(problems)
-        self._set_slots(slots, expected)
-        # Last: a rate that is a tensor may be that of the rehearsal, which may have changed it.
-        for path, group in rates.items():
-            if isinstance(group["lr"], torch.Tensor):
-                group["lr"].copy_(to_tensor(state[path]))
-            else:
-                group["lr"] = state[path].item()
+        for group, settings in zip(self.optimizer.param_groups, values, strict=True):
+            for key, value in settings.items():
+                if isinstance(group.get(key), torch.Tensor):
+                    group[key].copy_(value)
+                else:
+                    group[key] = value
+        self._set_slots(slots)
+        of_others = _below(_BESIDE, state)
+        if of_others:
+            self.optimizer.state.update(self._codec.to_values(of_others))
+        self._memory.load(of_hooks)
         return []
 
-    def _set_slots(
-        self,
-        slots: Mapping[str, Mapping[str, np.ndarray[Any, Any]]],
-        expected: Mapping[str, Mapping[str, Any]],
-    ) -> None:
-        # Some optimizers give every parameter its slots when they are made.
-        fresh = _created(self._definition, list(self._parameters.values())).state
+    def _set_slots(self, slots: Mapping[str, Mapping[str, np.ndarray[Any, Any]]]) -> None:
+        fresh: Mapping[Any, Any] = {}
+        if self._begins_with_slots and len(slots) < len(self._parameters):
+            fresh = _created(self._definition, list(self._parameters.values())).state
         groups = {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
         self.optimizer.state.clear()
         for name, parameter in self._parameters.items():
@@ -113,23 +144,66 @@ class OptimizerState:
                 continue
             group = groups.get(id(parameter), {})
             self.optimizer.state[parameter] = {
-                slot: array.item()
-                if _is_number(expected[name].get(slot))
+                slot.removesuffix(_NUMBER): array.item()
+                if slot.endswith(_NUMBER)
                 else to_tensor(array).to(_device(parameter, slot, group))
                 for slot, array in slots[name].items()
             }
 
-    def _rehearsed(self) -> dict[str, dict[str, Any]]:
-        """Return the slots after a step of an optimizer like this one, for every parameter."""
-        copies = {name: _like(p, p.detach().clone()) for name, p in self._parameters.items()}
-        rehearsing = _created(self._definition, list(copies.values()))
-        for copy in copies.values():
-            if copy.requires_grad:
-                copy.grad = gradient_for(rehearsing, torch.zeros_like(copy))
-        rehearsing.step()
+    def _is_of_the_code(self, number: int, key: str, value: Any) -> bool:
+        """Return whether a group's value is a function or the like, which the code makes again."""
+        if not callable(value):
+            return False
+        if value is self._functions.get((number, key)):
+            return True
+        raise self._unkeepable(f"a {type(value).__name__} in {key!r} that has changed")
+
+    def _group_arrays(self, path: str, key: str, value: Any) -> dict[str, np.ndarray[Any, Any]]:
+        if isinstance(value, torch.Tensor) or _is_number(value):
+            return {path: self._array(key, value)}
+        try:
+            kept = self._codec.to_arrays(value)
+        except CannotKeepError as error:
+            raise self._unkeepable(f"{error} in {key!r}") from error
+        return {f"{path}/{name}": array for name, array in kept.items()}
+
+    def _group_values(
+        self, state: Mapping[str, np.ndarray[Any, Any]]
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """Return the values of each param group, and what is wrong with them."""
+        flat: dict[tuple[int, str], dict[str, np.ndarray[Any, Any]]] = {}
+        for path, array in state.items():
+            of_group, key, *more = path.split("/")
+            flat.setdefault((int(of_group), key), {})["/".join(more)] = array
+        groups = self.optimizer.param_groups
+        values: list[dict[str, Any]] = [{} for _ in groups]
+        problems = [
+            f"{_GROUPS}{number}: not in the model file"
+            for number in sorted({number for number, _ in flat if number >= len(groups)})
+        ]
+        for (number, key), arrays in flat.items():
+            if number >= len(groups):
+                continue
+            if "" not in arrays:
+                values[number][key] = self._codec.to_values(arrays)
+            elif isinstance(groups[number].get(key), torch.Tensor):
+                values[number][key] = to_tensor(arrays[""])
+            else:
+                values[number][key] = arrays[""].item()
+        for number, group in enumerate(groups):
+            missing = [
+                key
+                for key, value in group.items()
+                if key != "params" and key not in values[number] and not callable(value)
+            ]
+            problems += [f"{_GROUPS}{number}/{key}: missing in the checkpoint" for key in missing]
+        return values, problems
+
+    def _slot_arrays(self, name: str, slots: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            name: {k: v for k, v in rehearsing.state.get(copy, {}).items() if v is not None}
-            for name, copy in copies.items()
+            f"{name}/{slot}{_NUMBER if _is_number(value) else ''}": self._array(slot, value)
+            for slot, value in slots.items()
+            if value is not None
         }
 
     def _array(self, slot: str, value: Any) -> np.ndarray[Any, Any]:
@@ -199,15 +273,15 @@ def _device(parameter: nn.Parameter, slot: str, group: Mapping[str, Any]) -> tor
     return parameter.device
 
 
-def _rate_path(number: int) -> str:
-    return f"param_groups/{number}/lr"
+def _name_of(optimizer: torch.optim.Optimizer) -> str:
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
+def _below(prefix: str, state: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
+    return {
+        path.removeprefix(prefix): array for path, array in state.items() if path.startswith(prefix)
+    }
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (bool, int, float))
-
-
-def _shape_of(value: Any) -> str:
-    if value is None:
-        return "missing"
-    return type(value).__name__ if _is_number(value) else f"{value.dtype}{list(value.shape)}"

@@ -45,7 +45,9 @@ def batch_tensors(arrays: Arrays, device: torch.device, where: object) -> Any:
 
 def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return a copy of a tensor, bit for bit; bfloat16 and its like as the dtypes of ml_dtypes."""
-    dense = tensor.detach().cpu().contiguous()
+    tensor = tensor.detach()
+    # A momentum of sparse gradients is sparse itself.
+    dense = (tensor.to_dense() if tensor.is_sparse else tensor).cpu().contiguous()
     if dense.dtype not in _BITS:
         return np.array(dense.numpy())
     import ml_dtypes  # noqa: PLC0415 - only such tensors need it

@@ -15,6 +15,7 @@ alone, as it is where its `.grad` is None.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ from elasticdl.training.torch.losses import BatchLoss, Loss
 from elasticdl.training.torch.metrics import Addend, Addends, TorchMetrics, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
 from elasticdl.training.torch.outputs import as_arrays, detached, map_tensors
+from elasticdl.training.torch.outside import check_nothing_outside
 from elasticdl.training.torch.refusals import Refusals, check_class
 from elasticdl.training.torch.statistics import Parts, Statistics, change_of
 from elasticdl.training.torch.tensors import batch_tensors, to_array, to_tensor
@@ -141,6 +143,7 @@ class TorchTrainer:
         self.hooks = TorchHooks()
         # Two of them: torch.export takes a size of one for a constant.
         self._example = map_arrays(lambda a: np.concatenate([a[:1], a[:1]]), example.features)
+        self._check_nothing_outside()
         self._outputs_split = False
         self._anchors: dict[str, torch.Tensor] = {}
         self._pull = 0.0
@@ -512,6 +515,15 @@ class TorchTrainer:
                 self.model(*args, **kwargs)
 
         return find_adapter(self.model, example.features, self._definition.origin, run)
+
+    def _check_nothing_outside(self) -> None:
+        args, kwargs = self._adapt(self._tensors(self._example))
+
+        def run(model: nn.Module) -> None:
+            with torch.no_grad(), self._drawing(self.slot):
+                model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+
+        check_nothing_outside(self.model, run, self._definition.origin)
 
     def _check_real(self) -> None:
         complex_ones = [name for name, t in self._tensors_kept().items() if t.is_complex()]

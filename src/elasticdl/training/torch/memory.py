@@ -1,0 +1,390 @@
+"""What the hooks of an optimizer remember: schedules, counters, averages of weights.
+
+A hook (`optimizer.register_step_post_hook`) is a function of the user's, and what it changes lies
+outside of the optimizer's state: in variables of the function around it, in `global` ones, in
+attributes of an object, in a scheduler. All of these are found from the function and kept in a
+checkpoint; what cannot be kept is refused when the trainer is made.
+
+    a variable of the function around it, a global one that it assigns   the value
+    a list, dict, deque or tensor in one                                 its contents, in place
+    a scheduler, or anything with state_dict() and load_state_dict()     its state
+    an object of a class of the user's, the optimizer's own included     its attributes, likewise
+
+Parameters in them are named, not copied. Values are turned into JSON with arrays beside it.
+
+Callers: `optimizer.py`.
+"""
+
+from __future__ import annotations
+
+import collections
+import collections.abc
+import dis
+import functools
+import inspect
+import json
+import random
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence
+from dataclasses import dataclass
+from io import IOBase
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from elasticdl.errors import DefinitionError
+from elasticdl.training.torch.tensors import to_array, to_tensor
+
+if TYPE_CHECKING:
+    from elasticdl.definition import Origin
+
+_JSON = "values"
+_LIBRARIES = {"torch", "numpy", "elasticdl", "tensorflow", "keras", *sys.stdlib_module_names}
+_DRAWS = (
+    random.Random,
+    np.random.Generator,
+    np.random.RandomState,
+    torch.Generator,
+    collections.abc.Iterator,
+)
+_NUMBERS = (bool, int, float, str, type(None))
+
+
+class CannotKeepError(Exception):
+    """A value has no place in a checkpoint; says what it is."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a value lies: how it is read and replaced."""
+
+    name: str
+    get: Callable[[], Any]
+    put: Callable[[Any], None]
+
+
+class Memory:
+    """Reads and restores what hooks remember.
+
+    Args:
+        optimizer: Its hooks, and the attributes of its class where that is the user's.
+        parameters: Those of the model, by name.
+        origin: For errors.
+
+    Raises:
+        DefinitionError: A hook remembers what cannot be kept, or there is a scheduler that no
+            hook knows.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Mapping[str, nn.Parameter],
+        origin: Origin,
+    ) -> None:
+        self._optimizer, self._origin = optimizer, origin
+        self._codec = Codec(parameters)
+        self.state()
+        is_scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched")
+        if is_scheduled and not any(_is_scheduler(place.get()) for place in self._places()):
+            raise DefinitionError(
+                f"{origin}: a learning rate scheduler was made for the optimizer, and nothing here "
+                "would call its step(). Let the optimizer do it after each of its own: "
+                "optimizer.register_step_post_hook(lambda *_: scheduler.step())."
+            )
+
+    def state(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return what is remembered as arrays; nothing where there is nothing.
+
+        Raises:
+            DefinitionError: Something in it cannot be kept.
+        """
+        values = {}
+        for place in self._places():
+            try:
+                values[place.name] = _read(place.get())
+            except CannotKeepError as error:
+                raise self._refused(place, error) from error
+        if not values:
+            return {}
+        try:
+            return self._codec.to_arrays(values)
+        except CannotKeepError as error:
+            raise DefinitionError(
+                f"{self._origin}: the hooks of the optimizer remember {error}; a checkpoint can "
+                "keep numbers, texts, tensors, and lists and dicts of them."
+            ) from error
+
+    def problems(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
+        """Return why a state is not of these hooks: one line for each reason."""
+        saved = self._codec.to_values(arrays) if arrays else {}
+        names = {place.name for place in self._places()}
+        return [f"{name}: not in the checkpoint" for name in sorted(names - saved.keys())] + [
+            f"{name}: not in the model file" for name in sorted(saved.keys() - names)
+        ]
+
+    def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Give the hooks back what they remembered; `problems` has found none."""
+        if not arrays:
+            return
+        saved = self._codec.to_values(arrays)
+        for place in self._places():
+            _write(place, saved[place.name])
+
+    def _places(self) -> list[_Place]:
+        seen: set[int] = {id(self._optimizer)}
+        places: list[_Place] = []
+        hooks = (
+            *self._optimizer._optimizer_step_pre_hooks.values(),  # noqa: SLF001 - no public name
+            *self._optimizer._optimizer_step_post_hooks.values(),  # noqa: SLF001
+        )
+        for number, hook in enumerate(hooks):
+            places += _of_function(hook, f"hook {number}", seen)
+        if not _is_of_library(type(self._optimizer)):
+            theirs = vars(self._optimizer).keys() - _OF_EVERY_OPTIMIZER
+            places += _of_object(self._optimizer, "optimizer", sorted(theirs), seen)
+        return places
+
+    def _refused(self, place: _Place, error: CannotKeepError) -> DefinitionError:
+        return DefinitionError(
+            f"{self._origin}: the optimizer remembers {error} ({place.name}), which no checkpoint "
+            "can keep, so a resumed training would go on differently. Keep numbers, texts and "
+            "tensors, lists and dicts of them, or give it state_dict() and load_state_dict()."
+        )
+
+
+class Codec:
+    """Turns plain values into arrays and back.
+
+    Args:
+        parameters: Those of the model, which are named and not copied.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._parameters = dict(parameters)
+        self._names = {id(p): name for name, p in parameters.items()}
+
+    def to_arrays(self, value: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """Return a value as JSON in an array of bytes, and the arrays in it.
+
+        Raises:
+            CannotKeepError: It holds something else than plain values and arrays.
+        """
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        text = json.dumps(self._encoded(value, arrays))
+        return {_JSON: np.frombuffer(text.encode(), np.uint8).copy(), **arrays}
+
+    def to_values(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+        """Return the value that `to_arrays` was given."""
+        return self._decoded(json.loads(arrays[_JSON].tobytes().decode()), arrays)
+
+    def _encoded(self, value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+        if type(value) in _NUMBERS:
+            return value
+        if isinstance(value, np.generic):
+            return self._encoded(value.item(), arrays)
+        if id(value) in self._names:
+            return {"parameter": self._names[id(value)]}
+        if isinstance(value, (torch.Tensor, np.ndarray)):
+            name = str(len(arrays))
+            tensor = isinstance(value, torch.Tensor)
+            arrays[name] = to_array(value) if isinstance(value, torch.Tensor) else value.copy()
+            return {"tensor" if tensor else "array": name}
+        kind = next((k for k, t in _CONTAINERS.items() if type(value) is t), None)
+        if kind is None:
+            raise CannotKeepError(f"a {type(value).__module__}.{type(value).__name__}")
+        if isinstance(value, Mapping):
+            items = [[self._encoded(x, arrays) for x in item] for item in value.items()]
+        else:
+            items = [self._encoded(item, arrays) for item in value]
+        if kind == "deque":
+            return {kind: items, "maxlen": value.maxlen}
+        return {kind: items}
+
+    def _decoded(self, made: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+        if not isinstance(made, dict):
+            return made
+        (kind, inner), *more = made.items()
+        if kind == "parameter":
+            return self._parameters[inner]
+        if kind == "tensor":
+            return to_tensor(arrays[inner])
+        if kind == "array":
+            return np.array(arrays[inner])
+        container: Any = _CONTAINERS[kind]
+        if issubclass(container, Mapping):
+            pairs = [[self._decoded(x, arrays) for x in item] for item in inner]
+            return container(dict(pairs))
+        items = [self._decoded(item, arrays) for item in inner]
+        return container(items, *(value for _, value in more))
+
+
+_CONTAINERS: Mapping[str, type[Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "deque": collections.deque,
+    "dict": dict,
+    "ordered": collections.OrderedDict,
+    "counter": collections.Counter,
+}
+_OF_EVERY_OPTIMIZER = {
+    *vars(torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.0)),
+    "step",
+    "_opt_called",
+}
+
+
+def _of_function(function: Any, name: str, seen: set[int]) -> Iterator[_Place]:
+    """Yield what a function can change that outlives a call."""
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    if isinstance(function, functools.partial):
+        yield from _of_function(function.func, name, seen)
+        for i, argument in enumerate([*function.args, *function.keywords.values()]):
+            yield from _of_value(_constant(f"{name}, argument {i}", argument), seen)
+        return
+    if inspect.ismethod(function):
+        yield from _of_value(_constant(name, function.__self__), seen)
+        yield from _of_function(function.__func__, name, seen)
+        return
+    if not isinstance(function, types.FunctionType):
+        yield from _of_value(_constant(name, function), seen)
+        return
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    for variable, cell in cells:
+        if id(cell) not in seen:
+            seen.add(id(cell))
+            yield from _of_value(_in_cell(f"{name}, {variable}", cell), seen)
+    yield from _of_globals(function, name, seen)
+    for i, value in enumerate(function.__defaults__ or ()):
+        yield from _of_value(_constant(f"{name}, default {i}", value), seen)
+
+
+def _of_globals(function: types.FunctionType, name: str, seen: set[int]) -> Iterator[_Place]:
+    instructions = list(dis.get_instructions(function))
+    assigned = {i.argval for i in instructions if i.opname == "STORE_GLOBAL"}
+    used = {i.argval for i in instructions if i.opname == "LOAD_GLOBAL"}
+    values = function.__globals__
+    for variable in sorted(assigned | used):
+        value = values.get(variable)
+        keeps = isinstance(value, (MutableSequence, MutableMapping, torch.Tensor, set))
+        if variable in assigned or keeps or _has_state(value):
+            yield from _of_value(_in_dict(f"{name}, {variable}", values, variable), seen)
+        elif isinstance(value, types.FunctionType) and value.__globals__ is values:
+            yield from _of_function(value, f"{name}, {variable}", seen)
+
+
+def _of_value(place: _Place, seen: set[int]) -> Iterator[_Place]:
+    try:
+        value = place.get()
+    except ValueError:
+        # A variable without a value yet.
+        return
+    if isinstance(value, (*_NUMBERS, np.generic)):
+        yield place
+        return
+    if id(value) in seen:
+        return
+    if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+        yield from _of_function(value, place.name, seen)
+        return
+    seen.add(id(value))
+    if isinstance(value, nn.Parameter) or _is_constant(value):
+        return
+    if _has_state(value) or isinstance(value, (torch.Tensor, np.ndarray, *_CONTAINERS.values())):
+        yield place
+        return
+    if hasattr(value, "__dict__") and not _is_of_library(type(value)):
+        yield from _of_object(value, place.name, sorted(vars(value)), seen)
+        return
+    # Neither plain nor a library's own: `_read` says that it cannot be kept.
+    yield place
+
+
+def _of_object(value: Any, name: str, attributes: list[str], seen: set[int]) -> Iterator[_Place]:
+    for attribute in attributes:
+        yield from _of_value(_in_dict(f"{name}.{attribute}", vars(value), attribute), seen)
+    if callable(value):
+        yield from _of_function(type(value).__call__, name, seen)
+
+
+def _constant(name: str, value: Any) -> _Place:
+    """Return the place of a value that only its contents can change of."""
+    return _Place(name, lambda: value, lambda _: None)
+
+
+def _in_cell(name: str, cell: types.CellType) -> _Place:
+    return _Place(
+        name, lambda: cell.cell_contents, lambda value: setattr(cell, "cell_contents", value)
+    )
+
+
+def _in_dict(name: str, values: dict[str, Any], key: str) -> _Place:
+    return _Place(name, lambda: values.get(key), lambda value: values.__setitem__(key, value))
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, torch.optim.Optimizer):
+        raise CannotKeepError(f"another optimizer, {type(value).__name__},")
+    if _has_state(value):
+        return dict(value.state_dict())
+    if isinstance(value, (*_NUMBERS, np.generic, torch.Tensor, np.ndarray)):
+        return value
+    if isinstance(value, tuple(_CONTAINERS.values())):
+        return value
+    raise CannotKeepError(f"a {type(value).__module__}.{type(value).__name__}")
+
+
+def _write(place: _Place, saved: Any) -> None:
+    value = place.get()
+    if _has_state(value):
+        value.load_state_dict(saved)
+    elif isinstance(value, torch.Tensor) and value.shape == getattr(saved, "shape", None):
+        with torch.no_grad():
+            value.copy_(saved)
+    elif type(value) is not type(saved):
+        place.put(saved)
+    elif isinstance(value, MutableSequence):
+        # In place: others may hold the same object.
+        value.clear()
+        value.extend(saved)
+    elif isinstance(value, (MutableMapping, set)):
+        value.clear()
+        value.update(saved)
+    else:
+        place.put(saved)
+
+
+def _has_state(value: Any) -> bool:
+    return (
+        not isinstance(value, type)
+        and callable(getattr(value, "state_dict", None))
+        and callable(getattr(value, "load_state_dict", None))
+    )
+
+
+def _is_scheduler(value: Any) -> bool:
+    return isinstance(value, torch.optim.lr_scheduler.LRScheduler)
+
+
+def _is_constant(value: Any) -> bool:
+    """Return whether nothing in a value can change: modules, classes, builtins."""
+    plain = (types.ModuleType, type, types.BuiltinFunctionType, torch.dtype, torch.device, IOBase)
+    if isinstance(value, plain):
+        return True
+    draws = isinstance(value, _DRAWS)
+    return (
+        _is_of_library(type(value))
+        and not draws
+        and not _has_state(value)
+        and (not isinstance(value, (torch.Tensor, np.ndarray, *_CONTAINERS.values())))
+    )
+
+
+def _is_of_library(kind: type[Any]) -> bool:
+    return kind.__module__.partition(".")[0] in _LIBRARIES

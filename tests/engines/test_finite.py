@@ -1,0 +1,40 @@
+"""A checkpoint is judged by what was finite when the training began."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from elasticdl.engines.finite import StateCheck
+from elasticdl.errors import NonFiniteLossError
+
+MASK = np.float32([0, -np.inf, np.nan])
+
+
+def check(before, after):
+    StateCheck(before).check(after, step=7, last_good=5)
+
+
+def test_a_mask_of_infinity_that_was_there_from_the_beginning_is_no_harm():
+    check({"model/mask": MASK}, {"model/mask": MASK.copy()})
+
+
+def test_numbers_that_become_finite_are_no_harm():
+    check({"model/mask": MASK}, {"model/mask": np.float32([0, 1, np.nan])})
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"w": np.float32([0, 1])}, {"w": np.float32([0, np.nan])}),
+        ({"w": MASK}, {"w": np.float32([np.inf, -np.inf, np.nan])}),
+        ({}, {"w": np.float32([np.inf])}),
+        ({"w": np.zeros(2, ml_dtypes.bfloat16)}, {"w": np.array([1, np.nan], ml_dtypes.bfloat16)}),
+    ],
+)
+def test_a_number_that_stops_being_finite_ends_the_training(before, after):
+    with pytest.raises(NonFiniteLossError, match="w holds NaN or infinity at step 7"):
+        check(before, after)
+
+
+def test_whole_numbers_and_sums_that_overflow_are_finite():
+    check({}, {"n": np.array([1]), "w": np.full(4, 3e38, np.float32)})

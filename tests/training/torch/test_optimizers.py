@@ -1,0 +1,332 @@
+"""Every optimizer of PyTorch equals a plain loop: here, on workers and after a resume."""
+
+import collections
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from tests.training.torch.conftest import batch_of, definition_of, same_bits, trainer_of
+from tests.training.torch.plain import (
+    assert_close,
+    in_process,
+    plain_loop,
+    weights_of,
+    workers_loop,
+)
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import lr_scheduler
+
+from elasticdl.data.batch import Batch
+from elasticdl.errors import CorruptCheckpointError, DefinitionError
+
+OPTIMIZERS = {
+    "Adadelta": lambda p: torch.optim.Adadelta(p, 0.5),
+    "Adafactor": lambda p: torch.optim.Adafactor(p, 0.1),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, 0.1, lr_decay=0.1, weight_decay=0.01),
+    "Adam": lambda p: torch.optim.Adam(p, 0.1),
+    "Adam, amsgrad": lambda p: torch.optim.Adam(p, 0.1, amsgrad=True),
+    "Adam, foreach": lambda p: torch.optim.Adam(p, 0.1, foreach=True),
+    "Adam, fused": lambda p: torch.optim.Adam(p, 0.1, fused=True),
+    "Adam, maximize": lambda p: torch.optim.Adam(p, 0.01, maximize=True),
+    "Adam, a tensor rate": lambda p: torch.optim.Adam(p, torch.tensor(0.1)),
+    "Adamax": lambda p: torch.optim.Adamax(p, 0.1),
+    "AdamW": lambda p: torch.optim.AdamW(p, 0.1, weight_decay=0.1),
+    "ASGD": lambda p: torch.optim.ASGD(p, 0.1, t0=1),
+    "NAdam": lambda p: torch.optim.NAdam(p, 0.1),
+    "RAdam": lambda p: torch.optim.RAdam(p, 0.1),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, 0.1, momentum=0.9, centered=True),
+    "Rprop": lambda p: torch.optim.Rprop(p, 0.01),
+    "SGD": lambda p: torch.optim.SGD(p, 0.1),
+    "SGD, momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, dampening=0.5),
+    "SGD, nesterov": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+    "SGD, foreach": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, foreach=True),
+    "two groups": lambda p: torch.optim.AdamW(
+        [
+            {"params": [x for x in p if x.ndim > 1], "weight_decay": 0.1},
+            {"params": [x for x in p if x.ndim < 2], "weight_decay": 0.0, "lr": 0.2},
+        ],
+        0.1,
+    ),
+}
+if hasattr(torch.optim, "Muon"):
+    OPTIMIZERS["Muon"] = lambda p: torch.optim.Muon([x for x in p if x.ndim == 2], 0.1)
+
+
+def batches(num=6, size=12):
+    return [batch_of(size, seed) for seed in range(num)]
+
+
+def resumed(definition, some, at):
+    """Train to a step, and go on in a new trainer."""
+    first = trainer_of(definition, some[0])
+    first.train_steps(some[:at])
+    state = first.state()
+    second = trainer_of(definition, some[0], seed=9)
+    second.load_state(state)
+    assert same_bits(second.state(), state)
+    second.train_steps(some[at:])
+    return second
+
+
+def assert_like_a_plain_loop(definition, some, atol=1e-6):
+    losses, weights = plain_loop(definition, some)
+    mine, here = in_process(definition, some)
+    np.testing.assert_array_equal(mine, losses)
+    for at in (1, len(some) - 2):
+        for path, array in weights_of(resumed(definition, some, at)).items():
+            np.testing.assert_array_equal(array, weights[path], err_msg=f"{path} after {at}")
+    for path, array in here.items():
+        np.testing.assert_array_equal(array, weights[path], err_msg=path)
+    assert_close(workers_loop(definition, some), weights, atol)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_an_optimizer_is_that_of_a_plain_loop_here_on_workers_and_after_a_resume(optimizer):
+    assert_like_a_plain_loop(definition_of(optimizer=optimizer), batches(), atol=2e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda p: torch.optim.SGD(p, 0.1),
+        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+        lambda p: torch.optim.Adagrad(p, 0.1),
+        lambda p: torch.optim.SparseAdam(p, 0.1),
+    ],
+)
+def test_sparse_gradients_are_those_of_a_plain_loop(optimizer):
+    class Ids(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(7, 3, sparse=True)
+
+        def forward(self, ids):
+            return self.table(ids)
+
+    rng = np.random.default_rng(0)
+    some = [Batch(rng.integers(0, 7, 12), rng.integers(0, 3, 12), 12) for _ in range(5)]
+    definition = definition_of(Ids, optimizer=optimizer)
+    losses, weights = plain_loop(definition, some)
+    mine, here = in_process(definition, some)
+
+    np.testing.assert_array_equal(mine, losses)
+    assert_close(here, weights, atol=0)
+    assert_close(weights_of(resumed(definition, some, 2)), weights)
+    assert_close(workers_loop(definition, some), weights)
+
+
+# --- what a hook moves ---------------------------------------------------------------------------
+
+
+def scheduled(make):
+    def optimizer(parameters):
+        made = torch.optim.AdamW(parameters, 0.1, weight_decay=0.1)
+        scheduler = make(made)
+        made.register_step_post_hook(lambda *_: scheduler.step())
+        return made
+
+    return optimizer
+
+
+SCHEDULERS = {
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.5, total_steps=20),
+    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 10),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 3),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.2, 2, cycle_momentum=False),
+    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.9),
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda step: 1 / (1 + step)),
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [2, 4]),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 10),
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 2),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o), lr_scheduler.ExponentialLR(o, 0.9)], [3]
+    ),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)]
+    ),
+}
+
+
+@pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS)
+def test_a_scheduler_that_a_hook_steps_is_that_of_a_plain_loop_after_a_resume(make):
+    assert_like_a_plain_loop(definition_of(optimizer=scheduled(make)), batches(), atol=2e-5)
+
+
+def test_a_scheduler_that_nothing_steps_is_refused():
+    def optimizer(parameters):
+        made = torch.optim.SGD(parameters, 0.1)
+        lr_scheduler.StepLR(made, 2)
+        return made
+
+    with pytest.raises(DefinitionError, match=r"nothing here would call its step\(\)"):
+        trainer_of(definition_of(optimizer=optimizer))
+
+
+def moving_everything(parameters):
+    made = torch.optim.AdamW(parameters, 0.1)
+
+    def move(optimizer, args, kwargs):
+        for group in optimizer.param_groups:
+            group["betas"] = (group["betas"][0] * 0.9, 0.99)
+            group["weight_decay"] += 0.1
+            group["eps"] *= 2
+            group["foreach"] = True
+
+    made.register_step_post_hook(move)
+    return made
+
+
+def counting(parameters):
+    made, calls = torch.optim.SGD(parameters, 0.1), 0
+
+    def decay(optimizer, args, kwargs):
+        nonlocal calls
+        calls += 1
+        optimizer.param_groups[0]["lr"] = 0.1 / calls
+
+    made.register_step_post_hook(decay)
+    return made
+
+
+STEPS_MADE = [0]
+
+
+def counting_in_a_list(parameters):
+    made = torch.optim.SGD(parameters, 0.1)
+
+    def decay(optimizer, args, kwargs):
+        STEPS_MADE[0] += 1
+        optimizer.param_groups[0]["lr"] = 0.1 / STEPS_MADE[0]
+
+    STEPS_MADE[0] = 0
+    made.register_step_post_hook(decay)
+    return made
+
+
+def remembering_norms(parameters):
+    """Clip at the mean of the last norms, as some do."""
+    made, norms = torch.optim.SGD(parameters, 0.5), collections.deque(maxlen=3)
+
+    def clip(optimizer, args, kwargs):
+        limit = sum(norms) / len(norms) / 2 if norms else 0.1
+        norms.append(float(clip_grad_norm_(parameters, limit)))
+
+    made.register_step_pre_hook(clip)
+    return made
+
+
+def pulled_to_an_average(parameters):
+    made = torch.optim.SGD(parameters, 0.1)
+    averages = [p.detach().clone() for p in parameters]
+
+    @torch.no_grad()
+    def pull(optimizer, args, kwargs):
+        for parameter, average in zip(parameters, averages, strict=True):
+            average.lerp_(parameter, 0.5)
+            parameter.lerp_(average, 0.3)
+
+    made.register_step_post_hook(pull)
+    return made
+
+
+class Warming(torch.optim.SGD):
+    """Remembers in attributes, and in its state beside the parameters."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, 0.1)
+        self.num_steps, self.history = 0, []
+
+    def step(self, closure=None):
+        self.num_steps += 1
+        seen = self.state["everywhere"].setdefault("seen", torch.zeros(()))
+        seen += 1
+        self.history.append(self.num_steps)
+        self.param_groups[0]["lr"] = 0.1 / (self.num_steps + float(seen) + sum(self.history))
+        super().step(closure)
+
+
+def clipping(parameters):
+    made = torch.optim.SGD(parameters, 0.5, momentum=0.9)
+
+    def clip(optimizer, args, kwargs):
+        clip_grad_norm_(parameters, 0.05)
+
+    made.register_step_pre_hook(clip)
+    return made
+
+
+HOOKS = {
+    "all values of a group": moving_everything,
+    "a counter": counting,
+    "a list": counting_in_a_list,
+    "a deque of norms": remembering_norms,
+    "tensors": pulled_to_an_average,
+    "attributes": Warming,
+    "clipping": clipping,
+}
+
+
+@pytest.mark.parametrize("optimizer", HOOKS.values(), ids=HOOKS)
+def test_what_an_optimizer_or_its_hooks_remember_is_kept(optimizer):
+    definition, some = definition_of(optimizer=optimizer), batches()
+    _, weights = plain_loop(definition, some)
+
+    for path, array in weights_of(resumed(definition, some, 3)).items():
+        np.testing.assert_array_equal(array, weights[path], err_msg=path)
+
+
+def test_param_groups_are_restored_whole():
+    definition = definition_of(optimizer=moving_everything)
+    trained = trainer_of(definition)
+    trained.train_steps(batches(3))
+    fresh = trainer_of(definition)
+    fresh.load_state(trained.state())
+
+    one, other = (
+        {k: v for k, v in t.optimizer.param_groups[0].items() if k != "params"}
+        for t in (trained, fresh)
+    )
+    assert one == other
+    assert [type(v) for v in one.values()] == [type(v) for v in other.values()]
+
+
+def test_group_values_that_the_code_has_more_or_fewer_of_are_named():
+    def with_label(parameters):
+        return torch.optim.SGD([{"params": parameters, "label": "all"}], 0.1)
+
+    labelled = trainer_of(definition_of(optimizer=with_label))
+    plain = trainer_of(definition_of())
+
+    with pytest.raises(CorruptCheckpointError, match="param_groups/0/label: missing in the check"):
+        labelled.load_state(plain.state())
+
+
+def drawing_by_itself(parameters):
+    made, ticks = torch.optim.SGD(parameters, 0.1), itertools.cycle([0.1, 0.2])
+
+    def change(optimizer, args, kwargs):
+        optimizer.param_groups[0]["lr"] = next(ticks)
+
+    made.register_step_post_hook(change)
+    return made
+
+
+class Wrapping(torch.optim.SGD):
+    def __init__(self, parameters):
+        super().__init__(parameters, 0.1)
+        self.inner = torch.optim.Adam(parameters, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "what"),
+    [
+        (drawing_by_itself, r"a itertools.cycle \(hook 0, ticks\)"),
+        (Wrapping, r"another optimizer, Adam, \(optimizer.inner\)"),
+    ],
+)
+def test_what_no_checkpoint_can_keep_is_refused_when_the_trainer_is_made(optimizer, what):
+    with pytest.raises(DefinitionError, match=what):
+        trainer_of(definition_of(optimizer=optimizer))

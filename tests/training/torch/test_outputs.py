@@ -1,0 +1,118 @@
+"""Models may return namedtuples, dataclasses and dicts with attributes."""
+
+import collections
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from tests.training.torch.conftest import batch_of, definition_of, trainer_of
+from tests.training.torch.plain import assert_parity
+from torch import nn
+from torch.nn import functional
+
+from elasticdl.data.batch import Batch, leaves, map_arrays, stack
+from elasticdl.data.batch import batch_of as checked
+from elasticdl.definition import MetricFunctions
+
+
+class Named(NamedTuple):
+    logits: Any
+    hidden: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    logits: Any
+    hidden: Any = None
+
+
+class Output(collections.OrderedDict[str, Any]):
+    """A dict with attributes, as transformers return."""
+
+    def __init__(self, **entries):
+        super().__init__()
+        for name, value in entries.items():
+            self[name] = value
+
+    def __setitem__(self, name, value):
+        super().__setitem__(name, value)
+        super().__setattr__(name, value)
+
+
+KINDS = {
+    "namedtuple": Named,
+    "dataclass": Data,
+    "dataclass with None": lambda a, b: Data(a),
+    "dict with attributes": lambda a, b: Output(logits=a, hidden=b),
+}
+
+
+def definition_for(make):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            hidden = self.inner(x)
+            return make(self.out(hidden), hidden)
+
+    return definition_of(
+        Net,
+        lambda outputs, labels: functional.cross_entropy(outputs.logits, labels),
+        create_metrics=lambda mode: MetricFunctions(
+            scalars=lambda out, y: {"right": (out.logits.argmax(1) == y).numpy()}
+        ),
+    )
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+def test_outputs_of_any_type_train_evaluate_and_predict(make):
+    definition, batch = definition_for(make), batch_of(12)
+    assert_parity(definition, [batch, batch_of(12, 1)])
+
+    trainer = trainer_of(definition)
+    predicted = trainer.predict(batch.features)
+    logits = predicted["logits"] if isinstance(predicted, dict) else predicted.logits
+    examined = trainer.examine(batch)
+    right = trainer.evaluation_metrics.results(examined.states)["right"]
+
+    assert logits.shape == (12, 3)
+    assert right == np.mean(logits.argmax(1) == batch.labels)
+    assert examined.values["loss"].shape == (12,)
+    assert all(isinstance(array, np.ndarray) for array in leaves(predicted))
+
+
+def test_features_may_be_a_namedtuple():
+    class Sum(nn.Linear):
+        def forward(self, features):
+            return super().forward(features.logits + features.hidden)
+
+    plain = batch_of(12)
+    batch = Batch(Named(plain.features, plain.features), plain.labels, 12)
+
+    assert_parity(definition_of(lambda: Sum(4, 3)), [batch])
+
+
+def test_a_namedtuple_stays_one():
+    pair = Named(np.zeros((2, 3)), np.ones((2, 1)))
+    batch = checked([pair, np.zeros(2)], "It returned")
+
+    assert isinstance(batch.features, Named)
+    assert isinstance(map_arrays(np.shape, (pair,))[0], Named)
+    assert stack([pair, pair]).logits.shape == (2, 2, 3)
+
+
+def test_a_text_in_an_output_stays_what_it_is():
+    class Tells(nn.Linear):
+        def forward(self, x):
+            return {"logits": super().forward(x), "name": "tells"}
+
+    definition = definition_of(
+        lambda: Tells(4, 3), lambda out, y: functional.cross_entropy(out["logits"], y)
+    )
+    losses = trainer_of(definition).train_steps([batch_of(8)]).losses
+
+    assert torch.isfinite(torch.from_numpy(losses)).all()

@@ -1,0 +1,322 @@
+"""What a training here would ignore, lose or sum up wrongly is refused by name."""
+
+import random
+from collections import deque
+
+import numpy as np
+import pytest
+import torch
+from tests.training.torch.conftest import batch_of, definition_of, same_bits, trainer_of
+from tests.training.torch.plain import assert_parity
+from torch import nn
+
+from elasticdl.errors import DefinitionError
+
+
+class Lightning(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+
+    def training_step(self, batch, number):
+        return 0.0
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 1.0)
+
+
+def test_steps_of_a_model_s_own_are_refused_with_their_line():
+    line = Lightning.training_step.__code__.co_firstlineno
+    what = rf"{__file__}:{line}: Lightning has training_step\(\), configure_optimizers\(\)"
+    for kind in (Lightning, type("Below", (Lightning,), {})):
+        with pytest.raises(DefinitionError, match=what):
+            trainer_of(definition_of(kind))
+
+
+def test_extra_state_is_refused_with_its_line():
+    class Extra(nn.Linear):
+        def get_extra_state(self):
+            return {"scale": 1.0}
+
+    with pytest.raises(DefinitionError, match=r"test_refusals.py:\d+: Extra \(1\) keeps extra"):
+        trainer_of(definition_of(lambda: nn.Sequential(nn.ReLU(), Extra(4, 3))))
+
+
+# --- memory outside of the state dict ------------------------------------------------------------
+
+
+class Remembering(nn.Module):
+    """A layer that `remember` moves in training, given the module and its input."""
+
+    def __init__(self, remember, **attributes):
+        super().__init__()
+        self.out, self.remember = nn.Linear(4, 3), remember
+        self.register_buffer("cache", torch.zeros(1), persistent=False)
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def forward(self, x):
+        if self.training:
+            self.remember(self, x)
+        return self.out(x)
+
+
+def count(module, x):
+    module.calls += 1
+
+
+def carry(module, x):
+    module.hidden = (module.hidden + x.mean(0)).detach()
+
+
+def enqueue(module, x):
+    module.queue.append(float(x[0, 0]))
+
+
+def move_the_cache(module, x):
+    module.cache += 1
+
+
+def draw(module, x):
+    torch.rand(1, generator=module.generator)
+
+
+OUTSIDE = {
+    "the attribute calls": (count, {"calls": 0}),
+    "the attribute hidden": (carry, {"hidden": torch.zeros(4)}),
+    "the attribute queue": (enqueue, {"queue": deque()}),
+    "the buffer cache, which is not persistent,": (move_the_cache, {}),
+    "the attribute generator": (draw, {"generator": torch.Generator()}),
+}
+
+
+@pytest.mark.parametrize("what", OUTSIDE)
+def test_memory_that_no_checkpoint_holds_is_refused_when_the_trainer_is_made(what):
+    remember, attributes = OUTSIDE[what]
+
+    with pytest.raises(DefinitionError, match=f"model.py:1: {what} of the model changes with"):
+        trainer_of(definition_of(lambda: Remembering(remember, **attributes)))
+
+
+@pytest.mark.parametrize(
+    "remember",
+    [lambda *_: random.random(), lambda *_: np.random.rand()],  # noqa: NPY002 - as users do
+)
+def test_a_model_that_draws_from_elsewhere_than_pytorch_is_refused(remember):
+    with pytest.raises(DefinitionError, match="draws from Python's or NumPy's random numbers"):
+        trainer_of(definition_of(lambda: Remembering(remember)))
+
+
+def fill_the_cache(module, x):
+    module.cache = x.detach().mean(0)
+    module.last_output = module.out(x).detach()
+    module.noise = torch.rand(3)
+
+
+def test_what_is_computed_again_in_each_call_is_no_memory():
+    made = []
+
+    def model():
+        made.append(Remembering(fill_the_cache, last_output=None, noise=None))
+        return made[-1]
+
+    trainer_of(definition_of(model))
+
+    # Looking leaves no trace in the model itself.
+    assert made[0].last_output is None
+
+
+# --- where gradients are summed ------------------------------------------------------------------
+
+
+def with_parameter_hook():
+    model = nn.Linear(4, 3)
+    model.weight.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    return model
+
+
+def with_post_accumulate_hook():
+    def clamp(parameter):
+        parameter.grad.clamp_(-0.01, 0.01)
+
+    model = nn.Linear(4, 3)
+    model.weight.register_post_accumulate_grad_hook(clamp)
+    return model
+
+
+def with_module_hook():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    model[1].register_full_backward_hook(lambda m, i, o: (i[0] * 2,))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [
+        (with_parameter_hook, "the parameter weight has a hook on its gradient"),
+        (with_post_accumulate_hook, "the parameter weight has a hook on its gradient"),
+        (with_module_hook, "1 has a backward hook"),
+    ],
+)
+def test_a_hook_on_gradients_trains_alone_and_is_refused_where_they_are_summed(model, what):
+    trainer = trainer_of(definition_of(model))
+    trainer.train_steps([batch_of(8)])
+
+    with pytest.raises(DefinitionError, match=what):
+        trainer.gradients(batch_of(8))
+
+
+def test_a_parameter_that_is_frozen_in_training_is_refused():
+    class Freezes(nn.Linear):
+        def forward(self, x):
+            if self.training and x[0, 0] == 7:
+                self.bias.requires_grad_(False)
+            return super().forward(x)
+
+    trainer, seven = trainer_of(definition_of(lambda: Freezes(4, 3))), batch_of(8)
+    trainer.train_steps([batch_of(8)])
+    seven.features[0, 0] = 7
+
+    with pytest.raises(DefinitionError, match="requires_grad of bias became False in training"):
+        trainer.train_steps([seven])
+
+
+# --- what is not refused -------------------------------------------------------------------------
+
+
+class FrozenNorm(nn.Module):
+    """Keeps its BatchNorm in evaluation mode, as in transfer learning."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.out = nn.BatchNorm1d(4), nn.Linear(4, 3)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def forward(self, x):
+        return self.out(self.norm(x))
+
+
+def weight_norm():
+    return nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
+
+
+def old_weight_norm():
+    return nn.utils.weight_norm(nn.Linear(4, 3))
+
+
+def tied():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3))
+    model[1].weight = model[0].weight
+    return model
+
+
+def partly_frozen():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    model[0].requires_grad_(requires_grad=False)
+    return model
+
+
+def hooked():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    model[0].register_forward_hook(lambda module, args, output: output.tanh())
+    return model
+
+
+def masked():
+    class Masked(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.register_buffer("mask", torch.tensor([0.0, -torch.inf, 0.0, 0.0]))
+
+        def forward(self, x):
+            return super().forward((x + self.mask).softmax(1))
+
+    return Masked()
+
+
+def checkpointed():
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.out(torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False))
+
+    return Checkpointed()
+
+
+def autocast():
+    class Mixed(nn.Linear):
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return super().forward(x).float()
+
+    return Mixed(4, 3)
+
+
+def recurrent():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.out = nn.LSTM(2, 5, batch_first=True), nn.Linear(5, 3)
+
+        def forward(self, x):
+            return self.out(self.inner(x.unflatten(1, (2, 2)))[0][:, -1])
+
+    return Recurrent()
+
+
+def attention():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+            self.out = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.out(self.inner(x.unsqueeze(1).repeat(1, 3, 1)).mean(1))
+
+    return Attention()
+
+
+MODELS = {
+    "a module in evaluation mode": FrozenNorm,
+    "attention": attention,
+    "autocast to bfloat16": autocast,
+    "compiled": lambda: torch.compile(nn.Linear(4, 3), backend="eager"),
+    "DataParallel": lambda: nn.DataParallel(nn.Linear(4, 3)),
+    "double": lambda: nn.Sequential(_ToDouble(), nn.Linear(4, 3).double()),
+    "forward hook": hooked,
+    "frozen parameters": partly_frozen,
+    "gradient checkpointing": checkpointed,
+    "group norm": lambda: nn.Sequential(nn.GroupNorm(2, 4), nn.Linear(4, 3)),
+    "lazy": lambda: nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.LazyLinear(3)),
+    "LSTM": recurrent,
+    "mask of -inf": masked,
+    "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)),
+    "tied parameters": tied,
+    "weight norm": weight_norm,
+}
+
+
+class _ToDouble(nn.Module):
+    def forward(self, x):
+        return x.double()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_module_trains_as_in_a_plain_loop_here_on_workers_and_after_a_resume(name):
+    definition, some = definition_of(MODELS[name]), [batch_of(12, seed) for seed in range(4)]
+    # Gradients in bfloat16 are rounded batch by batch.
+    assert_parity(definition, some, atol=1e-3 if "bfloat16" in name else 1e-6)
+
+    whole, first, second = (trainer_of(definition) for _ in "123")
+    whole.train_steps(some)
+    first.train_steps(some[:2])
+    second.load_state(first.state())
+    second.train_steps(some[2:])
+    assert same_bits(whole.state(), second.state())
