@@ -77,6 +77,8 @@ class Loop:
         metrics: The last ones known.
         slots: Who trains: those of the last commit.
         accumulator: Sums up what makes an update; None if each commit makes its own.
+        ends_training: The training is over when the loop is: callbacks act on that, such as by
+            taking the best weights. False where another loop continues it.
     """
 
     options: TrainingOptions
@@ -97,6 +99,7 @@ class Loop:
     metrics: dict[str, Any] = field(default_factory=dict)
     slots: Collection[int] = ()
     accumulator: Accumulator | None = None
+    ends_training: bool = True
 
     def __post_init__(self) -> None:
         self._begun = self._joins = False
@@ -201,7 +204,8 @@ class Loop:
                     self.safe_point()
         finally:
             self.close_feed()
-        hooks.train_end(self.metrics)
+        if self.ends_training or self.place.stopped or hooks.stop_requested:
+            hooks.train_end(self.metrics)
         self._told.write(self._step_to_tell)
         if self._unsaved:
             self._checkpoint()
