@@ -141,13 +141,28 @@ def test_fewer_processes_than_one_are_refused(made):
 
 def test_a_simulated_party_that_cannot_join_ends_it_at_once_with_its_own_words(made, tmp_path):
     found = made()
-    change(found.parties[1], data={"uri": str(tmp_path / "all.recordio")})
     model = yaml.safe_load(found.aggregator.read_text())["model"]
     (tmp_path / "zoo" / "other.py").write_text(TORCH_MODEL.replace('"name": "x"', '"name": "z"'))
-    change(found.aggregator, model={**model, "model_def": "other"})
+    change(found.parties[1], model={**model, "model_def": "other"})
 
     with pytest.raises(TrainingError, match="field 'z'"):
         federated.simulate(str(found.aggregator), reporter=Silent())
+
+
+def test_a_simulated_party_trains_with_the_params_of_its_own_config(made):
+    def losses(folder, party_rate, common_rate):
+        found = made(folder, num_rounds=2, params="rate=0.0")
+        for path, rate in zip(found.parties, [party_rate, common_rate, common_rate], strict=True):
+            model = yaml.safe_load(path.read_text())["model"]
+            change(path, model={**model, "params": {"rate": 0.0, "learning_rate": rate}})
+        outcome = federated.simulate(str(found.aggregator), reporter=Silent())
+        return outcome.metrics["loss"]
+
+    alike, other, again = losses("a", 0.05, 0.05), losses("b", 0.5, 0.05), losses("c", 0.5, 0.05)
+
+    assert alike == losses("d", 0.05, 0.05)
+    assert other == again
+    assert abs(other - alike) > 1e-3
 
 
 def test_an_aggregator_and_a_party_elsewhere_must_know_where(made):

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import DefinitionError, MissingExtraError, UsageError
-from elasticdl.job import Job, Tracking
+from elasticdl.job import Federation, Job, Tracking
 
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Outcome, Reporter
@@ -215,7 +215,7 @@ def simulate(
         job = replace(job, federation=replace(job.federation, join_timeout_s=0.0))
     if num_processes is not None and num_processes < 1:
         raise UsageError(f"num_processes={num_processes}: expected 1 at least, or None.")
-    members = [jobs.member_of(party) for party in parties]
+    members = jobs.simulated(parties, aggregator)
     return simulation.train(job, reporter, members, num_processes=num_processes)
 
 
@@ -308,6 +308,8 @@ def party(config: str, *, reporter: Reporter | None = None) -> None:
         output=str(state),
         model=read.model.reference,
         validation_data=member.validation_data,
+        # How often parties are asked is the aggregator's.
+        federation=Federation(num_rounds=0),
     )
     own = {} if member.open_source is None else {"open_source": member.open_source}
     _deployment().serve(read, job, reporter, state=state, **own)

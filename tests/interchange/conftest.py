@@ -1,24 +1,38 @@
 """The table of what was trained, after the tests: dialect x engine, as far as it was run."""
 
 from tests.interchange import written
+from tests.interchange.experiments import EXPERIMENTS
 
-_COLUMNS = ("in_process", "elastic", "federated")
+_TITLES = {
+    "training": "losses and validation: greatest difference from the reference",
+    "evaluate": "evaluate: greatest difference of a metric from the reference's",
+    "report": "evaluate --report: greatest difference of a number from the reference's",
+    "predict": "predict: greatest difference of an output from the reference's",
+}
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print the greatest difference of a loss in each cell; `-` where it was not run."""
+    """Print each cell's difference, or that it is refused; `-` where it was not run."""
     cells = {
-        (dialect, engine): found
+        (aspect, dialect, experiment): found
         for outcome in ("passed", "failed")
         for report in terminalreporter.getreports(outcome)
-        for name, (dialect, engine, found) in report.user_properties
+        for name, (aspect, dialect, experiment, found) in report.user_properties
         if name == "interchange"
     }
     if not cells:
         return
-    terminalreporter.section("greatest difference of an epoch's loss from the reference")
-    terminalreporter.line(f"{'':30}" + "".join(f"{engine:>12}" for engine in _COLUMNS))
-    for dialect in written.DIALECTS:
-        row = [cells.get((dialect, engine)) for engine in _COLUMNS]
-        shown = ("-" if found is None else f"{found:.1e}" for found in row)
-        terminalreporter.line(f"{dialect:30}" + "".join(f"{each:>12}" for each in shown))
+    for aspect, title in _TITLES.items():
+        terminalreporter.section(title)
+        terminalreporter.line(f"{'':30}" + "".join(f"{name:>13}" for name in EXPERIMENTS))
+        for dialect in written.DIALECTS:
+            row = (cells.get((aspect, dialect, name)) for name in EXPERIMENTS)
+            terminalreporter.line(f"{dialect:30}" + "".join(f"{_shown(each):>13}" for each in row))
+    for refusal in sorted({found for found in cells.values() if isinstance(found, str)}):
+        terminalreporter.line(f"refused: {refusal}")
+
+
+def _shown(found):
+    if found is None:
+        return "-"
+    return "refused" if isinstance(found, str) else f"{found:.1e}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from elasticdl import api
 from elasticdl.engines import elastic  # noqa: F401 - sets Ray's environment
 from elasticdl.engines.progress import Silent
-from elasticdl.job import Job, Workers
+from elasticdl.job import Job
 
 import ray.cluster_utils  # isort: skip
 
@@ -25,7 +25,8 @@ def main(paths):
     try:
         for path in paths:
             job = Job.from_json(path.read_text())
-            api.run(replace(job, workers=Workers(1, 1, ray_address=cluster.address)), Silent())
+            workers = replace(job.workers, ray_address=cluster.address)
+            api.run(replace(job, workers=workers), Silent())
             path.with_suffix(".done").touch()
     finally:
         cluster.shutdown()

@@ -11,6 +11,8 @@ from elasticdl.components import PreprocessorBase
 from elasticdl.config import ConfigStruct, lines_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from elasticdl.dialects.reference import Reference, Symbol
 
 COMPONENTS = ("data_loader_class", "preprocessor_class", "augmentor_class", "evaluator_class")
@@ -25,6 +27,7 @@ OPTIONAL_KEYS = (
     "seed",
 )
 """Keys that are None where a config does not have them."""
+_SECTION = "model"
 _METHODS = {
     "data_loader_class": (
         "create_training_generator",
@@ -38,13 +41,22 @@ _METHODS = {
 }
 
 
+def lines_in(file: str) -> Mapping[str, int]:
+    """Return key -> line of a session's config; it may be the section `model` of a party's."""
+    lines = lines_of(file)
+    if f"{_SECTION}.model_builder_class" not in lines:
+        return lines
+    own = f"{_SECTION}."
+    return {key.removeprefix(own): n for key, n in lines.items() if key.startswith(own)}
+
+
 def config_of(reference: Reference) -> ConfigStruct:
     """Return the config of a session, which knows its lines where its file can be read."""
     file = reference.config_file
     config = ConfigStruct(
         reference.params,
         file=file or "the config",
-        lines=lines_of(file) if file else {},
+        lines=lines_in(file) if file else {},
         optional=OPTIONAL_KEYS,
     )
     if "num_epochs" not in reference.context:

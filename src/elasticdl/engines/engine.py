@@ -62,6 +62,7 @@ def context_of(job: Job, mode: Mode, *, worker_id: int = 0, world_size: int = 1)
     """Return what a spec's constructor is told of where it runs."""
     context: dict[str, Any] = {"worker_id": worker_id, "world_size": world_size}
     context |= {"job_id": job.id, "mode": mode}
-    if job.command == "train":
+    if job.command == "train" and job.federation is None:
+        # Parties train some epochs a round, and nobody knows in how many rounds.
         context["num_epochs"] = job.training.num_epochs
     return context

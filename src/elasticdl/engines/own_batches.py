@@ -267,19 +267,37 @@ class OwnBatches:
         Raises:
             DataError: It has no batch.
         """
-        with seeded(plan.seed):
-            epochs = self._input.open_epochs(data, Mode.EVALUATION)
-        if epochs.num_batches < 1:
-            raise DataError(f"{epochs.name}: there is no batch to evaluate on.")
-        cut = ShardPlan(epochs.num_batches, 1, _BATCHES_PER_VALIDATION_SHARD, shuffle=False)
-        # Else it would draw what the first epoch of the training draws.
-        reading = Reading(epochs, derive_seed(plan.seed, 0, 3))
+        validation, _ = open_validation(self._input, data, plan.seed)
+        return validation
 
-        def batches(shard: int) -> Iterator[Batch]:
-            start, stop = cut.record_range(0, shard)
-            return (made.batch for made in reading.batches(0, start, stop))
 
-        return Validation(cut.num_shards, batches)
+def open_validation(pipeline: BatchesInput, data: str, seed: int) -> tuple[Validation, int]:
+    """Open the validation pipeline of a model that makes its own batches.
+
+    Args:
+        pipeline: The model's input.
+        data: Where its data is.
+        seed: Of the training, so that an evaluation draws the same each time.
+
+    Returns:
+        The batches, and how many examples they have.
+
+    Raises:
+        DataError: It has no batch.
+    """
+    with seeded(seed):
+        epochs = pipeline.open_epochs(data, Mode.EVALUATION)
+    if epochs.num_batches < 1:
+        raise DataError(f"{epochs.name}: there is no batch to evaluate on.")
+    cut = ShardPlan(epochs.num_batches, 1, _BATCHES_PER_VALIDATION_SHARD, shuffle=False)
+    # Else it would draw what the first epoch of the training draws.
+    reading = Reading(epochs, derive_seed(seed, 0, 3))
+
+    def batches(shard: int) -> Iterator[Batch]:
+        start, stop = cut.record_range(0, shard)
+        return (made.batch for made in reading.batches(0, start, stop))
+
+    return Validation(cut.num_shards, batches), epochs.num_examples
 
 
 def _each_seeded(batches: Iterator[Batch], seed: int, first: int) -> Iterator[Batch]:

@@ -17,11 +17,13 @@ from elasticdl import zoo
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import TrainedModel, load_trained_model
 from elasticdl.data.batch import Batch, arrays_bytes, describe
-from elasticdl.definition import Mode, ModelDefinition
+from elasticdl.definition import BatchesInput, Mode, ModelDefinition
 from elasticdl.engines.engine import Outcome, Reporter, context_of
+from elasticdl.engines.own_batches import open_validation
 from elasticdl.engines.prefetch import Prefetch
 from elasticdl.engines.record_data import batches_in_order, open_records
-from elasticdl.errors import CorruptCheckpointError, DataError
+from elasticdl.errors import CorruptCheckpointError, DataError, UsageError
+from elasticdl.evaluation.metrics import add_states
 from elasticdl.evaluation.phase import running_states
 from elasticdl.job import Job
 from elasticdl.prediction.phase import Predictor
@@ -109,6 +111,19 @@ def open_trained(
     Raises:
         ElasticDLError: The model or the data cannot be used.
     """
+    trained, definition = _defined(job, mode, folder, worker_id, world_size)
+    return _opened(job, trained, definition, mode)
+
+
+def _opened(job: Job, trained: TrainedModel, definition: ModelDefinition, mode: Mode) -> Opened:
+    if isinstance(definition.input, BatchesInput):
+        raise _own_batches_error(job, definition)
+    return Opened(job, trained, definition, open_records(definition, job.data), mode)
+
+
+def _defined(
+    job: Job, mode: Mode, folder: str | None = None, worker_id: int = 0, world_size: int = 1
+) -> tuple[TrainedModel, ModelDefinition]:
     if job.trained_model is None:
         raise ValueError(f"Not a job for a trained model: {job}")
     trained = load_trained_model(folder or job.trained_model)
@@ -117,8 +132,20 @@ def open_trained(
     model = replace(trained_by.model, zoo=str(trained.zoo))
     quiet_frameworks()
     context = context_of(job, mode, worker_id=worker_id, world_size=world_size)
-    definition = zoo.define(model, context)
-    return Opened(job, trained, definition, open_records(definition, job.data), mode)
+    return trained, zoo.define(model, context)
+
+
+def _own_batches_error(job: Job, definition: ModelDefinition) -> UsageError:
+    """Return the error for a model whose components make batches, where records are needed."""
+    asked = f"elasticdl {job.command}" + (" --report" if job.report is not None else "")
+    asked += " --num_workers" if job.workers is not None else ""
+    return UsageError(
+        f"{asked} goes over records, and {job.trained_model} is a model of components: its data "
+        f"loader reads a folder by itself ({definition.origin}).\n  `elasticdl evaluate "
+        "--trained_model=... --data=FOLDER` measures it on the loader's validation data; "
+        "`elasticdl session run` reports each example of a session; for predictions, load "
+        f"{job.trained_model}/model.keras with keras.models.load_model."
+    )
 
 
 def restored_trainer(
@@ -155,7 +182,10 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
-    opened = open_trained(job, Mode.EVALUATION)
+    trained, definition = _defined(job, Mode.EVALUATION)
+    if isinstance(definition.input, BatchesInput) and job.report is None:
+        return _evaluate_own_batches(job, trained, definition, reporter)
+    opened = _opened(job, trained, definition, Mode.EVALUATION)
     if job.report is not None:
         return _evaluate_with_report(opened, job.report, reporter)
     with opened.feed() as feed:
@@ -168,6 +198,28 @@ def evaluate(job: Job, reporter: Reporter) -> Outcome:
         finally:
             reporter.ended()
     return save_evaluation(opened, trainer.evaluation_metrics.results(states))
+
+
+def _evaluate_own_batches(
+    job: Job, trained: TrainedModel, definition: ModelDefinition, reporter: Reporter
+) -> Outcome:
+    """Measure a model on the validation data of its own pipeline, as its training did."""
+    assert isinstance(definition.input, BatchesInput)  # noqa: S101 - the caller has looked
+    seed = Job.from_json(trained.description.job_json).training.seed
+    validation, num_examples = open_validation(definition.input, job.data, seed)
+    trainer = restored_trainer(trained, definition, next(validation.batches(0)), job)
+    reporter.started("Evaluating", num_examples, "examples")
+    states: MetricStates = {}
+    done = 0
+    try:
+        for shard in range(validation.num_shards):
+            for batch in validation.batches(shard):
+                states = add_states([states, trainer.evaluate(batch)])
+                done += batch.num_examples
+                reporter.advanced(done, {})
+    finally:
+        reporter.ended()
+    return _save(job, trained, num_examples, trainer.evaluation_metrics.results(states))
 
 
 def _evaluate_with_report(opened: Opened, folder: str, reporter: Reporter) -> Outcome:
@@ -197,10 +249,14 @@ def save_evaluation(opened: Opened, metrics: Mapping[str, Any]) -> Outcome:
     Raises:
         OutputError: It cannot be written.
     """
-    job, step = opened.job, opened.trained.description.step
+    return _save(opened.job, opened.trained, opened.source.num_records, metrics)
+
+
+def _save(job: Job, trained: TrainedModel, num_records: int, metrics: Mapping[str, Any]) -> Outcome:
+    step = trained.description.step
     report = {
         "metrics": metrics,
-        "num_records": opened.source.num_records,
+        "num_records": num_records,
         "data": job.data,
         "step": step,
         "time": time.time(),

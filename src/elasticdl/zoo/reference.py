@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.config import lines_of
 from elasticdl.definition import Mode
-from elasticdl.dialects.component_classes import COMPONENTS
+from elasticdl.dialects.component_classes import COMPONENTS, lines_in
 from elasticdl.dialects.reference import Reference, Symbol, symbol_of
 from elasticdl.errors import UsageError
 from elasticdl.zoo import imports, specs
@@ -125,7 +124,7 @@ def _flag(model: ModelReference, name: str) -> str:
     if model.config_file is None:
         return f"--{name}"
     key = "model_builder_class" if name == "model_def" else name
-    line = lines_of(model.config_file).get(key)
+    line = lines_in(model.config_file).get(key)
     return f"{model.config_file}{'' if line is None else f':{line}'}: {key}"
 
 

@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 from elasticdl.config import read_config
 from elasticdl.engines.federated import names
 from elasticdl.engines.federated.aggregation import FUSIONS, Fusion
+from elasticdl.engines.federated.component_parts import check_data
 from elasticdl.engines.federated.config_parts import (
     look_up,
     path_of,
@@ -114,6 +115,7 @@ def read_aggregator(path: str | Path, *, is_simulated: bool = False) -> Aggregat
     local = read_local(hyperparams.section("local"), chosen)
     hyperparams.close()
     model = read_model(top.section("model"), file)
+    check_data(top.section("data"), data, model)
     read_protocol(top.section("protocol_handler"), "aggregator")
     central_privacy = _central_privacy(top.section("privacy"), chosen)
     output = path_of(top, "output", file)
@@ -155,6 +157,7 @@ def read_party(path: str | Path) -> PartyConfig:
     model = read_model(top.section("model"), file)
     if model is None and "model" not in top:
         top.missing("model", "give it the model that all parties train")
+    check_data(top.section("data"), data, model)
     local_training = _local_training(top.section("local_training"))
     read_protocol(top.section("protocol_handler"), "party")
     privacy = top.section("privacy")

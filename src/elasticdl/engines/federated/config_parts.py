@@ -11,10 +11,18 @@ from __future__ import annotations
 
 import keyword
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.engines.federated import names
+from elasticdl.engines.federated.component_parts import (
+    CLASS_KEYS,
+    DATA_DIR,
+    data_in,
+    names_components,
+    read_components,
+)
 from elasticdl.engines.federated.settings import Address, Data, DataHandler, ModelChoice, Tls
 from elasticdl.job import ModelReference
 from elasticdl.zoo.specs import folder_of
@@ -139,9 +147,12 @@ def read_data(section: Section, file: Path) -> Data | None:
     if not section:
         return None
     uri, validation_uri = section.text("uri"), section.text("validation_uri")
+    data_dir = section.text(DATA_DIR, "a folder")
     name, path = section.text("name", "the name of a class"), section.text("path")
     info = section.values("info")
     section.close()
+    if data_dir is not None:
+        return data_in(section, _located(data_dir, file))
     if uri is not None:
         for key in ("name", "path", "info"):
             if key in section:
@@ -150,6 +161,13 @@ def read_data(section: Section, file: Path) -> Data | None:
     if validation_uri is not None:
         section.problem("validation_uri", "is there without uri; name the records to train on too")
         return None
+    return _handled(section, file, name, path, info)
+
+
+def _handled(
+    section: Section, file: Path, name: str | None, path: str | None, info: dict[str, Any]
+) -> Data | None:
+    """Return data that a class of the user's reads."""
     if name is None or path is None:
         for key, what in (
             ("name", "name the records (uri), or a class with get_data()"),
@@ -202,10 +220,12 @@ def read_model(section: Section, file: Path) -> ModelChoice | None:
     """Return the model: ElasticDL's own words, or a saved file with its spec."""
     if not section:
         return None
+    if names_components(section):
+        return read_components(section, file)
     own = [key for key in _CUSTOM_MODEL if key in section and key != "params"]
     choice = _own_model(section, file) if own else _saved_model(section, file)
-    section.close(more=(*_CUSTOM_MODEL, "name", "path", "spec", "trust"))
-    return choice
+    section.close(more=(*_CUSTOM_MODEL, *CLASS_KEYS, "name", "path", "spec", "trust"))
+    return None if choice is None else replace(choice, written=section.everything())
 
 
 def _own_model(section: Section, file: Path) -> ModelChoice | None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elasticdl.engines.federated.component_parts import check_local, minibatch_size_of
 from elasticdl.engines.federated.data_handlers import source_of
 from elasticdl.engines.federated.simulate import Member
 from elasticdl.errors import DefinitionError, UsageError
@@ -16,6 +17,7 @@ from elasticdl.job import Federation, Job, Tracking, TrainingOptions
 
 if TYPE_CHECKING:
     from elasticdl.engines.federated.settings import AggregatorConfig, PartyConfig
+    from elasticdl.job import ModelReference
 
 _MINIBATCH_SIZE = TrainingOptions.minibatch_size
 
@@ -61,19 +63,17 @@ def job_of(
             f"{aggregator.file}: data: a handler is of use at a party only; name the aggregator's "
             "records by their uri."
         )
-    reference = model.reference
-    rate = aggregator.local.learning_rate
-    if rate is not None:
-        # Told where it is a param of the model's; else the model says that it has none.
-        reference = replace(reference, params={**reference.params, "learning_rate": rate})
+    check_local(aggregator, model)
+    minibatch_size = aggregator.local.minibatch_size or minibatch_size_of(model)
+    validation_data = None if data is None else data.data_dir or data.uri
     return Job(
         command="train",
         data="",
         output=str(Path(where).expanduser().resolve()),
-        model=reference,
-        validation_data=data.uri if data is not None else None,
+        model=_with_rate(model.reference, aggregator),
+        validation_data=validation_data,
         training=TrainingOptions(
-            minibatch_size=aggregator.local.minibatch_size or _MINIBATCH_SIZE,
+            minibatch_size=minibatch_size or _MINIBATCH_SIZE,
             seed=rounds.seed,
         ),
         tracking=tracking,
@@ -110,12 +110,41 @@ def check_party(party: PartyConfig, aggregator: AggregatorConfig | None) -> None
         )
 
 
+def _with_rate(reference: ModelReference, aggregator: AggregatorConfig) -> ModelReference:
+    rate = aggregator.local.learning_rate
+    if rate is None:
+        return reference
+    # Told where it is a param of the model's; else the model says that it has none.
+    return replace(reference, params={**reference.params, "learning_rate": rate})
+
+
+def simulated(parties: list[PartyConfig], aggregator: AggregatorConfig) -> list[Member]:
+    """Return parties as they are simulated: each with its own data, and its own model section.
+
+    Args:
+        parties: Their configs.
+        aggregator: Its config; without a model, the first party's is the aggregator's too.
+
+    Raises:
+        DefinitionError: The aggregator tells parties what their components would not follow.
+    """
+    members = []
+    model = aggregator.model or parties[0].model
+    for party in parties:
+        check_local(aggregator, party.model)
+        own = None if party.model.is_same(model) else _with_rate(party.model.reference, aggregator)
+        members.append(replace(member_of(party), model=own))
+    return members
+
+
 def member_of(party: PartyConfig) -> Member:
-    """Return a party as it is simulated: with the data that its config names."""
+    """Return a party with the data that its config names."""
+    folder = party.data.data_dir
     member = Member(
         name=party.name,
-        data=party.data.uri or "",
-        validation_data=party.data.validation_uri,
+        data=folder or party.data.uri or "",
+        # The same folder: components find their validation data in it.
+        validation_data=folder or party.data.validation_uri,
         shares_metrics=party.metrics_may_leave,
         recorder=party.recorder,
     )

@@ -73,6 +73,7 @@ class _Opened:
     material: Material
     trainer: Trainer
     start: State
+    has_callbacks: bool
 
 
 @dataclass
@@ -223,18 +224,31 @@ class Party:
         if options.keeps_own_weights and before is not None:
             state = own
         committer = _Counting(trainer, options.slot)
-        loop = self._loop(material, trainer, committer, request)
+        loop = self._loop(opened, committer, request)
         loop.resume(replace(begins, state=state))
+        # Whatever a callback would do then, it has done.
+        has_stopped = loop.place.stopped
         if options.proximal_mu:
             _able(trainer, Pulled, "be pulled to the global weights").pull_towards(
                 request.weights, options.proximal_mu
             )
         try:
-            loop.run()
-            loop.finish()
+            if not has_stopped:
+                loop.run()
+                if loop.place.stopped or trainer.hooks.stop_requested:
+                    # Otherwise the next round continues this training.
+                    loop.finish()
         finally:
             if options.proximal_mu:
                 _able(trainer, Pulled, "").pull_towards(None, 0.0)
+        if not has_stopped and (loop.place.stopped or trainer.hooks.stop_requested):
+            _log.warning(
+                "Round %d: a callback has ended the training of party %s. From the next round on "
+                "it answers with the weights it is sent.",
+                request.round,
+                self.name,
+            )
+            loop.place = replace(loop.place, stopped=True)
         after = loop.checkpoint()
         own_evaluation: MetricStates = {}
         if self.recorder is not None and self.recorder.after_training:
@@ -292,9 +306,8 @@ class Party:
             },
         )
 
-    def _loop(
-        self, material: Material, trainer: Trainer, committer: InProcessCommitter, request: Request
-    ) -> Loop:
+    def _loop(self, opened: _Opened, committer: InProcessCommitter, request: Request) -> Loop:
+        material, trainer = opened.material, opened.trainer
         num_epochs = request.round * request.options.num_epochs
         slot = request.options.slot
 
@@ -315,7 +328,8 @@ class Party:
             checkpoints=nowhere,
             checkpoint_metadata={},
             reporter=Silent(),
-            validation=None,
+            # After each epoch, as in one process; but only where somebody looks at it.
+            validation=material.validation if opened.has_callbacks else None,
             place=material.first_place(),
             safe_point=lambda: None,
             checkpoint_is_due=lambda: False,
@@ -340,7 +354,8 @@ class Party:
                     "(use_ema), and each party's stay there: the federation would publish "
                     "weights that are not averaged. Remove use_ema."
                 )
-            self._opened = _Opened(way, material, trainer, trainer.state())
+            has_callbacks = bool(self.definition.create_callbacks())
+            self._opened = _Opened(way, material, trainer, trainer.state(), has_callbacks)
         return self._opened
 
     def _measured_before(

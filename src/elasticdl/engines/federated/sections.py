@@ -157,6 +157,11 @@ class Section:
         self._wrong(key, value, "a section of `key: value` lines")
         return {}
 
+    def everything(self) -> dict[str, Any]:
+        """Return all of a section that is another program's to read; no key of it is unknown."""
+        self._known.extend(key for key in self._values if key not in self._known)
+        return self._values.to_dict()
+
     def others(self) -> dict[str, Any]:
         """Return the keys that nobody has asked for, with their values."""
         plain = self._values.to_dict()

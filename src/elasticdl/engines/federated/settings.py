@@ -68,11 +68,13 @@ class Data:
         uri: Records to train on; at an aggregator, to evaluate on.
         validation_uri: Records to evaluate on.
         handler: A class of the user's.
+        data_dir: Folder that the `data_loader_class` of a model reads, to train and to evaluate on.
     """
 
     uri: str | None = None
     validation_uri: str | None = None
     handler: DataHandler | None = None
+    data_dir: str | None = None
 
 
 @dataclass(frozen=True)
@@ -150,11 +152,23 @@ class ModelChoice:
         spec: `model.spec`, where it is a saved file; read by the dialect.
         trust: `model.trust`: what of a saved file may be executed. It is of this file alone, and
             travels nowhere.
+        written: The whole section as the file has it.
     """
 
     reference: ModelReference
     spec: Mapping[str, Any] | None = None
     trust: Mapping[str, Any] = field(default_factory=dict)
+    written: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def has_components(self) -> bool:
+        """Whether the components of a training session make it, and read their data themselves."""
+        return self.reference.dialect == "abstractions"
+
+    def is_same(self, other: ModelChoice) -> bool:
+        """Return whether another config of this folder names the same model in the same words."""
+        folders = {Path(str(each.reference.config_file)).parent for each in (self, other)}
+        return len(folders) == 1 and self.written == other.written
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from elasticdl import zoo
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.data.chosen import ChosenRecords
 from elasticdl.data.sources import open_source
+from elasticdl.definition import Mode
+from elasticdl.engines.engine import context_of
 from elasticdl.engines.federated import training
 from elasticdl.engines.federated.crew import Crew, num_processes_for
 from elasticdl.engines.federated.memory import latest, numbered
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from elasticdl.engines.federated.messages import Refusal, Reply, Request
     from elasticdl.engines.federated.settings import Recorder
     from elasticdl.engines.material import Material
-    from elasticdl.job import Job
+    from elasticdl.job import Job, ModelReference
     from elasticdl.training.trainer import State, Trainer, Weights
 
 
@@ -47,6 +50,7 @@ class Member:
         shares_metrics: Whether what it measures may leave it.
         open_source: Opens its records by these names; None opens them as every other job does.
         recorder: What it writes down of its own metrics.
+        model: What it trains, where its config says that in other words than the aggregator's.
     """
 
     name: str
@@ -55,6 +59,7 @@ class Member:
     shares_metrics: bool = True
     open_source: Callable[[str], RecordSource] | None = None
     recorder: Recorder | None = None
+    model: ModelReference | None = None
 
 
 def _as_it_is(request: Request, answer: Reply | Refusal) -> Reply | Refusal | None:
@@ -85,11 +90,14 @@ def train(
         ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
     """
     trainers = _Trainers()
+    definitions = _Definitions(job)
 
     @contextlib.contextmanager
     def open_parties(definition: ModelDefinition) -> Iterator[SimulatedParties]:
         parties = {
-            member.name: _party(member, job, definition, trainers, RamMemory())
+            member.name: _party(
+                member, job, definitions.of(member, definition), trainers, RamMemory()
+            )
             for member in members
         }
         num = num_processes_for(definition, len(parties), num_processes)
@@ -99,15 +107,40 @@ def train(
     return training.train(job, reporter, open_parties, trainers.for_shapes)
 
 
+class _Definitions:
+    """What parties train: the aggregator's model, or that of their own config, made once."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._made: dict[str, ModelDefinition] = {}
+
+    def of(self, member: Member, common: ModelDefinition) -> ModelDefinition:
+        """Return a party's; `common` is the aggregator's.
+
+        Raises:
+            ElasticDLError: It cannot be made.
+        """
+        if member.model is None:
+            return common
+        words = repr(replace(member.model, config_file=None))
+        if words not in self._made:
+            context = context_of(self._job, Mode.TRAINING)
+            self._made[words] = zoo.define(member.model, context)
+        return self._made[words]
+
+
 class _Trainers:
     """One trainer for all models of one look: making and compiling it takes longer than a round."""
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[Trainer, State]] = {}
 
-    def for_material(self, material: Material) -> Trainer:
-        """Return the one that a party's material asks for, as it is before the first step."""
-        return self._at_start(repr(shapes_of(material.example())), material.create_trainer)
+    def of(self, member: Member) -> Callable[[Material], Trainer]:
+        """Return what gives the trainer that a party's material asks for, before its first step."""
+        own = "" if member.model is None else repr(replace(member.model, config_file=None))
+        return lambda material: self._at_start(
+            own + repr(shapes_of(material.example())), material.create_trainer
+        )
 
     def for_shapes(
         self, job: Job, definition: ModelDefinition, example: Mapping[str, Any]
@@ -237,7 +270,7 @@ def _party(
         job=own,
         definition=kept,
         memory=memory,
-        create_trainer=trainers.for_material,
+        create_trainer=trainers.of(member),
         shares_metrics=member.shares_metrics,
         recorder=None if member.recorder is None else MetricsFile(member.recorder),
         redacts=False,
