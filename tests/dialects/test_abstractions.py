@@ -777,7 +777,7 @@ def test_a_split_has_raw_and_preprocessed_examples_side_by_side(components, name
 
     raw, preprocessed = list(split.raw()), list(split.preprocessed())
 
-    assert (split.num_examples, split.batched, len(raw)) == (10, False, 10)
+    assert (split.num_examples, len(raw)) == (10, 10)
     assert [(x[0], y) for x, y, _ in raw] == [(i, i % 3) for i in range(10)]
     assert [(2 * x[0], y - 1) for x, y, _ in preprocessed] == [(i, i % 3) for i in range(10)]
 
@@ -818,8 +818,7 @@ def test_a_preprocessor_that_replaces_the_whole_yields_its_own_batches(component
     )
     split = made.split("folder", "test")
 
-    assert split.batched
-    assert [len(ids) for _, _, ids in split.preprocessed()] == [4, 4, 2]
+    assert [x[0] for x, _, _ in split.preprocessed()] == list(range(10))
     assert [batch.num_examples for batch in epoch_of(made)] == [4, 4, 2]
 
 
@@ -835,7 +834,7 @@ def test_a_preprocessor_may_inherit_the_whole(components):
         "preprocessor_class: parts.Child",
     )
 
-    assert made.split("folder", "test").batched
+    assert len(list(made.split("folder", "test").preprocessed())) == 4
     assert len(epoch_of(made)) == 1
 
 

@@ -349,3 +349,45 @@ def test_what_are_no_named_functions_is_an_error(given) -> None:
 
 def test_no_functions_are_no_columns() -> None:
     assert EvalFunctions(None).columns(["a"], np.zeros(1), np.zeros(1)) == {}
+
+
+class Off:
+    """As `aimedeval` has evaluation functions."""
+
+    @property
+    def name(self):
+        return "off by"
+
+    @property
+    def description(self):
+        return "The difference."
+
+    def get_func(self):
+        return lambda y_true, y_pred: abs(y_true - y_pred)
+
+
+@pytest.mark.parametrize("functions", [[Off()], {"off by": Off()}])
+def test_an_object_that_has_a_function_stands_for_it(functions):
+    made = EvalFunctions(functions)
+
+    assert made.names == ("off by",)
+    assert made.columns(["a", "b"], np.float32([1, 2]), np.float32([1, 5]))["off by"].tolist() == [
+        0,
+        3,
+    ]
+
+
+def test_an_object_without_a_name_is_called_like_its_class():
+    class Late(Off):
+        name = None
+
+    assert EvalFunctions([Late()]).names == ("Late",)
+
+
+def test_an_object_that_has_no_function_after_all_is_the_users_error():
+    class Broken(Off):
+        def get_func(self):
+            raise KeyError("threshold")
+
+    with pytest.raises(UserCodeError, match="Broken.get_func.. raised:\n(.*\n)*KeyError"):
+        EvalFunctions([Broken()])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from elasticdl.dialects.abstractions import Components
-from elasticdl.errors import DataError, DefinitionError
+from elasticdl.errors import DataError, DefinitionError, UserCodeError
 from elasticdl.evaluation.report_tables import Report
 from elasticdl.sessions import report as reporting
 from elasticdl.sessions.project import open_session
@@ -313,3 +313,210 @@ def test_looking_for_pictures_takes_no_longer_than_it_may(report, monkeypatch):
     report()
 
     assert found == [[True] + [False] * 9] * 2
+
+
+# --- the user's batchify --------------------------------------------------------------------------
+
+SCALING = """
+class Scaling(Preprocessor):
+    def add_image_preprocess(self, gen):
+        return ((x.reshape(-1), y, third) for x, y, third in gen)
+    def batchify(self, gen, n):
+        def batches():
+            while part := list(itertools.islice(gen, 4)):
+                x, y, third = zip(*part)
+                yield np.stack(x) / 2, np.stack(y), np.array(third)
+        return batches(), -(-n // 4)
+"""
+
+
+def predictions_in(folder, name):
+    table = Report(str(folder / f"{name}.parquet"))
+    return [row["prediction"] for row in table.rows(range(10))]
+
+
+def test_batchify_makes_what_the_model_is_asked(report):
+    _, folder, _ = report(SCALING, preprocessor_class="parts.Scaling")
+
+    # Four times the number of the example, halved.
+    for name in ("validation", "test"):
+        assert predictions_in(folder, name) == [2 * i for i in range(10)]
+
+
+DROPPING = """
+class Dropping(Preprocessor):
+    def batchify(self, gen, n):
+        def batches():
+            while True:
+                yield tuple(np.stack(column) for column in zip(*[next(gen) for _ in range({size})]))
+        return batches(), n // {size}
+"""
+
+
+@pytest.mark.parametrize("size", [3, 4, 7, 10, 11, 64])
+def test_examples_that_batchify_drops_at_the_end_are_reported(report, rows_of, size):
+    splits, folder, _ = report(DROPPING.format(size=size), preprocessor_class="parts.Dropping")
+
+    assert ids_in(folder, "eval_report", rows_of) == [f"image_{i}.jpg" for i in range(10)]
+    assert splits["validation"]["means"] == splits["test"]["means"] == {"label": 4.5}
+
+
+def test_a_batchify_that_reads_everything_first_ends(report):
+    splits, _, _ = report(
+        """
+        class Listing(Preprocessor):
+            def batchify(self, gen, n):
+                part = list(gen)
+                return iter([tuple(np.stack(column) for column in zip(*part))]), 1
+        """,
+        preprocessor_class="parts.Listing",
+    )
+
+    assert splits["test"]["means"] == {"label": 4.5}
+
+
+def test_examples_that_batchify_repeats_are_reported_once(report, rows_of, notes):
+    _, folder, _ = report(
+        """
+        class Repeating(Preprocessor):
+            def batchify(self, gen, n):
+                examples = list(gen)
+                def batches():
+                    for part in itertools.cycle([examples[:6], examples[6:]]):
+                        yield tuple(np.stack(column) for column in zip(*part))
+                return batches(), 2
+        """,
+        preprocessor_class="parts.Repeating",
+    )
+
+    assert ids_in(folder, "eval_report", rows_of) == [f"image_{i}.jpg" for i in range(10)]
+    assert [note for note in notes.notes if "more than" in note] == []
+
+
+DATASETS = """
+import tensorflow as tf
+
+class L(Loader):
+    def create_test_generator(self):
+        x = np.arange(N, dtype=np.uint8)
+        ids = [f"image_{{i}}.jpg" for i in range(N)]
+        data = tf.data.Dataset.from_tensor_slices((x, x.astype(np.float32), ids))
+        return data{more}, N
+
+class P(Preprocessor):
+    def add_image_preprocess(self, gen):
+        if not isinstance(gen, tf.data.Dataset):
+            return super().add_image_preprocess(gen)
+        return gen.map(lambda x, y, third: (tf.ones(1) * tf.cast(x, tf.float32), y, third))
+    def batchify(self, gen, n):
+        if not isinstance(gen, tf.data.Dataset):
+            return super().batchify(gen, n)
+        gen = gen.batch(4, drop_remainder={drop}).repeat()
+        return gen.map(lambda x, y, third: (x / 2, y, third)), -(-n // 4)
+"""
+
+
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("more", ["", ".filter(lambda x, y, third: True)"])
+def test_batches_of_a_dataset_are_taken_apart(report, rows_of, notes, drop, more):
+    _, folder, _ = report(
+        DATASETS.format(drop=drop, more=more), preprocessor_class="parts.P", **OTHER_LOADER
+    )
+
+    assert ids_in(folder, "eval_report", rows_of) == [f"image_{i}.jpg" for i in range(10)]
+    assert predictions_in(folder, "test") == [i / 2 for i in range(10)]
+    assert [note for note in notes.notes if "more than" in note] == []
+
+
+def test_a_dataset_that_ends_early_is_refused_though_its_batches_repeat(report):
+    with pytest.raises(DataError, match=r"L.create_test_generator\(\) ended after 7 examples"):
+        report(
+            DATASETS.format(drop=False, more=".take(7)"),
+            preprocessor_class="parts.P",
+            **OTHER_LOADER,
+        )
+
+
+def test_a_dataset_without_end_is_read_as_far_as_was_said_and_noted(report, notes):
+    report(
+        DATASETS.format(drop=False, more=".repeat()"), preprocessor_class="parts.P", **OTHER_LOADER
+    )
+
+    assert any("yields more than the 10 examples" in note for note in notes.notes)
+
+
+def test_batches_of_different_shapes_are_given_to_the_model_one_after_the_other(report):
+    splits, _, model = report(
+        """
+        class Padding(Preprocessor):
+            def add_image_preprocess(self, gen):
+                return ((np.ones(1 + int(y)), y, third) for _, y, third in gen)
+            def batchify(self, gen, n):
+                def batches():
+                    while part := list(itertools.islice(gen, 5)):
+                        x, y, third = zip(*part)
+                        longest = max(map(len, x))
+                        x = [np.pad(each, (0, longest - len(each))) for each in x]
+                        yield np.stack(x), np.stack(y), np.array(third)
+                return batches(), 2
+        """,
+        preprocessor_class="parts.Padding",
+    )
+
+    assert splits["test"]["means"] == {"label": 4.5}
+    assert model.sizes == [4, 1, 4, 1] * 2
+
+
+# --- a preprocessor that takes weights only -------------------------------------------------------
+
+WEIGHTS_ONLY = """
+class Own(Preprocessor):
+    def add_preprocess(self, gen, n):
+        gen = self.add_image_preprocess(gen)
+        gen = ((x, y, np.float32(third) * 1) for x, y, third in gen)
+        return self.batchify(gen, n)
+
+class Whole:
+    def add_preprocess(self, gen, n):
+        def batches():
+            while part := list(itertools.islice(gen, 3)):
+                x, y, third = zip(*part)
+                yield np.ones((len(part), 1), np.float32), np.stack(y), np.float32(third)
+        return batches(), -(-n // 3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("preprocessor", "noted"),
+    [
+        ("parts.Own", "made by add_image_preprocess()"),
+        ("parts.Whole", "in the order of the loader"),
+    ],
+)
+def test_a_way_of_ones_own_to_preprocess_need_not_take_ids(
+    report, rows_of, notes, preprocessor, noted
+):
+    splits, folder, _ = report(WEIGHTS_ONLY, preprocessor_class=preprocessor)
+
+    assert ids_in(folder, "eval_report", rows_of) == [f"image_{i}.jpg" for i in range(10)]
+    assert splits["test"]["means"] == {"label": 4.5}
+    (note,) = [note for note in notes.notes if noted in note]
+    assert note.startswith("test: ")
+
+
+def test_what_fails_in_every_way_is_reported_as_it_failed_first(report):
+    with pytest.raises(UserCodeError, match="ValueError: the first way"):
+        report(
+            """
+            class Own(Preprocessor):
+                def add_preprocess(self, gen, n):
+                    raise ValueError("the first way")
+                def add_image_preprocess(self, gen):
+                    raise ValueError("another way")
+            class L(Loader):
+                def create_validation_generator(self):
+                    return iter(()), 0
+            """,
+            preprocessor_class="parts.Own",
+            **OTHER_LOADER,
+        )

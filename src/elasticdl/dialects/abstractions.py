@@ -19,17 +19,23 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import BatchesInput, Epochs, Mode, ModelDefinition
-from elasticdl.dialects import pipelines
+from elasticdl.dialects import pipelines, split_examples
 from elasticdl.dialects.component_batches import batch_of, one_epoch
-from elasticdl.dialects.component_classes import config_of, missing_methods, replaces_the_whole
+from elasticdl.dialects.component_classes import (
+    config_of,
+    has_parts,
+    missing_methods,
+    replaces_the_whole,
+)
 from elasticdl.dialects.params import described, signature_of
 from elasticdl.dialects.reading import Reading, call
 from elasticdl.dialects.reference import place_of
+from elasticdl.dialects.split_examples import Way
 from elasticdl.errors import DefinitionError, UserCodeError, users_traceback
 
 if TYPE_CHECKING:
@@ -42,6 +48,14 @@ if TYPE_CHECKING:
 NAME = "abstractions"
 TITLE = "the components of a training session"
 NEEDS = "a class with get_compiled_model, and a config file (elasticdl session run)"
+_BY_PARTS = (
+    "add_preprocess() does not take ids in the place of sample weights, so test data was made by "
+    "add_image_preprocess(), add_label_preprocess() and batchify()."
+)
+_IDS_BY_ORDER = (
+    "The preprocessor does not take ids in the place of sample weights, so it was given weights of "
+    "1, and the ids were added in the order of the loader."
+)
 _KEPT_BY_US = {"ModelCheckpoint": "checkpoints", "TensorBoard": "TensorBoard's logs"}
 
 
@@ -70,16 +84,16 @@ class Split:
         num_examples: How many it was said to have.
         raw: Yields (x, y, third) before preprocessing; the third is the id in the test split and
             the sample weight elsewhere.
-        preprocessed: Yields the same examples as the model takes them; batches of them where
-            `batched` says so.
-        batched: The user's own way to preprocess yields batches.
+        preprocessed: Yields the same examples as the model takes them, out of the batches that the
+            user's preprocessor makes.
+        notes: What the user should know of how they are made; filled while they are read.
     """
 
     name: str
     num_examples: int
     raw: Callable[[], Iterator[Any]]
     preprocessed: Callable[[], Iterator[Any]]
-    batched: bool
+    notes: list[str] = field(default_factory=list)
 
 
 class Components:
@@ -202,26 +216,58 @@ class Components:
     def split(self, data: str, name: str) -> Split:
         """Return the examples of the `validation` or `test` split, one by one.
 
-        They are batched by who evaluates, so that none is lost at the end of the user's batches.
+        None is lost or repeated at the end of the user's batches (`split_examples.py`).
         """
         method = f"create_{name}_generator"
         called = self._name("data_loader_class", method)
         _, num_examples = self._generator(data, method)
-        batched = replaces_the_whole(type(self.preprocessor))
+        notes: list[str] = []
 
         def raw() -> Iterator[Any]:
             return pipelines.elements(self._generator(data, method)[0], called)
 
         def preprocessed() -> Iterator[Any]:
-            generator, number = self._generator(data, method)
-            if batched:
-                generator, _ = self._preprocessed(generator, number)
-            else:
-                generator = _call(self.preprocessor, "add_image_preprocess", generator)
-                generator = _call(self.preprocessor, "add_label_preprocess", generator)
-            return pipelines.elements(generator, called)
+            return split_examples.rows(
+                lambda: self._generator(data, method)[0],
+                self._ways(has_ids=name == "test"),
+                name=called,
+                num_examples=num_examples,
+                notes=notes,
+            )
 
-        return Split(called, num_examples, raw, preprocessed, batched)
+        return Split(called, num_examples, raw, preprocessed, notes)
+
+    def _ways(self, *, has_ids: bool) -> list[Way]:
+        """Return the ways to make batches of a split, the usual one first."""
+        preprocessor = self._made("preprocessor_class")
+        methods = ["add_image_preprocess", "add_label_preprocess"]
+        if not has_ids:
+            methods.append("add_weight_preprocess")
+
+        def by_parts(generator: Any) -> Any:
+            for method in methods:
+                if hasattr(preprocessor, method):
+                    generator = _call(preprocessor, method, generator)
+            return generator
+
+        def batchified(generator: Any, number: int) -> Any:
+            made = _call(preprocessor, "batchify", generator, number)
+            return self._pair(made, self._name("preprocessor_class", "batchify"))[0]
+
+        def whole(generator: Any, number: int) -> Any:
+            made = _call(preprocessor, "add_preprocess", generator, number)
+            return self._pair(made, self._name("preprocessor_class", "add_preprocess"))[0]
+
+        parts = Way(by_parts, batchified)
+        usual = parts
+        if replaces_the_whole(type(preprocessor)):
+            usual = Way(lambda generator: generator, whole, drops=False)
+        ways = [usual]
+        if has_ids and usual is not parts and has_parts(type(preprocessor)):
+            ways.append(replace(parts, note=_BY_PARTS))
+        if has_ids:
+            ways.append(replace(usual, carries_ids=True, note=_IDS_BY_ORDER))
+        return ways
 
     def eval_functions(self) -> Any:
         """Return the user's functions of one example, as the evaluator has them; None if none."""

@@ -84,6 +84,15 @@ def missing_methods(key: str, symbol: Symbol) -> list[str]:
     return missing + sorted(getattr(symbol.value, "__abstractmethods__", frozenset()) - {*missing})
 
 
+def has_parts(preprocessor: type) -> bool:
+    """Return whether a preprocessor has the separate methods, beside a way of its own."""
+    return all(
+        callable(method := getattr(preprocessor, name, None))
+        and not getattr(method, "__isabstractmethod__", False)
+        for name in _METHODS["preprocessor_class"]
+    )
+
+
 def replaces_the_whole(preprocessor: type) -> bool:
     """Return whether a preprocessor makes batches its own way, without the usual parts."""
     own = getattr(preprocessor, "add_preprocess", None)

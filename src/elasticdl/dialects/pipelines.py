@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Kind = Literal["tf.data", "indexed", "iterable"]
-# Python's word for a generator that asked another one for more than it had.
+# Python's words for a generator that asked another one for more than it had.
 _ENDED_WITHIN = "generator raised StopIteration"
 
 
@@ -64,13 +64,18 @@ def elements(generator: Any, name: str, first: int = 0) -> Iterator[Any]:
     return _guarded(lambda: map(_as_numpy, generator), name)
 
 
+def is_end(error: Exception) -> bool:
+    """Return whether an error is a generator's end: it asked another one for more than it had."""
+    return isinstance(error, RuntimeError) and str(error) == _ENDED_WITHIN
+
+
 def _guarded(begin: Callable[[], Iterator[Any]], name: str) -> Iterator[Any]:
     try:
         yield from begin()
     except ElasticDLError:
         raise
     except Exception as error:
-        if isinstance(error, RuntimeError) and str(error) == _ENDED_WITHIN:
+        if is_end(error):
             return
         raise UserCodeError(f"{name} raised:\n{users_traceback(error)}") from error
 

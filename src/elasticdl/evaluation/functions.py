@@ -54,7 +54,8 @@ class EvalFunctions:
 
     Args:
         functions: Name -> function, or functions that are called what their `__name__` says;
-            None is no function.
+            None is no function. An object with `name` and `get_func()`, as `aimedeval.EvalFunc`
+            has them, stands for the function that `get_func()` returns.
 
     Attributes:
         names: What they are called, in the order they were given.
@@ -115,9 +116,9 @@ def _named(functions: Any) -> list[tuple[str, EvalFunction]]:
     if functions is None:
         return []
     if isinstance(functions, Mapping):
-        pairs = list(functions.items())
+        pairs = [(name, _function_of(function)) for name, function in functions.items()]
     elif isinstance(functions, (list, tuple)):
-        pairs = [(_own_name(function), function) for function in functions]
+        pairs = [(_own_name(function), _function_of(function)) for function in functions]
     else:
         raise DefinitionError(
             f"The evaluation functions are a {type(functions).__name__}. Expected a dict of name "
@@ -145,7 +146,22 @@ def _named(functions: Any) -> list[tuple[str, EvalFunction]]:
     return pairs
 
 
+def _function_of(given: Any) -> Any:
+    """Return the function that is given, or that an object like `aimedeval.EvalFunc` has."""
+    if not hasattr(given, "get_func"):
+        return given
+    try:
+        return given.get_func()
+    except Exception as error:
+        raise UserCodeError(
+            f"{type(given).__name__}.get_func() raised:\n{users_traceback(error)}"
+        ) from error
+
+
 def _own_name(function: Any) -> Any:
+    if hasattr(function, "get_func"):
+        named = getattr(function, "name", None)
+        return named() if callable(named) else named or type(function).__name__
     inner = function.func if isinstance(function, functools.partial) else function
     name = getattr(inner, "__name__", None)
     return getattr(inner, "name", type(inner).__name__) if name is None else name

@@ -3,8 +3,8 @@
     reports/validation.parquet  .html   validation_report.csv  validation_report_summary.csv
     reports/test.parquet        .html   eval_report.csv        eval_report_summary.csv
 
-The user's generators are gone through once, example by example and preprocessed by the user's
-code; batches are made here, so that none is lost at the end of the user's. Rows and ids are the
+The user's generators are gone through once, preprocessed and batched by the user's code; its
+batches are taken apart, and those of the model are made here. Rows and ids are the
 user's: what is computed of a row is not known here (`evaluation/`).
 """
 
@@ -43,7 +43,6 @@ _MANIFEST = "reports.json"
 _TABLES = {"validation": "validation_report", "test": "eval_report"}
 _BATCH = 256
 _SEED = 4
-_PARTS = 3
 _NUM_PICTURES = 24
 _PICTURES_S = 30.0
 
@@ -133,6 +132,8 @@ def _report_split(
                 reporter.advanced(done, {})
     finally:
         reporter.ended()
+    for note in split.notes:
+        reporter.note(f"{name}: {note}")
     table = Report(writer.result.path)
     views = write_views(table, folder, name=_TABLES[name])
     for note in views.notes:
@@ -156,9 +157,9 @@ def _batches(
     Raises:
         DataError: There are fewer than were said to be.
     """
-    examples = Stream(_SEED).drawn(lambda: _examples(split, name))
+    examples = Stream(_SEED).drawn(split.preprocessed)
     number = 0
-    while some := list(itertools.islice(examples, min(_BATCH, split.num_examples - number))):
+    for some in _of_one_shape(itertools.islice(examples, split.num_examples)):
         first, number = number, number + len(some)
         thirds = [third for _, _, third in some]
         if name == "test":
@@ -184,28 +185,19 @@ def _batches(
         )
 
 
-def _examples(split: Split, name: str) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield a split's examples one by one, also where the user's code makes batches."""
-    for element in split.preprocessed():
-        parts = tuple(element) if isinstance(element, (tuple, list)) else ()
-        if name == "validation" and len(parts) == _PARTS - 1:
-            # As in training, examples without a weight count once each.
-            parts = (*parts, None)
-        if len(parts) != _PARTS:
-            raise DefinitionError(
-                f"{split.name} yields {described(element)} after preprocessing; expected tuples of "
-                "three: x, y, and the sample weight (validation) or the id (test)."
-            )
-        x, y, third = parts
-        if not split.batched:
-            yield x, y, third
-            continue
-        for row in range(len(leaves(x)[0])):
-            yield _row(x, row), _row(y, row), None if third is None else third[row]
-
-
-def _row(tree: Any, row: int) -> Any:
-    return map_arrays(lambda array: array[row], tree)
+def _of_one_shape(examples: Iterator[Any]) -> Iterator[list[Any]]:
+    """Yield examples in lists whose members can be stacked: users may pad each batch by itself."""
+    shapes = None
+    some: list[Any] = []
+    for example in examples:
+        found = [np.shape(array) for array in leaves(example[:2])]
+        if some and (len(some) == _BATCH or found != shapes):
+            yield some
+            some = []
+        shapes = found
+        some.append(example)
+    if some:
+        yield some
 
 
 def _stacked(examples: Sequence[Any], split: Split) -> Any:

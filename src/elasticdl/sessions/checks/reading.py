@@ -6,7 +6,6 @@ Everything is made anew for each look: a generator that was looked into is not t
 from __future__ import annotations
 
 import itertools
-import operator
 import time
 import zlib
 from collections.abc import Generator, Iterable, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.data.batch import Batch, leaves, map_arrays, stack
+from elasticdl.data.batch import Batch, leaves, stack
 from elasticdl.engines.feed import chained_digest
 from elasticdl.engines.randomness import Stream
 from elasticdl.errors import DefinitionError, ElasticDLError
@@ -149,19 +148,7 @@ def first_examples(split: Split) -> list[Any]:
         TooLongError: Nothing came.
     """
     with within():
-        made = list(
-            itertools.islice(
-                Stream(0).drawn(split.preprocessed), 1 if split.batched else _NUM_EXAMPLES
-            )
-        )
-    if not split.batched:
-        return made
-    # The user's own way makes batches.
-    return [
-        tuple(map_arrays(operator.itemgetter(i), part) for part in batch)
-        for batch in made
-        for i in range(min(_NUM_EXAMPLES, len(leaves(batch)[0])))
-    ]
+        return list(itertools.islice(Stream(0).drawn(split.preprocessed), _NUM_EXAMPLES))
 
 
 def as_batch(examples: Sequence[Any], places: Places) -> Batch:

@@ -1,0 +1,231 @@
+"""The examples of an evaluated split, one by one, as the user's preprocessor makes them.
+
+    loader's generator -> add_image_preprocess, add_label_preprocess -> batchify -> rows
+
+The user's `batchify` is called as in training, because it may scale or pad; its batches are taken
+apart again. Reports have each example once, so the examples are counted before `batchify`: what it
+drops at the end is given to it again in a full batch, and what it repeats is left out.
+
+A preprocessor that replaces `add_preprocess` may take sample weights only. Test data has ids in
+their place, so other ways are tried in turn: the separate methods, which the `abstractions` package
+calls for test data, and `add_preprocess` with weights of 1, where the ids are added by order.
+
+Callers: `abstractions.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elasticdl.data.batch import leaves, map_arrays
+from elasticdl.dialects import pipelines
+from elasticdl.dialects.params import described
+from elasticdl.errors import DefinitionError, UserCodeError
+
+_PARTS = 3
+_LARGEST_BATCH = 4096
+_NO_MORE = object()
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """One way from a loader's generator to batches.
+
+    Attributes:
+        prepare: Generator of examples -> generator of preprocessed examples.
+        batchify: That generator, and how many examples it has -> generator of batches.
+        drops: `batchify` may drop examples at the end, which it is then given again.
+        carries_ids: Examples are given with a weight of 1 instead of their id.
+        note: What the user should know where this way is taken; empty for the usual one.
+    """
+
+    prepare: Callable[[Any], Any]
+    batchify: Callable[[Any, int], Any]
+    drops: bool = True
+    carries_ids: bool = False
+    note: str = ""
+
+
+def rows(
+    generator: Callable[[], Any],
+    ways: Sequence[Way],
+    *,
+    name: str,
+    num_examples: int,
+    notes: list[str],
+) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield `(x, y, third)` of each example, by the first way whose first batch can be made.
+
+    Args:
+        generator: Returns the loader's generator, built anew.
+        ways: In order of preference; at least one.
+        name: What the user calls the generator, for errors.
+        num_examples: How many it was said to have.
+        notes: Takes the note of the way.
+
+    Raises:
+        UserCodeError: The user's code raised; of the first way, where all do.
+        DefinitionError: What it yields are no batches.
+    """
+    first: UserCodeError | None = None
+    for way in ways:
+        made = _rows(generator(), way, name, num_examples)
+        try:
+            head = next(made, _NO_MORE)
+        except UserCodeError as error:
+            first = first or error
+            continue
+        if way.note:
+            notes.append(way.note)
+        if head is not _NO_MORE:
+            yield head  # type: ignore[misc]
+        yield from made
+        return
+    if first is not None:
+        raise first
+
+
+def _rows(generator: Any, way: Way, name: str, num_examples: int) -> Iterator[Any]:
+    ids: Iterator[Any] = iter(())
+    if way.carries_ids:
+        generator, ids = _without_ids(generator, name)
+    prepared = way.prepare(generator)
+    if pipelines.kind_of(prepared, name) == "tf.data":
+        made = _dataset_rows(prepared, way, name, num_examples)
+    elif pipelines.kind_of(prepared, name) == "iterable":
+        made = _iterated_rows(prepared, way, name, num_examples)
+    else:
+        made = _taken_apart(way.batchify(prepared, num_examples), name)
+    for x, y, third in made:
+        yield x, y, next(ids) if way.carries_ids else third
+
+
+def _dataset_rows(dataset: Any, way: Way, name: str, num_examples: int) -> Iterator[Any]:
+    """Yield what `batchify` makes of a `tf.data.Dataset`; repetitions are left out."""
+    batches = way.batchify(dataset, num_examples)
+    size = _fixed_size(batches)
+    if way.drops and size and num_examples % size:
+        # Batches of one size only: the first examples once more fill up the last of them.
+        batches = way.batchify(dataset.concatenate(dataset.take(size)), num_examples)
+    # -1 is endless, -2 unknown, as after a filter.
+    known = int(dataset.cardinality())
+    limit = {-1: None, -2: num_examples}.get(known, known)
+    return itertools.islice(_taken_apart(batches, name), limit)
+
+
+def _fixed_size(batches: Any) -> int | None:
+    """Return how many examples each batch of a dataset has, None where that may vary."""
+    spec = getattr(batches, "element_spec", None)
+    shapes = [each.shape for each in leaves(spec) if hasattr(each, "shape")] if spec else []
+    return shapes[0][0] if shapes and shapes[0].rank else None
+
+
+def _iterated_rows(generator: Any, way: Way, name: str, num_examples: int) -> Iterator[Any]:
+    """Yield what `batchify` makes of something to iterate over; what it drops is added."""
+    source = _Counted(generator)
+    number = size = 0
+    for element in pipelines.elements(way.batchify(source, num_examples), name):
+        parts = list(_apart(element, name))
+        size = size or len(parts)
+        source.keep(size)
+        for part in parts:
+            if source.has_ended and number == source.count:
+                return
+            number += 1
+            yield part
+    lost = source.count - number
+    # As many as a batch has, or more, were dropped on purpose and not at the end.
+    if not way.drops or not 0 < lost < (size or lost + 1):
+        return
+    # No batch at all: nothing says how large they are, but that there are too few examples for one.
+    size = size or max(_LARGEST_BATCH, lost)
+    examples = list(source.recent)[-lost:]
+    padded = itertools.chain(examples, itertools.repeat(examples[-1], size - lost))
+    again = way.batchify(padded, size)
+    yield from itertools.islice(_taken_apart(again, name), lost)
+
+
+class _Counted(Iterator[Any]):
+    """Counts what is taken of an iterator, and keeps the last of it.
+
+    Attributes:
+        count: How many were taken.
+        has_ended: There are no more.
+        recent: The last ones.
+    """
+
+    def __init__(self, generator: Any) -> None:
+        self._iterator = iter(generator)
+        self.count = 0
+        self.has_ended = False
+        self.recent: deque[Any] = deque()
+
+    def keep(self, number: int) -> None:
+        """Keep that many from now on."""
+        if self.recent.maxlen != number:
+            self.recent = deque(self.recent, number)
+
+    def __next__(self) -> Any:
+        """Return the next one."""
+        try:
+            found = next(self._iterator)
+        except StopIteration:
+            self.has_ended = True
+            raise
+        except RuntimeError as error:
+            # A generator of the user's that asked another one for more than it had.
+            self.has_ended = pipelines.is_end(error)
+            raise
+        self.count += 1
+        self.recent.append(found)
+        return found
+
+
+def _without_ids(generator: Any, name: str) -> tuple[Any, Iterator[Any]]:
+    """Return a generator with weights of 1 in place of ids, and the ids in their order."""
+    if pipelines.kind_of(generator, name) == "tf.data":
+        ids = pipelines.elements(generator.map(lambda *parts: parts[2]), name)
+        return generator.map(lambda *parts: (parts[0], parts[1], 1.0)), ids
+    found: deque[Any] = deque()
+
+    def weighted() -> Iterator[Any]:
+        for x, y, data_id in generator:
+            found.append(data_id)
+            yield x, y, 1.0
+
+    return weighted(), iter(found.popleft, _NO_MORE)
+
+
+def _taken_apart(batches: Any, name: str) -> Iterator[Any]:
+    for element in pipelines.elements(batches, name):
+        yield from _apart(element, name)
+
+
+def _apart(element: Any, name: str) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield the examples of a batch `(x, y, third)` or `(x, y)`."""
+    parts = tuple(element) if isinstance(element, (tuple, list)) else ()
+    if len(parts) == _PARTS - 1:
+        # As in training, examples without a weight count once each.
+        parts = (*parts, None)
+    if len(parts) != _PARTS:
+        raise DefinitionError(
+            f"{name} yields {described(element)} after preprocessing; expected tuples of three: x, "
+            "y, and the sample weight (validation) or the id (test)."
+        )
+    x, y, third = parts
+    arrays = leaves(x)
+    if not arrays or not getattr(arrays[0], "ndim", 0):
+        raise DefinitionError(
+            f"{name} yields x of {described(x)} after preprocessing; expected batches, which are "
+            "made by the preprocessor's batchify()."
+        )
+    for row in range(len(arrays[0])):
+        yield _row(x, row), _row(y, row), None if third is None else third[row]
+
+
+def _row(tree: Any, row: int) -> Any:
+    return map_arrays(lambda array: array[row], tree)
