@@ -9,14 +9,16 @@ A mask travels with a tensor, in an attribute that Keras sets (`_keras_mask`).
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
 from elasticdl.data.batch import Arrays, leaves, map_arrays
-from elasticdl.definition import Origin
 from elasticdl.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from elasticdl.definition import Origin
 
 
 class Divisor(StrEnum):
@@ -72,13 +74,19 @@ def batch_loss(values: Any, mask: Any | None, weights: Any | None, origin: Origi
         return values
     if mask is None and weights is None:
         return tf.reduce_mean(values)
-    if weights is not None and weights.shape.rank == 1 < values.shape.rank and values.shape[-1] != 1:
+    if (
+        weights is not None
+        and weights.shape.rank == 1 < values.shape.rank
+        and values.shape[-1] != 1
+    ):
         raise DefinitionError(
             f"{origin}: the loss function returns values of shape {list(values.shape)}, and the "
             f"sample weights have the shape {list(weights.shape)}. Expected one weight for each "
             "value, or weights of shape [examples, 1] that count for all steps of an example."
         )
-    return _Values(name="values", dtype="float32")(values, carried(tf.identity(values), mask), sample_weight=weights)
+    return _Values(name="values", dtype="float32")(
+        values, carried(tf.identity(values), mask), sample_weight=weights
+    )
 
 
 def divisor(kind: Divisor, outputs: Any, weights: Any, num_examples: Any) -> Any:
@@ -111,7 +119,7 @@ def candidates(outputs: Any, weights: Arrays) -> list[Divisor]:
     return found
 
 
-class _Values(keras.losses.Loss):  # type: ignore[misc]
+class _Values(keras.losses.Loss):
     """Reduces values as each loss of Keras does."""
 
     def call(self, y_true: Any, y_pred: Any) -> Any:

@@ -662,9 +662,7 @@ class KerasTrainer:
             reason = None
             if self.model.losses:
                 given = labels[1] if is_compiled else weights
-                reason = splitting.check_added(
-                    forward, replace(trial, weights=given), kind, origin
-                )
+                reason = splitting.check_added(forward, replace(trial, weights=given), kind, origin)
         if reason is not None:
             _log.warning(
                 "%s: whether the loss that layers add is a mean over examples cannot be seen, "
