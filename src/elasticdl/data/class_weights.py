@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.data.batch import Batch
 from elasticdl.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from elasticdl.data.batch import Batch
 
 
 def with_class_weights(batch: Batch, class_weight: Mapping[int, float], where: str) -> Batch:
@@ -28,6 +30,7 @@ def with_class_weights(batch: Batch, class_weight: Mapping[int, float], where: s
         DefinitionError: The labels are no classes, or the weights no numbers for classes.
 
     Example:
+        >>> from elasticdl.data.batch import Batch
         >>> batch = Batch(np.zeros((3, 2)), np.array([0, 1, 1]), 3)
         >>> with_class_weights(batch, {0: 1.0, 1: 5.0}, "model.py:7").weights
         array([1., 5., 5.], dtype=float32)
@@ -59,7 +62,7 @@ def checked(class_weight: Any, where: str) -> Mapping[int, float]:
     """
     if not isinstance(class_weight, Mapping):
         raise DefinitionError(
-            f"{where}: class_weight is {class_weight!r}; expected a dict {{class: weight}}, such as "
+            f"{where}: class_weight is {class_weight!r}; expected a dict {{class: weight}}, as "
             "{0: 1.0, 1: 5.0}."
         )
     for key, weight in class_weight.items():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from elasticdl.data.class_weights import checked
 from elasticdl.dialects.reading import Reading, call
-from elasticdl.dialects.reference import Symbol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from elasticdl.dialects.reference import Symbol
 
 
 def as_class_weight(

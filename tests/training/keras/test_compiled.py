@@ -7,6 +7,7 @@ from elasticdl.data.batch import Batch
 from elasticdl.definition import BatchesInput, ModelDefinition, Origin
 from elasticdl.errors import DefinitionError, UserCodeError
 from elasticdl.evaluation.metrics import add_states
+from elasticdl.training.trainer import Contribution
 
 ORIGIN = Origin("abstractions", "models.py", 7, "models.Builder", "zoo")
 
@@ -337,3 +338,59 @@ def test_labels_that_do_not_fit_the_loss_are_the_users_error():
 
     with pytest.raises((DefinitionError, UserCodeError), match="models.py:7"):
         trainer_of(mlp(loss="categorical_crossentropy"), batch).train_steps([batch])
+
+
+# --- on workers -------------------------------------------------------------------------------
+
+
+def tagger(**more):
+    import keras
+
+    def create():
+        inputs = keras.Input((6,), dtype="int32")
+        x = keras.layers.Embedding(10, 4, mask_zero=True)(inputs)
+        outputs = keras.layers.LSTM(2, return_sequences=True, name="steps")(x)
+        if "second" in more:
+            outputs = {"steps": outputs, "last": keras.layers.GRU(2, name="last")(x)}
+        return compiled(keras.Model(inputs, outputs), loss="mse", optimizer=keras.optimizers.SGD(1))
+
+    return create
+
+
+def sentences(size, *, second=False):
+    rng = np.random.default_rng(size)
+    tokens = rng.integers(1, 10, (size, 6)).astype("int32")
+    tokens[np.arange(6) >= rng.integers(1, 7, (size, 1))] = 0
+    steps = rng.normal(size=(size, 6, 2)).astype("float32")
+    weights = rng.uniform(0.5, 2.0, (size, 6)).astype("float32")
+    if not second:
+        return Batch(tokens, (steps, weights), size)
+    labels = {"steps": steps, "last": steps[:, 0]}
+    return Batch(tokens, (labels, {"steps": weights, "last": weights[:, 0]}), size)
+
+
+def test_uneven_batches_with_masks_are_one_batch_of_keras():
+    batches = [sentences(5), sentences(3)]
+    workers = [trainer_of(tagger(), batches[0]) for _ in batches]
+    theirs = trainer_of(tagger(), batches[0]).model
+
+    given = [w.gradients(b)[0] for w, b in zip(workers, batches, strict=True)]
+    total = Contribution(given[0].buffer + given[1].buffer, 8)
+    for worker in workers:
+        worker.apply(total)
+
+    x = np.concatenate([batch.features for batch in batches])
+    y, w = (np.concatenate([batch.labels[i] for batch in batches]) for i in (0, 1))
+    theirs.train_on_batch(x, y, sample_weight=w)
+    for worker in workers:
+        for mine, other in zip(worker.model.weights, theirs.weights, strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
+
+
+def test_outputs_with_and_without_a_mask_have_no_common_divisor():
+    batch = sentences(8, second=True)
+    trainer = trainer_of(tagger(second=True), batch)
+
+    assert np.isfinite(trainer.train_steps([batch]).losses).all()
+    with pytest.raises(DefinitionError, match="It can be trained in one process"):
+        trainer.gradients(batch)

@@ -133,11 +133,13 @@ def users_generator():
 
 
 LAYERS = {
-    "flip": layers(lambda l: l.RandomFlip()),
-    "rotation and zoom": layers(lambda l: l.RandomRotation(0.5), lambda l: l.RandomZoom(0.5)),
-    "brightness": layers(lambda l: l.RandomBrightness(0.5, value_range=(-3, 3))),
-    "noise": layers(lambda l: l.GaussianNoise(1.0), lambda l: l.GaussianDropout(0.5)),
-    "alpha": layers(lambda l: l.AlphaDropout(0.5), lambda l: l.SpatialDropout2D(0.5)),
+    "flip": layers(lambda kind: kind.RandomFlip()),
+    "rotation and zoom": layers(
+        lambda kind: kind.RandomRotation(0.5), lambda kind: kind.RandomZoom(0.5)
+    ),
+    "brightness": layers(lambda kind: kind.RandomBrightness(0.5, value_range=(-3, 3))),
+    "noise": layers(lambda kind: kind.GaussianNoise(1.0), lambda kind: kind.GaussianDropout(0.5)),
+    "alpha": layers(lambda kind: kind.AlphaDropout(0.5), lambda kind: kind.SpatialDropout2D(0.5)),
     "a user's generator": users_generator,
 }
 MODELS = {**{draw.__name__: model_with(draw) for draw in DRAWS}, **LAYERS}
@@ -206,9 +208,7 @@ def test_draws_are_the_same_after_a_resume_and_differ_by_step_and_slot(name):
 def test_looking_draws_the_same_twice(name):
     trainer, batch = trainer_of(name)
 
-    np.testing.assert_array_equal(
-        trainer.predict(batch.features), trainer.predict(batch.features)
-    )
+    np.testing.assert_array_equal(trainer.predict(batch.features), trainer.predict(batch.features))
     one, other = (trainer.evaluate(batch)["loss"] for _ in range(2))
     np.testing.assert_array_equal(one, other)
 

@@ -154,9 +154,7 @@ def test_weights_count_in_weighted_metrics_and_in_no_other(model):
 
     found = trainer.evaluation_metrics.results(add_states(map(trainer.evaluate, batches)))
 
-    expected = theirs.evaluate(
-        x, y, sample_weight=w, batch_size=8, verbose=0, return_dict=True
-    )
+    expected = theirs.evaluate(x, y, sample_weight=w, batch_size=8, verbose=0, return_dict=True)
     assert found == pytest.approx(expected, rel=1e-5)
 
 

@@ -7,7 +7,6 @@ methods of the model, so a model that overrides them is served as well.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import keras
@@ -18,6 +17,8 @@ from elasticdl.errors import DefinitionError
 from elasticdl.training.keras.metrics import direction_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from elasticdl.data.batch import Arrays
     from elasticdl.definition import Origin
     from elasticdl.training.trainer import MetricStates
@@ -71,7 +72,7 @@ def give_loss(model: keras.Model, loss: Callable[[Any, Any, Any], Any]) -> None:
     model._compile_loss = given  # noqa: SLF001
 
 
-class _GivenLoss(keras.losses.Loss):  # type: ignore[misc]
+class _GivenLoss(keras.losses.Loss):
     """A definition's loss in the place of one that was compiled in."""
 
     def __init__(self, loss: Callable[[Any, Any, Any], Any]) -> None:

@@ -14,9 +14,8 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -28,8 +27,12 @@ from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.framework import op_callbacks
 
-from elasticdl.definition import Origin
 from elasticdl.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from elasticdl.definition import Origin
 
 _PACKAGE = os.fspath(Path(__file__).parents[2])
 _SEED_VARIABLE = "seed_generator_state"
@@ -68,20 +71,33 @@ _STATELESS: Mapping[str, Callable[[Sequence[Any], Any, Any], Any]] = {
     "Multinomial": lambda inputs, dtype, seed: tf.random.stateless_categorical(
         inputs[0], inputs[1], seed, dtype=dtype
     ),
-    "RandomShuffle": lambda inputs, dtype, seed: tf.random.experimental.stateless_shuffle(
+    "RandomShuffle": lambda inputs, _dtype, seed: tf.random.experimental.stateless_shuffle(
         inputs[0], seed
     ),
 }
 # They draw too, from a state of their own or from a `tf.random.Generator`.
 _REFUSED = frozenset(
-    """
-    ParameterizedTruncatedNormal RandomPoisson SampleDistortedBoundingBox
-    SampleDistortedBoundingBoxV2 NonDeterministicInts LogUniformCandidateSampler
-    UniformCandidateSampler LearnedUnigramCandidateSampler FixedUnigramCandidateSampler
-    ThreadUnsafeUnigramCandidateSampler RngReadAndSkip RngSkip StatefulStandardNormal
-    StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniform StatefulUniformFullInt
-    StatefulUniformInt StatefulRandomBinomial
-    """.split()
+    [
+        "ParameterizedTruncatedNormal",
+        "RandomPoisson",
+        "SampleDistortedBoundingBox",
+        "SampleDistortedBoundingBoxV2",
+        "NonDeterministicInts",
+        "LogUniformCandidateSampler",
+        "UniformCandidateSampler",
+        "LearnedUnigramCandidateSampler",
+        "FixedUnigramCandidateSampler",
+        "ThreadUnsafeUnigramCandidateSampler",
+        "RngReadAndSkip",
+        "RngSkip",
+        "StatefulStandardNormal",
+        "StatefulStandardNormalV2",
+        "StatefulTruncatedNormal",
+        "StatefulUniform",
+        "StatefulUniformFullInt",
+        "StatefulUniformInt",
+        "StatefulRandomBinomial",
+    ]
 )
 
 
@@ -165,6 +181,7 @@ class Draws:
         inputs: Sequence[Any],
         attrs: Any,
         outputs: Sequence[Any],
+        *,
         op_name: str | None = None,
         graph: Any = None,
     ) -> Sequence[Any] | None:

@@ -9,14 +9,16 @@ A mask travels with a tensor, in an attribute that Keras sets (`_keras_mask`).
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
 from elasticdl.data.batch import Arrays, leaves, map_arrays
-from elasticdl.definition import Origin
 from elasticdl.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from elasticdl.definition import Origin
 
 
 class Divisor(StrEnum):
@@ -117,7 +119,7 @@ def candidates(outputs: Any, weights: Arrays) -> list[Divisor]:
     return found
 
 
-class _Values(keras.losses.Loss):  # type: ignore[misc]
+class _Values(keras.losses.Loss):
     """Reduces values as each loss of Keras does."""
 
     def call(self, y_true: Any, y_pred: Any) -> Any:

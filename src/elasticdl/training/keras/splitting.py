@@ -11,18 +11,21 @@ Callers: `trainer.py`, before the first gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
 from elasticdl.data.batch import leaves, map_arrays
-from elasticdl.definition import Origin
 from elasticdl.errors import DefinitionError
 from elasticdl.training.keras import reduction
-from elasticdl.training.keras.reduction import Divisor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elasticdl.definition import Origin
+    from elasticdl.training.keras.reduction import Divisor
 
 
 @dataclass(frozen=True, eq=False)
