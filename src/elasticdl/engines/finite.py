@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.errors import NonFiniteLossError
+from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
     from elasticdl.engines.feed import FedBatch
@@ -62,7 +63,13 @@ def check_state(state: Mapping[str, np.ndarray[Any, Any]], *, step: int, last_go
     Raises:
         NonFiniteLossError: A tensor holds NaN or infinity.
     """
-    for path, array in state.items():
+    for path, tensor in state.items():
+        if path.startswith(CALLBACKS):
+            # The best value so far may well be infinite.
+            continue
+        # NumPy does not call bfloat16 a float.
+        is_narrow = tensor.dtype.name == "bfloat16"
+        array = tensor.astype(np.float32) if is_narrow else tensor
         with np.errstate(over="ignore", invalid="ignore"):
             # One pass without a temporary array; a sum that overflows asks for a closer look.
             if array.dtype.kind != "f" or np.isfinite(np.sum(array)):

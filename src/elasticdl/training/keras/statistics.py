@@ -153,9 +153,7 @@ class Statistics:
             for number, each in enumerate(self._statistics)
         )
 
-    def classify(
-        self, num_examples: int, changes: Callable[[slice | None], Changes]
-    ) -> None:
+    def classify(self, num_examples: int, changes: Callable[[slice | None], Changes]) -> None:
         """Find for each variable that changes whether it is a mean or a sum.
 
         Args:
