@@ -13,6 +13,7 @@ import pytest
 
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
 
@@ -127,3 +128,17 @@ def test_three_kills_leave_no_trace(model, digits, tmp_path):
 @pytest.mark.parametrize("model", ["noisy_module", "noisy_spec.NoisySpec"])
 def test_twenty_kills_leave_no_trace(model, digits, tmp_path):
     storm(model, digits, tmp_path, num_kills=20, num_epochs=400)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_best_weights_of_before_a_kill_are_those_that_are_restored(digits, tmp_path):
+    storm("stopping_module", digits, tmp_path, num_kills=2, num_epochs=3)
+
+    killed, whole = (
+        dict(load_trained_model(str(tmp_path / name)).params) for name in ("killed", "undisturbed")
+    )
+    assert [path for path in whole if killed[path].tobytes() != whole[path].tobytes()] == []
+    state, _ = final_state(tmp_path / "killed")
+    kernel = next(path for path in whole if path.endswith("kernel"))
+    assert not np.array_equal(state[f"model/{kernel}"], whole[kernel])

@@ -122,6 +122,16 @@ def test_which_step_was_the_best_is_known_to_the_end_and_to_who_joins():
     assert (joining.place.best, joining.place.best_step, joining.is_best) == (1.0, 4, False)
 
 
+def test_a_checkpoint_does_not_move_with_the_metrics_of_the_loop():
+    loop = loop_of(0, whole_shards)
+    loop.metrics["loss"] = 0.5
+    checkpoint = loop.checkpoint()
+
+    loop.metrics["loss"] = 0.9
+
+    assert checkpoint.metadata["metrics"] == {"loss": 0.5}
+
+
 def test_who_takes_over_a_piece_is_among_those_its_batches_are_forecast_for():
     asked = []
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.errors import NonFiniteLossError
+from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
     from elasticdl.engines.feed import FedBatch
@@ -82,6 +83,9 @@ class StateCheck:
             NonFiniteLossError: A tensor holds NaN or infinity where it was finite.
         """
         for path, array in state.items():
+            if path.startswith(CALLBACKS):
+                # The best value so far may well be infinite.
+                continue
             bad = _not_finite(array)
             if bad is None:
                 continue

@@ -153,16 +153,13 @@ class Statistics:
             for number, each in enumerate(self._statistics)
         )
 
-    def classify(
-        self, num_examples: int, changes: Callable[[slice | None], Changes], *, shifted: bool = True
-    ) -> None:
+    def classify(self, num_examples: int, changes: Callable[[slice | None], Changes]) -> None:
         """Find for each variable that changes whether it is a mean or a sum.
 
         Args:
             num_examples: Of the batch.
             changes: Returns each variable's change by a part of the batch, or by the batch twice
                 where it is None; int64 or float64.
-            shifted: Whether to look at floats that seem to be sums from another value as well.
 
         Raises:
             DefinitionError: A whole number is neither.
@@ -194,21 +191,27 @@ class Statistics:
                 )
             is_known[number], is_sum[number] = True, adds_up and not averages
             if each.kind != "whole" and not adds_up and not averages:
-                _log.warning(
-                    "%s: %s changes neither by a mean nor by a sum over examples. On several "
-                    "workers it changes by the mean of the changes on their batches.",
-                    self._origin,
-                    each.variable.path,
-                )
+                self._warn_of_neither(each)
         floats = [
             number
             for number, each in enumerate(self._statistics)
             if each.kind != "whole" and is_sum[number] and not self._is_sum.numpy()[number]
         ]
-        if floats and shifted:
+        if floats:
             is_sum[floats] = self._are_counters(floats, whole, num_examples, changes)
+            for number in floats:
+                if not is_sum[number]:
+                    self._warn_of_neither(self._statistics[number])
         self._is_known.assign(is_known)
         self._is_sum.assign(is_sum)
+
+    def _warn_of_neither(self, each: _Statistic) -> None:
+        _log.warning(
+            "%s: %s changes neither by a mean nor by a sum over examples. On several workers it "
+            "changes by the mean of the changes on their batches.",
+            self._origin,
+            each.variable.path,
+        )
 
     def _are_counters(
         self,

@@ -1,0 +1,206 @@
+"""What callbacks and an optimizer's averages make of a whole job, stopped and gone on with."""
+
+import json
+import textwrap
+
+import numpy as np
+import pytest
+from tests.engines.test_in_process import WORSE, assert_same_bits, best_of, events, weights
+
+from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.trained_model import load_trained_model
+from elasticdl.errors import UsageError
+from elasticdl.events import EpochFinished, Evaluated
+
+AVERAGES = """
+def optimizer():
+    return keras.optimizers.SGD(0.05, use_ema=True, ema_momentum=0.9)
+"""
+
+
+def last_state(output):
+    return CheckpointStore(OutputFolder(output)).latest().checkpoint.state
+
+
+def noting(path, moment, *values):
+    """Return code of a callback that writes down what it is called with."""
+    return f"""
+        def callbacks():
+            def note(number, logs=None):
+                with open({str(path)!r}, "a") as file:
+                    print({", ".join(values)}, file=file)
+            return [keras.callbacks.LambdaCallback({moment}=note)]
+    """
+
+
+def test_averages_are_published_and_the_checkpoint_keeps_the_trained_weights(train, zoo, tmp_path):
+    zoo(AVERAGES)
+
+    train(num_epochs=2)
+
+    state, published = last_state(tmp_path / "out"), weights(tmp_path / "out")
+    averages = {path: array for path, array in state.items() if path.endswith("_average")}
+    kernel = next(path for path in published if path.endswith("dense/kernel"))
+    average = next(a for path, a in averages.items() if "dense_kernel" in path)
+    np.testing.assert_array_equal(published[kernel], average)
+    assert np.abs(state[f"model/{kernel}"] - average).max() > 1e-4
+
+
+def test_a_job_with_averages_trains_on_as_one_longer_run(train, zoo, tmp_path):
+    zoo(AVERAGES)
+    train(num_epochs=1)
+    train(num_epochs=2)
+    train(num_epochs=2, output=str(tmp_path / "longer"))
+
+    assert_same_bits(weights(tmp_path / "out"), weights(tmp_path / "longer"))
+    assert_same_bits(last_state(tmp_path / "out"), last_state(tmp_path / "longer"))
+
+
+@pytest.mark.parametrize("swaps", [False, True])
+def test_the_best_model_is_made_of_the_weights_that_were_measured(
+    train, zoo, data, tmp_path, swaps
+):
+    callbacks = "\ndef callbacks():\n    return [keras.callbacks.SwapEMAWeights()]\n"
+    zoo(AVERAGES + callbacks * swaps)
+
+    train(num_epochs=2, validation_data=str(data), restore_best_weights=True)
+
+    published, trained = weights(tmp_path / "out"), best_of(tmp_path / "out")
+    kernel = next(path for path in published if path.endswith("dense/kernel"))
+    assert np.array_equal(published[kernel], trained[kernel]) != swaps
+
+
+def test_the_number_of_a_batch_counts_through_the_epoch_also_after_a_resume(train, zoo, tmp_path):
+    zoo(noting(tmp_path / "seen", "on_train_batch_begin", "number"))
+
+    # Three shards of 32 batches or fewer.
+    train(minibatch_size=2, num_epochs=2, max_steps=40)
+    train(minibatch_size=2, num_epochs=2)
+
+    seen = [int(line) for line in (tmp_path / "seen").read_text().split()]
+    assert seen == [*range(75), *range(75)]
+
+
+def test_a_batch_of_several_minibatches_is_one_batch_to_callbacks(train, zoo, tmp_path):
+    zoo(noting(tmp_path / "seen", "on_train_batch_end", "number"))
+
+    train(minibatch_size=10, global_batch_size=40)
+
+    assert (tmp_path / "seen").read_text().split() == ["0", "1", "2", "3"]
+
+
+def test_the_logs_of_a_batch_are_those_of_the_epoch_so_far(train, zoo, tmp_path):
+    zoo(noting(tmp_path / "seen", "on_train_batch_end", "logs['loss']"))
+
+    train(minibatch_size=50)
+
+    logs = [float(line) for line in (tmp_path / "seen").read_text().split()]
+    assert len(set(logs)) == 3
+    assert logs[-1] == events(tmp_path, EpochFinished)[-1].metrics["loss"]
+
+
+def test_callbacks_see_the_batches_of_an_evaluation(train, zoo, data, tmp_path):
+    zoo(
+        f"""
+        class Seeing(keras.callbacks.Callback):
+            def on_test_batch_end(self, batch, logs=None):
+                with open({str(tmp_path / "seen")!r}, "a") as file:
+                    print(batch, logs["loss"], file=file)
+
+        def callbacks():
+            return [Seeing()]
+        """
+    )
+
+    train(validation_data=str(data), minibatch_size=50)
+
+    seen = [line.split() for line in (tmp_path / "seen").read_text().splitlines()]
+    assert [number for number, _ in seen] == ["0", "1", "2"]
+    assert float(seen[-1][1]) == pytest.approx(events(tmp_path, Evaluated)[-1].metrics["loss"])
+
+
+def test_early_stopping_restores_the_best_weights_of_before_the_job_was_stopped(
+    train, zoo, data, tmp_path
+):
+    stopping = """
+        def callbacks():
+            return [keras.callbacks.EarlyStopping("val_loss", patience=9,
+                                                  restore_best_weights=True)]
+    """
+    zoo(WORSE)
+    more = {"num_epochs": 3, "validation_data": str(data)}
+    train(num_epochs=1, validation_data=str(data), output=str(tmp_path / "first"))
+    zoo(textwrap.dedent(WORSE) + textwrap.dedent(stopping))
+
+    train(**more, max_steps=15)
+    train(**more)
+
+    # The first epoch is the best, and the second attempt never saw its end.
+    assert_same_bits(weights(tmp_path / "out"), weights(tmp_path / "first"))
+
+
+@pytest.mark.parametrize(("metric", "mode"), [("val_accuracy", "max"), ("val_wrong", "max")])
+def test_the_direction_of_a_metric_is_asked_of_it(train, zoo, data, tmp_path, metric, mode):
+    zoo(
+        WORSE
+        + """
+def eval_metrics_fn():
+    return {"accuracy": keras.metrics.SparseCategoricalAccuracy(),
+            "wrong": keras.metrics.SparseCategoricalAccuracy()}
+"""
+    )
+    train(num_epochs=3, validation_data=str(data), best_metric=metric)
+
+    name = metric.removeprefix("val_")
+    best = (max if mode == "max" else min)(
+        events(tmp_path, Evaluated), key=lambda e: e.metrics[name]
+    )
+    assert CheckpointStore(OutputFolder(tmp_path / "out")).best_step() == best.step
+
+
+def test_a_metric_that_does_not_say_which_values_are_better_is_refused(train, zoo, data):
+    zoo(
+        """
+        def eval_metrics_fn(predictions, labels):
+            return {"spread": keras.ops.std(predictions)}
+        """
+    )
+
+    with pytest.raises(UsageError, match=r"by val_spread, and neither .* Add --best_mode=min or"):
+        train(validation_data=str(data), best_metric="val_spread")
+
+
+class Noting:
+    """Keeps what it is given to show."""
+
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def __getattr__(self, name):
+        return lambda *_, **__: None
+
+
+def test_a_damaged_best_checkpoint_leaves_the_last_model_and_a_warning(train, zoo, data, tmp_path):
+    zoo(WORSE)
+    reporter = Noting()
+    more = {"validation_data": str(data), "restore_best_weights": True, "reporter": reporter}
+    train(num_epochs=2, **more)
+    store = CheckpointStore(OutputFolder(tmp_path / "out"))
+    folder = tmp_path / "out" / "checkpoints" / f"step-{store.best_step():010d}"
+    tensors = next(folder.glob("tensors*"))
+    tensors.write_bytes(tensors.read_bytes()[:-8])
+
+    outcome = train(num_epochs=3, **more)
+
+    assert load_trained_model(outcome.output).description.step == 30
+    warning = next(note for note in reporter.notes if note.startswith("WARNING"))
+    assert "best checkpoint by val_loss is damaged" in warning
+    assert "last step, 30, is published instead" in warning
+    # It was not written over in the meantime, and the second run finds all done.
+    assert store.best_step() is None
+    assert train(num_epochs=3, **more).already_done
+    assert json.loads((folder / "manifest.json").read_text())["step"] == 10

@@ -1,0 +1,323 @@
+"""Callbacks are called as `fit` calls them, and know after a resume what they knew before."""
+
+import collections
+import csv
+import http.server
+import json
+import logging
+import random
+import threading
+
+import numpy as np
+import pytest
+from tests.training.keras.test_trainer import batch_of, definition_of, trainer_of
+
+
+@pytest.fixture(autouse=True)
+def keras():
+    import keras
+
+    return keras
+
+
+class Checkpointed:
+    """Callbacks in a process that can end at any moment and begin again.
+
+    Args:
+        create: Makes the callbacks.
+        num_epochs: How many there will be.
+        sgd: Options of the optimizer.
+    """
+
+    def __init__(self, create, num_epochs=5, **sgd):
+        import keras
+
+        self._create, self._num_epochs = create, num_epochs
+        self._optimizer = lambda: keras.optimizers.SGD(0.1, **sgd)
+        self.start(resumes=False)
+
+    def start(self, *, resumes):
+        self.callbacks = self._create()
+        self.trainer = trainer_of(
+            definition_of(create_callbacks=lambda: self.callbacks, create_optimizer=self._optimizer)
+        )
+        self.hooks = self.trainer.hooks
+        self.hooks.train_begin(num_epochs=self._num_epochs, num_steps=1, resumes=resumes)
+
+    def resume(self):
+        # What a checkpoint does: JSON and arrays in files.
+        state = json.loads(json.dumps(self.hooks.state()))
+        arrays, weights = dict(self.hooks.arrays()), self.trainer.state()
+        for callback in self.callbacks:
+            if hasattr(callback, "csv_file"):
+                # The end of a process closes its files.
+                callback.csv_file.close()
+        self.start(resumes=True)
+        self.trainer.load_state(weights)
+        self.hooks.load_state(state, arrays)
+
+    def epoch(self, epoch, **logs):
+        self.hooks.epoch_begin(epoch)
+        self.trainer.train_steps([batch_of(8, epoch)])
+        self.hooks.test_begin()
+        self.hooks.test_end({"loss": logs["val_loss"]})
+        self.hooks.epoch_end(epoch, logs)
+        return self.hooks.stop_requested
+
+    def finish(self):
+        self.trainer.finish()
+        self.hooks.train_end({})
+        return self.trainer.model.get_weights()
+
+
+LOSSES = [3.0, 1.0, 2.0, 1.5, 0.5]
+
+
+def run(create, resume_after=(), **sgd):
+    """Run epochs; begin again after some of them."""
+    job = Checkpointed(create, len(LOSSES), **sgd)
+    for epoch, loss in enumerate(LOSSES):
+        stops = job.epoch(epoch, loss=loss / 2, val_loss=loss)
+        if epoch in resume_after:
+            job.resume()
+        if stops:
+            break
+    return job, job.finish()
+
+
+def callbacks_of_keras(folder):
+    import keras
+
+    c = keras.callbacks
+    return {
+        "stopping": lambda: [c.EarlyStopping("val_loss", patience=2, restore_best_weights=True)],
+        "warming": lambda: [
+            c.EarlyStopping("val_loss", patience=1, restore_best_weights=True, start_from_epoch=1)
+        ],
+        "plateau": lambda: [c.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=0.1)],
+        "scheduler": lambda: [c.LearningRateScheduler(lambda epoch, lr: lr * 0.8)],
+        "checkpoint": lambda: [
+            c.ModelCheckpoint(f"{folder}/{{epoch}}.weights.h5", "val_loss", save_best_only=True,
+                              save_weights_only=True)
+        ],
+        "csv": lambda: [c.CSVLogger(f"{folder}/log.csv")],
+        "tensorboard": lambda: [c.TensorBoard(f"{folder}/tb")],
+        "nan": lambda: [c.TerminateOnNaN()],
+        "history": lambda: [c.History()],
+        "progress": lambda: [c.ProgbarLogger()],
+        "lambda": lambda: [c.LambdaCallback(on_epoch_end=lambda epoch, logs: None)],
+        "averages": lambda: [c.SwapEMAWeights()],
+        "swapped": lambda: [c.SwapEMAWeights(swap_on_epoch=True)],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "stopping", "warming", "plateau", "scheduler", "checkpoint", "csv", "tensorboard", "nan",
+        "history", "progress", "lambda", "averages", "swapped",
+    ],
+)  # fmt: skip
+def test_a_callback_of_keras_does_the_same_when_every_epoch_is_resumed(name, tmp_path, caplog):
+    more = {"use_ema": True, "ema_momentum": 0.5} if name in {"averages", "swapped"} else {}
+    results = []
+    for number, resume_after in enumerate([(), range(len(LOSSES) - 1)]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with caplog.at_level(logging.WARNING, "elasticdl"):
+            job, weights = run(callbacks_of_keras(folder)[name], resume_after, **more)
+        files = sorted(p.name for p in folder.iterdir())
+        log = folder / "log.csv"
+        rows = list(csv.reader(log.read_text().splitlines())) if log.exists() else []
+        results.append((weights, float(job.trainer.optimizer.learning_rate), files, rows))
+        assert job.trainer.model.history.history["val_loss"] == LOSSES[: len(job_epochs(job))]
+
+    (weights, rate, files, rows), (again, *rest) = results
+    assert rest == [rate, files, rows]
+    for one, other in zip(weights, again, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert "cannot hold" not in caplog.text
+
+
+def job_epochs(job):
+    return job.trainer.model.history.epoch
+
+
+def test_early_stopping_restores_the_best_weights_of_before_the_resume(keras):
+    def create():
+        return [keras.callbacks.EarlyStopping("val_loss", patience=9, restore_best_weights=True)]
+
+    job = Checkpointed(create)
+    job.epoch(0, val_loss=1.0)
+    best = job.trainer.model.get_weights()
+    job.epoch(1, val_loss=2.0)
+    job.resume()
+    job.epoch(2, val_loss=2.0)
+
+    for mine, theirs in zip(job.finish(), best, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_remote_monitor_reports_each_epoch_also_after_a_resume(keras):
+    received = []
+
+    class Received(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Received)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    run(lambda: [keras.callbacks.RemoteMonitor(url, send_as_json=True)], [1])
+    server.shutdown()
+    server.server_close()
+
+    assert [row["epoch"] for row in received] == [0, 1, 2, 3, 4]
+
+
+def test_keras_own_backup_is_left_out_and_said(keras, tmp_path, caplog):
+    run(lambda: [keras.callbacks.BackupAndRestore(tmp_path / "backup")])
+
+    assert not (tmp_path / "backup").exists()
+    assert "BackupAndRestore is left out" in caplog.text
+
+
+class Everything:
+    """What a callback may remember, of each kind."""
+
+    @staticmethod
+    def values():
+        import keras
+        import tensorflow as tf
+
+        return {
+            "array": np.arange(6.0).reshape(2, 3),
+            "nested": {"a": [np.float32([1, 2]), (3, {4.5})], 7: None},
+            "number": np.float32(1.5),
+            "tensor": tf.constant([1, 2]),
+            "variable": tf.Variable([1.0, 2.0]),
+            "keras_variable": keras.Variable([3.0]),
+            "metric": keras.metrics.Mean(),
+            "window": collections.deque([1.0, 2.0], maxlen=3),
+            "counts": collections.Counter("aab"),
+            "by_name": collections.defaultdict(list, {"x": [1]}),
+            "rng": np.random.default_rng(4),
+            "draws": random.Random(4),
+            "infinite": float("inf"),
+            "texts": np.array(["a", "bc"]),
+            "half": tf.cast([1.5], tf.bfloat16),
+        }
+
+    @staticmethod
+    def plain(value):
+        """Return what can be compared."""
+        import keras
+
+        if isinstance(value, keras.metrics.Metric):
+            return [np.array(v).tolist() for v in value.variables]
+        if isinstance(value, np.random.Generator):
+            return value.bit_generator.state
+        if isinstance(value, random.Random):
+            return value.getstate()
+        if isinstance(value, dict):
+            return {key: Everything.plain(each) for key, each in value.items()}
+        if isinstance(value, (list, tuple, collections.deque)):
+            return [type(value).__name__, *map(Everything.plain, value)]
+        return np.array(value).tolist() if hasattr(value, "dtype") else value
+
+
+def test_values_of_every_kind_come_back_with_their_types(keras, caplog):
+    class Remembering(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            vars(self).update(Everything.values())
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.metric.update_state(float(epoch + 2))
+            self.variable.assign_add([1.0, 1.0])
+            self.keras_variable.assign([9.0])
+            self.array = self.array + 1
+            self.rng.normal(), self.draws.random()
+            self.window.append(9.0)
+            self.by_name["y"].append(2)
+            self.infinite = -self.infinite
+
+    job = Checkpointed(lambda: [Remembering()])
+    job.epoch(0, val_loss=1.0)
+    before = {name: getattr(job.callbacks[0], name) for name in Everything.values()}
+    expected = {name: (type(v), Everything.plain(v)) for name, v in before.items()}
+    job.resume()
+    after = {name: getattr(job.callbacks[0], name) for name in before}
+
+    for name, value in after.items():
+        assert issubclass(type(value), expected[name][0]), name
+        assert Everything.plain(value) == expected[name][1], name
+    assert "cannot hold" not in caplog.text
+
+
+def test_an_argument_that_a_callback_has_changed_comes_back_and_others_come_from_the_code(keras):
+    class Decaying(keras.callbacks.Callback):
+        def __init__(self, rate, patience):
+            super().__init__()
+            self.rate, self.patience = rate, patience
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.rate = self.rate * 0.5
+
+    patience = iter([3, 4])
+    job = Checkpointed(lambda: [Decaying(1.0, next(patience))])
+    job.epoch(0, val_loss=1.0)
+    job.resume()
+
+    assert (job.callbacks[0].rate, job.callbacks[0].patience) == (0.5, 4)
+
+
+def test_what_cannot_be_kept_is_named_before_the_first_step_and_once(keras, tmp_path, caplog):
+    class Writing(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.file = (tmp_path / "notes").open("w")
+
+        def on_train_end(self, logs=None):
+            self.file.close()
+
+    seen = []
+
+    def create():
+        return [
+            Writing(),
+            keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch)),
+        ]
+
+    job = Checkpointed(create)
+    said = [record.getMessage() for record in caplog.records]
+    job.epoch(0, val_loss=1.0)
+    job.hooks.state()
+    job.finish()
+
+    assert len(said) == 2
+    assert "the callback Writing keeps a _io.TextIOWrapper in file" in said[0]
+    assert "LambdaCallback.on_epoch_end keeps a list in seen" in said[1]
+    assert [record.getMessage() for record in caplog.records] == said
+
+
+def test_callbacks_know_how_many_epochs_and_steps_there_are_as_in_fit(keras):
+    callback = keras.callbacks.Callback()
+    Checkpointed(lambda: [callback], num_epochs=5)
+
+    assert callback.params == {"verbose": 1, "epochs": 5, "steps": 1}
+
+
+def test_an_evaluation_may_begin_on_one_worker_and_end_on_another(keras):
+    job = Checkpointed(lambda: [keras.callbacks.EarlyStopping("val_loss")])
+    job.hooks.test_begin()
+    job.resume()
+
+    job.hooks.test_end({"loss": 1.0})
+    job.hooks.test_begin()
+    job.hooks.test_end({"loss": 1.0})
+    job.finish()

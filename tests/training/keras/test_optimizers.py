@@ -1,0 +1,306 @@
+"""Options of Keras optimizers give what `train_on_batch` gives: here, resumed, on workers."""
+
+import numpy as np
+import pytest
+
+from elasticdl.data.batch import Batch
+from elasticdl.definition import ModelDefinition, Origin, RecordInput
+from elasticdl.training.trainer import Contribution
+
+ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
+NUM_STEPS = 6
+
+
+@pytest.fixture(autouse=True)
+def keras():
+    import keras
+
+    yield keras
+    keras.config.set_dtype_policy("float32")
+
+
+def small_model():
+    import keras
+
+    return keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(
+                6, activation="tanh", kernel_constraint=keras.constraints.MaxNorm(1.0)
+            ),
+            keras.layers.Dense(3),
+        ]
+    )
+
+
+def squared(outputs, labels):
+    import keras
+
+    return keras.ops.mean(keras.ops.square(keras.ops.cast(outputs, "float32") - labels))
+
+
+def batches(size=8, num_batches=NUM_STEPS):
+    rng = np.random.default_rng(3)
+    return [
+        Batch(
+            rng.normal(size=(size, 4)).astype("float32"),
+            rng.normal(size=(size, 3)).astype("float32"),
+            size,
+        )
+        for _ in range(num_batches)
+    ]
+
+
+def trainer_of(create_optimizer, create_model=small_model, loss=squared):
+    from elasticdl.training.keras import KerasTrainer
+
+    definition = ModelDefinition(
+        origin=ORIGIN,
+        framework="keras",
+        create_model=create_model,
+        input=RecordInput(lambda records: records),
+        loss=loss,
+        create_optimizer=create_optimizer,
+    )
+    return KerasTrainer(definition, batches()[0], minibatch_size=8)
+
+
+def plain(create_optimizer, create_model=small_model, loss=squared, some=None):
+    """Return losses and weights of a plain script that begins with the trainer's weights."""
+    made = trainer_of(create_optimizer, create_model, loss)
+    model = create_model()
+    model.compile(optimizer=create_optimizer(), loss=lambda labels, outputs: loss(outputs, labels))
+    model.set_weights(made.model.get_weights())
+    losses = [model.train_on_batch(b.features, b.labels) for b in some or batches()]
+    return losses, model
+
+
+def joined(trainers, parts):
+    """Let each trainer bring in its part, and all apply the sum."""
+    contributions = [t.gradients(part)[0] for t, part in zip(trainers, parts, strict=True)]
+    total = Contribution(
+        np.sum([c.buffer for c in contributions], axis=0),
+        sum(c.num_examples for c in contributions),
+    )
+    for trainer in trainers:
+        trainer.apply(total)
+
+
+def uneven(batch):
+    """Return parts of five and three examples."""
+    return [
+        Batch(batch.features[:5], batch.labels[:5], 5),
+        Batch(batch.features[5:], batch.labels[5:], 3),
+    ]
+
+
+def schedule():
+    import keras
+
+    return keras.optimizers.schedules.CosineDecay(0.1, 5, warmup_target=0.2, warmup_steps=2)
+
+
+def excluding():
+    import keras
+
+    optimizer = keras.optimizers.AdamW(0.05, weight_decay=0.3)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
+def several():
+    import keras
+
+    sgd, adam = keras.optimizers.SGD(0.1, momentum=0.5), keras.optimizers.Adam(0.1)
+    chosen = keras.optimizers.OptimizerMap(sgd)
+    chosen[".*bias"] = adam
+    return keras.optimizers.MultiOptimizer(chosen)
+
+
+KINDS = {
+    "Adadelta": {"learning_rate": 1.0},
+    "Adafactor": {"learning_rate": 0.1},
+    "Adagrad": {"learning_rate": 0.1},
+    "Adam": {"learning_rate": 0.1, "amsgrad": True},
+    "AdamW": {"learning_rate": 0.1, "weight_decay": 0.1},
+    "Adamax": {"learning_rate": 0.1},
+    "Ftrl": {"learning_rate": 0.1, "l1_regularization_strength": 0.01},
+    "Lamb": {"learning_rate": 0.1},
+    "Lion": {"learning_rate": 0.01},
+    "Muon": {"learning_rate": 0.1},
+    "Nadam": {"learning_rate": 0.1},
+    "RMSprop": {"learning_rate": 0.05, "centered": True, "momentum": 0.5},
+    "SGD": {"learning_rate": 0.1, "momentum": 0.9, "nesterov": True},
+}
+OPTIONS = {
+    "clipnorm": {"clipnorm": 0.05},
+    "clipvalue": {"clipvalue": 0.02},
+    "global_clipnorm": {"global_clipnorm": 0.05},
+    "weight_decay": {"weight_decay": 0.1},
+    "accumulation": {"gradient_accumulation_steps": 2},
+    "averages": {"use_ema": True, "ema_momentum": 0.7},
+    "overwriting": {"use_ema": True, "ema_momentum": 0.7, "ema_overwrite_frequency": 2},
+    "loss_scale": {"loss_scale_factor": 1000.0},
+}
+
+
+def factory(name):
+    import keras
+
+    if name in KINDS:
+        return lambda: getattr(keras.optimizers, name)(**KINDS[name])
+    if name in OPTIONS:
+        return lambda: keras.optimizers.Adam(0.1, **OPTIONS[name])
+    return {
+        "schedule": lambda: keras.optimizers.SGD(schedule()),
+        "excluding": excluding,
+        "several": several,
+        "scaled": lambda: keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.Adam(0.1), initial_scale=64.0, dynamic_growth_steps=2
+        ),
+    }[name]
+
+
+@pytest.mark.parametrize("name", [*KINDS, *OPTIONS, "schedule", "excluding", "several", "scaled"])
+def test_an_optimizer_makes_the_updates_of_a_plain_script(name, keras):
+    create = factory(name)
+    losses, model = plain(create)
+
+    whole = trainer_of(create)
+    np.testing.assert_allclose(whole.train_steps(batches()).losses, losses, rtol=1e-5)
+    workers = [trainer_of(create), trainer_of(create)]
+    for batch in batches():
+        joined(workers, uneven(batch))
+    resumed, begun = trainer_of(create), trainer_of(create)
+    begun.train_steps(batches()[:3])
+    resumed.load_state(begun.state())
+    resumed.train_steps(batches()[3:])
+
+    assert_same_bits(resumed.state(), whole.state())
+    for each in (whole, resumed, *workers):
+        each.finish()
+        # `fit` does it at its end; `train_on_batch` does not.
+    model.optimizer.finalize_variable_values(model.trainable_variables)
+    for trained, rtol in ((whole, 1e-5), (workers[0], 1e-4)):
+        for mine, theirs in zip(trained.model.get_weights(), model.get_weights(), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=rtol, atol=1e-5)
+    assert_same_bits(workers[0].state(), workers[1].state())
+
+
+def assert_same_bits(one, other):
+    assert one.keys() == other.keys()
+    differing = [path for path in one if one[path].tobytes() != other[path].tobytes()]
+    assert not differing
+
+
+# --- half precision -----------------------------------------------------------------------------
+
+
+def tiny_loss(outputs, labels):
+    """Its gradients are below what float16 can hold."""
+    return squared(outputs, labels) * 1e-7
+
+
+def test_gradients_that_float16_cannot_hold_are_scaled_as_fit_scales_them(keras):
+    keras.config.set_dtype_policy("mixed_float16")
+
+    def create():
+        return keras.optimizers.SGD(1e5)
+
+    _, model = plain(create, loss=tiny_loss)
+    trainer, split = trainer_of(create, loss=tiny_loss), trainer_of(create, loss=tiny_loss)
+    before = trainer.model.get_weights()
+    trainer.train_steps(batches())
+    for batch in batches():
+        joined([split], [batch])
+
+    assert any(path.endswith("dynamic_scale") for path in trainer.state())
+    moved = max(np.abs(a - b).max() for a, b in zip(before, model.get_weights(), strict=True))
+    assert moved > 0.001
+    for trained in (trainer, split):
+        for mine, theirs in zip(trained.model.get_weights(), model.get_weights(), strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=moved * 1e-3)
+
+
+def test_an_overflow_on_one_worker_halves_the_scale_on_all_and_makes_no_update(keras):
+    keras.config.set_dtype_policy("mixed_float16")
+    huge, ordinary = batches()[0], batches()[1]
+    huge = Batch(huge.features, huge.labels * 3e4, 8)
+    create = factory("SGD")
+    both = Batch(
+        np.concatenate([huge.features, ordinary.features]),
+        np.concatenate([huge.labels, ordinary.labels]),
+        16,
+    )
+    _, model = plain(create, some=[both, ordinary])
+    workers = [trainer_of(create), trainer_of(create)]
+    before = workers[0].model.get_weights()
+
+    joined(workers, [huge, ordinary])
+
+    for worker in workers:
+        assert float(worker.optimizer.dynamic_scale) == 2.0**14
+        for old, new in zip(before, worker.model.get_weights(), strict=True):
+            np.testing.assert_array_equal(old, new)
+    joined(workers, uneven(ordinary))
+    assert_same_bits(workers[0].state(), workers[1].state())
+    assert float(model.optimizer.dynamic_scale) == 2.0**14
+    for mine, theirs in zip(workers[0].model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=2e-4)
+
+
+def test_gradients_by_name_are_not_scaled(keras):
+    create = factory("scaled")
+    batch = batches()[0]
+    scaled, bare = trainer_of(create), trainer_of(factory("Adam"))
+
+    found, _ = scaled.by_name(scaled.gradients(batch)[0])
+    expected, _ = bare.by_name(bare.gradients(batch)[0])
+
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(found[name], gradient, rtol=1e-5)
+
+
+# --- embeddings -----------------------------------------------------------------------------------
+
+
+def embedding():
+    import keras
+
+    return keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Rescaling(1.0),
+            keras.layers.Embedding(3, 2),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3),
+        ]
+    )
+
+
+def ids():
+    return [
+        Batch(np.floor(np.abs(b.features)).clip(0, 2).astype("float32"), b.labels, 8)
+        for b in batches()
+    ]
+
+
+@pytest.mark.parametrize(("name", "equal_on_workers"), [("SGD", True), ("Adam", False)])
+def test_ids_that_repeat_in_a_batch_train_as_in_a_plain_script(
+    name, equal_on_workers, keras, caplog
+):
+    losses, model = plain(factory(name), embedding, some=ids())
+    trainer = trainer_of(factory(name), embedding)
+    np.testing.assert_allclose(trainer.train_steps(ids()).losses, losses, rtol=1e-5)
+
+    workers = [trainer_of(factory(name), embedding) for _ in range(2)]
+    for batch in ids():
+        joined(workers, uneven(batch))
+
+    equal = all(
+        np.allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+        for mine, theirs in zip(workers[0].model.get_weights(), model.get_weights(), strict=True)
+    )
+    # Where it is not what a plain script gives, it is said.
+    assert equal == equal_on_workers
+    assert ("squares the gradients of ids that repeat" in caplog.text) != equal_on_workers

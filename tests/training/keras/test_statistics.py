@@ -1,0 +1,227 @@
+"""What moves without a gradient is on two workers what it is in one process."""
+
+import logging
+
+import numpy as np
+import pytest
+from tests.training.keras.test_optimizers import joined, squared, trainer_of
+
+from elasticdl.data.batch import Batch
+from elasticdl.errors import DefinitionError, TrainingError
+
+
+@pytest.fixture(autouse=True)
+def keras():
+    import keras
+
+    yield keras
+    keras.config.set_dtype_policy("float32")
+
+
+def batch_of(size, seed=1):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(size, 4)).astype("float32")
+    return Batch(x, rng.normal(size=(size, 3)).astype("float32"), size)
+
+
+def parts_of(batch, first=8):
+    return [
+        Batch(batch.features[:first], batch.labels[:first], first),
+        Batch(batch.features[first:], batch.labels[first:], batch.num_examples - first),
+    ]
+
+
+def keeping(dtype, start, change, shape=()):
+    """Return a model with one variable that every training step moves.
+
+    Args:
+        dtype: Of the variable.
+        start: Its first value.
+        change: (Variable, features) -> the next value.
+        shape: Of the variable.
+    """
+    import keras
+
+    class Keeping(keras.Model):
+        def __init__(self):
+            super().__init__(name="keeping")
+            self.out = keras.layers.Dense(3, name="out")
+            self.kept = self.add_weight(
+                shape=shape, dtype=dtype, trainable=False, name="kept", initializer="zeros"
+            )
+            self.kept.assign(np.full(shape, start, dtype if dtype != "bfloat16" else "float32"))
+
+        def call(self, x, training=False):
+            if training:
+                self.kept.assign(keras.ops.cast(change(self.kept.value, x), dtype))
+            return self.out(x)
+
+    return Keeping
+
+
+def sgd():
+    import keras
+
+    return keras.optimizers.SGD(0.1)
+
+
+def kept(trainer):
+    return np.array(trainer.model.kept)
+
+
+def size_of(x):
+    import tensorflow as tf
+
+    return tf.shape(x)[0]
+
+
+def mean_of(x, dtype):
+    import tensorflow as tf
+
+    return tf.cast(tf.reduce_mean(x), dtype)
+
+
+def one_and_two(model, some):
+    """Return the variable after steps in one process, and after the same on two workers."""
+    alone = trainer_of(sgd, model, squared)
+    workers = [trainer_of(sgd, model, squared) for _ in range(2)]
+    for batch in some:
+        alone.train_steps([batch])
+        joined(workers, parts_of(batch))
+    np.testing.assert_array_equal(kept(workers[0]), kept(workers[1]))
+    return kept(alone), kept(workers[0])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "start", "change"),
+    [
+        ("int32", 5, lambda v, x: v + 1),
+        ("int32", 0, lambda v, x: v + size_of(x)),
+        ("int64", 2**40, lambda v, x: v + 4),
+        ("int64", 2**40, lambda v, x: v + 2**33),
+        ("int64", 7, lambda v, x: v - 3),
+        ("uint8", 3, lambda v, x: (v + 1) % 5),
+        ("float32", 0.0, lambda v, x: v + 1),
+        ("float32", 10.0, lambda v, x: v + np.float32(1) * size_of_float(x)),
+        ("float64", 2.0**40, lambda v, x: v + 4),
+        ("bool", False, lambda v, x: v | True),
+    ],
+)
+def test_a_counter_counts_the_same_on_two_workers(dtype, start, change):
+    alone, two = one_and_two(keeping(dtype, start, change), [batch_of(12), batch_of(12, 2)])
+
+    assert alone != start
+    assert two == alone
+
+
+def size_of_float(x):
+    import tensorflow as tf
+
+    return tf.cast(size_of(x), tf.float32)
+
+
+def test_a_counter_that_the_first_batches_leave_alone_is_known_by_those_that_move_it():
+    import tensorflow as tf
+
+    def positive(v, x):
+        return v + tf.reduce_sum(tf.cast(x[:, 0] > 100, tf.int32))
+
+    first, second = batch_of(12), batch_of(12, 2)
+    second.features[[0, 3, 9], 0] = 101.0
+
+    alone, two = one_and_two(keeping("int32", 0, positive), [first, second])
+
+    assert (alone, two) == (3, 3)
+
+
+def test_a_running_mean_in_float64_keeps_its_digits():
+    def change(v, x):
+        import tensorflow as tf
+
+        return v * 0.9 + 0.1 * tf.reduce_mean(tf.cast(x, tf.float64))
+
+    alone, two = one_and_two(keeping("float64", 1 / 3, change), [batch_of(12), batch_of(12, 2)])
+
+    np.testing.assert_allclose(two, alone, rtol=1e-13)
+
+
+@pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16", "mixed_float16"])
+def test_the_mean_of_a_batch_norm_in_half_precision_is_not_rounded_to_whole_numbers(policy, keras):
+    keras.config.set_dtype_policy(policy)
+
+    def model():
+        return keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.BatchNormalization(momentum=0.5),
+                keras.layers.Dense(3),
+            ]
+        )
+
+    alone, split = trainer_of(sgd, model, squared), trainer_of(sgd, model, squared)
+    batch = batch_of(12)
+    batch.features[:] += 5.66
+    for _ in range(2):
+        alone.train_steps([batch])
+        joined([split], [batch])
+
+    mean = next(path for path in alone.state() if path.endswith("moving_mean"))
+    expected = alone.state()[mean].astype("float32")
+    assert not np.array_equal(expected, expected.round())
+    np.testing.assert_allclose(split.state()[mean].astype("float32"), expected, rtol=1e-2)
+
+
+def test_a_mask_of_infinities_stays_what_it_is():
+    alone, two = one_and_two(keeping("float32", -np.inf, lambda v, x: v), [batch_of(12)])
+
+    assert (alone, two) == (-np.inf, -np.inf)
+
+
+def test_a_value_that_leaves_infinity_is_refused_where_changes_are_summed():
+    import tensorflow as tf
+
+    model = keeping("float32", -np.inf, lambda v, x: tf.maximum(v, tf.reduce_max(x)))
+
+    trainer_of(sgd, model, squared).train_steps([batch_of(8)])
+    with pytest.raises(DefinitionError, match=r"kept holds NaN or infinity, and a step changes"):
+        trainer_of(sgd, model, squared).gradients(batch_of(8))
+
+
+def test_a_whole_number_that_counts_neither_steps_nor_examples_is_refused():
+    import tensorflow as tf
+
+    def different_signs(v, x):
+        return v + tf.size(tf.unique(tf.cast(x[:, 0] > 0, tf.int32))[0]) * size_of(x)
+
+    batch = batch_of(8)
+    batch.features[:, 0] = [1, 1, 1, 1, -1, -1, -1, -1]
+
+    with pytest.raises(DefinitionError, match=r"kept changes by 16 on a batch, and by 4 and 4"):
+        trainer_of(sgd, keeping("int32", 0, different_signs), squared).gradients(batch)
+
+
+def test_a_count_of_steps_that_differs_between_workers_ends_the_update():
+    import tensorflow as tf
+
+    def largest(v, x):
+        return v + tf.cast(tf.reduce_max(x), tf.int32)
+
+    model = keeping("int32", 0, largest)
+    workers = [trainer_of(sgd, model, squared) for _ in range(2)]
+    low, high = batch_of(8), batch_of(4)
+    low.features[:], high.features[:] = 1.0, 3.0
+
+    with pytest.raises(TrainingError, match="kept counts steps, but changed by other numbers"):
+        joined(workers, [low, high])
+
+
+def test_a_moving_average_that_starts_at_zero_is_taken_for_no_counter(caplog):
+    with caplog.at_level(logging.WARNING, "elasticdl"):
+        alone, two = one_and_two(
+            keeping("float32", 0.0, lambda v, x: v * 0.9 + 0.1 * size_of_float(x)),
+            [batch_of(12), batch_of(12, 2)],
+        )
+
+    # Not what one process gives, and said: the mean of 0.1 * 8 and 0.1 * 4, by examples.
+    assert alone > two
+    assert "kept changes neither by a mean nor by a sum" in caplog.text
