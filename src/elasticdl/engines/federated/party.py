@@ -333,6 +333,7 @@ class Party:
                 replace(self.job, training=training), definition=self.definition
             )
             trainer = self.create_trainer(material)
+            trainer.require_sums("an aggregator, over parties")
             self._opened = _Opened(way, material, trainer, trainer.state())
         return self._opened
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,8 @@ from elasticdl.training.keras import compiled, examples, export, inputs
 from elasticdl.training.keras.compiled import CompiledMetrics
 from elasticdl.training.keras.hooks import KerasHooks
 from elasticdl.training.keras.labels import NotANumpyFunctionError, as_numpy, unwrap
-from elasticdl.training.keras.metrics import KerasMetrics
+from elasticdl.training.keras.lengths import Axes, Functions, Lengths, signature
+from elasticdl.training.keras.metrics import KerasMetrics, tracked_metrics
 from elasticdl.training.trainer import (
     Contribution,
     Examined,
@@ -44,6 +45,10 @@ from elasticdl.training.trainer import (
 
 _log = logging.getLogger("elasticdl")
 _SEED_VARIABLE = "seed_generator_state"
+# Examples that tell whether a metric's states add up.
+_MAX_PROBED = 16
+# Rounding, whatever the precision: code that relies on lengths is off by more.
+_LOOSELY = 1e-2
 
 
 class KerasTrainer:
@@ -95,6 +100,8 @@ class KerasTrainer:
         self.optimizer = self._create_optimizer()
         self.training_metrics = self._create_metrics(Mode.TRAINING, example)
         self.evaluation_metrics = self._create_metrics(Mode.EVALUATION, example)
+        for metrics in (self.training_metrics, self.evaluation_metrics):
+            self._probe_on_example(example, metrics)
         self.hooks = KerasHooks(self.model, definition.create_callbacks())
         self._with_gradient: list[int] | None = None
         # What parameters are pulled to, and how strongly: variables, so that a compiled step
@@ -102,14 +109,19 @@ class KerasTrainer:
         self._anchors: list[tf.Variable] = []
         self._pull: tf.Variable | None = None
         self._is_pulled = False
-        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._compiled = Functions()
+        self._lengths = Lengths(example.features, example.labels)
+        self._opens: bool | None = None
         self._eager = False
         self._loss_is_a_mean = False
 
     # --- the seven methods -------------------------------------------------------------
 
-    def train_steps(self, batches: Sequence[Batch]) -> StepResult:
+    def train_steps(
+        self, batches: Sequence[Batch], so_far: MetricStates | None = None
+    ) -> StepResult:
         """See `trainer.Trainer`."""
+        self.training_metrics.variables.resume(so_far)
         group = (
             stack([batch.features for batch in batches]),
             stack([batch.labels for batch in batches]),
@@ -119,18 +131,25 @@ class KerasTrainer:
             "train", self._train_group, group, self.step, fixed_axis=1 if full else None
         )
         self.step += len(batches)
-        return StepResult(losses.numpy(), _to_numpy(metrics))
+        states = {**_to_numpy(metrics), **self.training_metrics.variables.carried()}
+        return StepResult(losses.numpy(), states)
 
-    def gradients(self, batch: Batch) -> tuple[Contribution, StepResult]:
+    def gradients(
+        self, batch: Batch, so_far: MetricStates | None = None
+    ) -> tuple[Contribution, StepResult]:
         """See `trainer.Trainer`."""
         if not self._loss_is_a_mean:
             self._check_loss_is_a_mean(batch)
+        variables = self.training_metrics.variables
+        variables.resume(so_far)
         buffer, loss, metrics = self._call(
             "gradients", self._gradients, (batch.features, batch.labels), self.step
         )
+        states = {**_to_numpy(metrics), **variables.carried()}
+        self._probe_if_unproved(batch, self.training_metrics)
         return (
             Contribution(buffer.numpy(), batch.num_examples),
-            StepResult(loss.numpy()[np.newaxis], _to_numpy(metrics)),
+            StepResult(loss.numpy()[np.newaxis], states),
         )
 
     def apply(self, total: Contribution) -> None:
@@ -139,32 +158,42 @@ class KerasTrainer:
             return
         if self._with_gradient is None:
             raise RuntimeError("apply() before the first gradients(): the layout is not known.")
-        if "apply" not in self._compiled:
-            self._compiled["apply"] = self._compile(
-                self._apply, (tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32))
-            )
-        self._compiled["apply"](
-            tf.convert_to_tensor(total.buffer), tf.constant(total.num_examples, tf.float32)
-        )
+        specs = (tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32))
+        apply = self._compiled.get("apply", lambda: self._compile(self._apply, specs))
+        apply(tf.convert_to_tensor(total.buffer), tf.constant(total.num_examples, tf.float32))
         self.step += 1
 
-    def evaluate(self, batch: Batch) -> MetricStates:
+    def evaluate(self, batch: Batch, so_far: MetricStates | None = None) -> MetricStates:
         """See `trainer.Trainer`."""
-        states = self._call("evaluate", self._evaluate, (batch.features, batch.labels), self.step)
-        return _to_numpy(states)
+        variables = self.evaluation_metrics.variables
+        variables.resume(so_far)
+        found = self._call("evaluate", self._evaluate, (batch.features, batch.labels), self.step)
+        states = {**_to_numpy(found), **variables.carried()}
+        self._probe_if_unproved(batch, self.evaluation_metrics)
+        return states
+
+    def require_sums(self, why: str) -> None:
+        """See `trainer.Trainer`."""
+        for metrics in (self.training_metrics, self.evaluation_metrics):
+            if metrics.ordered:
+                # A step that is compiled already leaves their states to be carried.
+                self._compiled.clear()
+            metrics.variables.require_sums(why)
 
     def predict(self, features: Arrays) -> Arrays:
         """See `trainer.Trainer`."""
         outputs = self._call("predict", self._predict, (features, None), self.step)
         return map_arrays(lambda tensor: tensor.numpy(), outputs)
 
-    def examine(self, batch: Batch) -> Examined:
+    def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
         """See `trainer.Examiner`."""
+        variables = self.evaluation_metrics.variables
+        variables.resume(so_far)
         states, outputs, values = self._call(
             "examine", self._examine, (batch.features, batch.labels), self.step
         )
         return Examined(
-            _to_numpy(states),
+            {**_to_numpy(states), **variables.carried()},
             map_arrays(np.asarray, outputs),
             {name: np.asarray(column, np.float64) for name, column in values.items()},
         )
@@ -237,27 +266,28 @@ class KerasTrainer:
         """Make one update for each entry of the first axis."""
         num_steps = tf.shape(leaves(features)[0])[0]
 
-        def one(i: tf.Tensor) -> tuple[tf.Tensor, dict[str, Any]]:
+        def batch(i: Any) -> tuple[Any, Any, tf.Tensor]:
             def pick(array: tf.Tensor) -> tf.Tensor:
                 return array[i]
 
-            return self._train_one(
-                map_arrays(pick, features),
-                map_arrays(pick, labels),
-                at + tf.stack([tf.cast(i, tf.int64), tf.constant(0, tf.int64)]),
-            )
+            offset = tf.stack([tf.cast(i, tf.int64), tf.constant(0, tf.int64)])
+            return map_arrays(pick, features), map_arrays(pick, labels), at + offset
 
-        # The structure of the metrics is only known from a trace: ask a throw-away one.
         if self._eager:
-            results = [one(i) for i in range(int(num_steps))]
+            results = [self._train_one(*batch(i)) for i in range(int(num_steps))]
             total: Any = results[0][1]
             for _, metrics in results[1:]:
                 total = tf.nest.map_structure(tf.add, total, metrics)
             return tf.stack([loss for loss, _ in results]), total
-        zeros = self._zero_metrics(features, labels, at)
+        # What the metrics are is only known from a trace. It is called as well: a step is traced
+        # once.
+        step = tf.function(self._train_one, autograph=False).get_concrete_function(*batch(0))
+        zeros = tf.nest.map_structure(
+            lambda spec: tf.zeros(spec.shape, spec.dtype), step.structured_outputs[1]
+        )
 
         def body(i: tf.Tensor, losses: tf.TensorArray, total: Any) -> Any:
-            loss, metrics = one(i)
+            loss, metrics = step(*batch(i))
             return i + 1, losses.write(i, loss), tf.nest.map_structure(tf.add, total, metrics)
 
         _, losses, total = tf.while_loop(
@@ -268,18 +298,8 @@ class KerasTrainer:
         )
         return losses.stack(), total
 
-    def _zero_metrics(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
-        def first(array: tf.Tensor) -> tf.Tensor:
-            return array[0]
-
-        trace = tf.function(
-            lambda: self._train_one(map_arrays(first, features), map_arrays(first, labels), at)[1],
-            autograph=False,
-        )
-        shapes = trace.get_concrete_function().structured_outputs
-        return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), shapes)
-
     def _train_one(self, features: Any, labels: Any, at: tf.Tensor) -> tuple[Any, dict[str, Any]]:
+        self.training_metrics.variables.begin()
         outputs, loss, gradients = self._forward_backward(features, labels, at)
         self.optimizer.apply(gradients, self._trainable)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
@@ -289,6 +309,7 @@ class KerasTrainer:
 
     def _gradients(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
         before = [tf.identity(v.value) for v in self._statistics]
+        self.training_metrics.variables.begin()
         outputs, loss, gradients = self._forward_backward(features, labels, at)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         self._with_gradient = [i for i, g in enumerate(gradients) if g is not None]
@@ -319,9 +340,11 @@ class KerasTrainer:
             variable.assign_add(tf.cast(change, variable.dtype))
 
     def _evaluate(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
+        self.evaluation_metrics.variables.begin()
         return self._states(self._forward_without_trace(features, at), features, labels)
 
     def _examine(self, features: Any, labels: Any, at: tf.Tensor) -> Any:
+        self.evaluation_metrics.variables.begin()
         outputs = self._forward_without_trace(features, at)
         states = self._states(outputs, features, labels)
         values = {} if labels is None else self.evaluation_metrics.values(outputs, labels)
@@ -428,22 +451,29 @@ class KerasTrainer:
         tensors = (features, () if labels is None else labels)
         at = tf.constant([step, self.slot], tf.int64)
         axes = 2 if name == "train" else 1
-        # NumPy is asked for the shapes: TensorFlow takes a while to say them.
-        shapes = tuple(_open(np.shape(a), axes, fixed_axis) for a in leaves(arrays))
-        dtypes = tuple(tensor.dtype for tensor in leaves(tensors))
-        key = (name, fixed_axis, self._is_pulled, shapes, dtypes)
         try:
-            if key not in self._compiled:
-                specs = map_arrays(
-                    lambda t: tf.TensorSpec(_open(t.shape, axes, fixed_axis), t.dtype), tensors
-                )
-                self._compiled[key] = self._compile(
+            opened = self._open_axes(name, arrays, axes)
+            if opened:
+                # One function for batches of any size and length.
+                fixed_axis = None
+            # NumPy is asked for the shapes: TensorFlow takes a while to say them.
+            shapes = tuple(
+                signature(np.shape(array), number, axes, fixed_axis, opened)
+                for number, array in enumerate(leaves(arrays))
+            )
+            dtypes = tuple(tensor.dtype for tensor in leaves(tensors))
+
+            def compile_() -> Callable[..., Any]:
+                specs = iter(map(tf.TensorSpec, shapes, dtypes))
+                return self._compile(
                     lambda features, labels, at: function(
                         features, None if isinstance(labels, tuple) and not labels else labels, at
                     ),
-                    (*specs, tf.TensorSpec([2], tf.int64)),
+                    (*map_arrays(lambda _: next(specs), tensors), tf.TensorSpec([2], tf.int64)),
                 )
-            return self._compiled[key](*tensors, at)
+
+            key = (name, fixed_axis, self._is_pulled, shapes, dtypes)
+            return self._compiled.get(key, compile_)(*tensors, at)
         except NotANumpyFunctionError as error:
             if self._eager:
                 raise
@@ -471,6 +501,43 @@ class KerasTrainer:
                 f"{users_traceback(error)}"
             ) from error
 
+    def _open_axes(self, name: str, arrays: tuple[Arrays, Arrays], leading: int) -> Axes:
+        """Return which axes after those of the batch a function is compiled without."""
+        if self._eager:
+            return frozenset()
+        found = self._lengths.open_axes(arrays, leading)
+        if not found:
+            return found
+        if self._opens is None:
+            features = arrays[0]
+            if name == "train":
+                features = map_arrays(lambda array: array[0], features)
+            self._opens = True
+            self._opens = self._says_the_same_opened(features)
+            if not self._opens:
+                _log.warning(
+                    "%s: the model cannot be compiled for sequences (or pictures) of any length, "
+                    "or computes something else then, as TimeDistributed does. A step is compiled "
+                    "for each length instead, which takes seconds: pad to a few lengths.",
+                    self._definition.origin.file,
+                )
+        return found if self._opens else frozenset()
+
+    def _says_the_same_opened(self, features: Arrays) -> bool:
+        """Compare a batch's outputs with and without open axes; some code relies on lengths."""
+        try:
+            opened = leaves(self.predict(features))
+        except (TrainingError, UserCodeError):
+            # That is what is to be found out; on its own length it raises again if it is wrong.
+            return False
+        with self._uncompiled():
+            fixed = leaves(self.predict(features))
+        return all(
+            one.shape == other.shape
+            and np.allclose(one, other, rtol=_LOOSELY, atol=_LOOSELY, equal_nan=True)
+            for one, other in zip(fixed, opened, strict=True)
+        )
+
     def _compile(self, function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
         if self._eager:
             return function
@@ -485,7 +552,7 @@ class KerasTrainer:
     def _uncompiled(self) -> Iterator[None]:
         """Call functions as they are: what is called once is not worth the time to compile it."""
         eager, functions = self._eager, self._compiled
-        self._eager, self._compiled = True, {}
+        self._eager, self._compiled = True, Functions()
         try:
             yield
         finally:
@@ -503,7 +570,11 @@ class KerasTrainer:
             features, labels = map_arrays(tf.convert_to_tensor, (example.features, example.labels))
             outputs = self._forward_without_trace(features, tf.zeros([2], tf.int64))
             try:
-                return CompiledMetrics(self.model, features, outputs, labels)
+                return CompiledMetrics(
+                    self.model, features, outputs, labels, where=str(definition.origin)
+                )
+            except ElasticDLError:
+                raise
             except Exception as error:
                 raise UserCodeError(
                     f"{definition.origin}: the loss or the metrics that the model was compiled "
@@ -514,7 +585,59 @@ class KerasTrainer:
             definition.create_metrics(mode),
             labels_as_numpy=definition.labels_as_numpy,
             where=str(definition.origin),
+            tracked=tracked_metrics(self.model),
         )
+
+    def _probe_on_example(self, example: Batch, metrics: KerasMetrics | CompiledMetrics) -> None:
+        """Find out before the first step what a metric of the user's own does with batches.
+
+        Raises:
+            DefinitionError: It has a name that is taken, or keeps no state that could be kept.
+        """
+        if example.labels is None or not metrics.looks_at_outputs:
+            return
+        # What raises here raises again on the first batch, which can be named then.
+        with contextlib.suppress(UserCodeError):
+            self._probe(example, metrics)
+
+    def _probe_if_unproved(self, batch: Batch, metrics: KerasMetrics | CompiledMetrics) -> None:
+        if metrics.variables.unproved and not metrics.variables.ordered:
+            self._probe(batch, metrics)
+
+    def _probe(self, batch: Batch, metrics: KerasMetrics | CompiledMetrics) -> None:
+        """Compare a metric's states after two parts of a batch with their sum."""
+        num_examples = min(batch.num_examples, _MAX_PROBED)
+        middle = num_examples // 2
+
+        def part(rows: slice) -> Callable[[], None]:
+            def take(array: Any) -> tf.Tensor:
+                return tf.convert_to_tensor(array[rows])
+
+            features, labels = map_arrays(take, (batch.features, batch.labels))
+            size = tf.constant(len(range(num_examples)[rows]), tf.float32)
+
+            def update() -> None:
+                outputs = self._forward_without_trace(features, tf.zeros([2], tf.int64))
+                loss = None
+                if self._has_loss:
+                    loss = self._loss(features, outputs, labels, training=False)
+                metrics.states(loss, outputs, labels, size)
+
+            return update
+
+        first = part(slice(0, middle or 1))
+        try:
+            if metrics.variables.unproved:
+                metrics.variables.probe(first, part(slice(middle, num_examples)))
+            else:
+                first()
+        except ElasticDLError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"{self._definition.origin}: the metrics raised on {describe(batch.features)}:\n"
+                f"{users_traceback(error)}"
+            ) from error
 
     def _create_optimizer(self) -> keras.optimizers.Optimizer:
         optimizer = self._definition.create_optimizer()
@@ -607,11 +730,6 @@ def _restart_names() -> None:
     policy = keras.config.dtype_policy()
     keras.utils.clear_session(free_memory=False)
     keras.config.set_dtype_policy(policy)
-
-
-def _open(shape: Iterable[int], axes: int, fixed_axis: int | None) -> tuple[int | None, ...]:
-    """Return the shape with its leading axes open, all but the fixed one."""
-    return tuple(size if i >= axes or i == fixed_axis else None for i, size in enumerate(shape))
 
 
 def _to_numpy(states: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:

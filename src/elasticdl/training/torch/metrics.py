@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.metric_names import check_names
 
 if TYPE_CHECKING:
     from elasticdl.definition import MetricFunctions, NamedMetric
@@ -29,7 +30,8 @@ class TorchMetrics:
 
     def __init__(self, functions: MetricFunctions, *, where: str) -> None:
         self._functions = functions
-        self._where = where
+        self._where = functions.where or where
+        check_names([named.name for named in functions.named], self._where)
         for named in functions.named:
             if hasattr(named.metric, "update_state") or not callable(named.metric):
                 raise DefinitionError(
@@ -37,6 +39,11 @@ class TorchMetrics:
                     "PyTorch model is measured by functions (labels, predictions) of one value "
                     "an example."
                 )
+
+    @property
+    def ordered(self) -> frozenset[str]:
+        """See `trainer.Metrics`: sums of values and counts add up."""
+        return frozenset()
 
     def means(self, outputs: Any, labels: Any) -> dict[str, torch.Tensor]:
         """Return each metric's mean over a batch.
@@ -57,6 +64,7 @@ class TorchMetrics:
                     f"{self._where}: the metrics function returned "
                     f"{type(values).__name__}, not a dict of name -> value."
                 )
+            check_names([*values, *(named.name for named in self._functions.named)], self._where)
             means |= {name: _mean(value) for name, value in values.items()}
         for named in self._functions.named:
             means[named.name] = _mean(named.metric(labels, _select(outputs, named)))

@@ -126,8 +126,11 @@ class TorchTrainer:
 
     # --- the seven methods -------------------------------------------------------------
 
-    def train_steps(self, batches: Sequence[Batch]) -> StepResult:
+    def train_steps(
+        self, batches: Sequence[Batch], so_far: MetricStates | None = None
+    ) -> StepResult:
         """See `trainer.Trainer`."""
+        del so_far
         steps = []
         for batch in batches:
             with self._telling("train", batch):
@@ -135,8 +138,11 @@ class TorchTrainer:
                 self._update()
         return _result(steps, batches[0].num_examples)
 
-    def gradients(self, batch: Batch) -> tuple[Contribution, StepResult]:
+    def gradients(
+        self, batch: Batch, so_far: MetricStates | None = None
+    ) -> tuple[Contribution, StepResult]:
         """See `trainer.Trainer`."""
+        del so_far
         with self._telling("gradients", batch):
             if not self._loss_is_a_mean:
                 self._check_loss_is_a_mean(batch)
@@ -168,8 +174,12 @@ class TorchTrainer:
         self._buffers.add(parts[num_trainable:-1])
         self._update()
 
-    def evaluate(self, batch: Batch) -> MetricStates:
+    def require_sums(self, why: str) -> None:
+        """See `trainer.Trainer`: all metrics are sums here."""
+
+    def evaluate(self, batch: Batch, so_far: MetricStates | None = None) -> MetricStates:
         """See `trainer.Trainer`."""
+        del so_far
         with self._telling("evaluate", batch), self._looking():
             features, labels = self._tensors(batch.features), self._tensors(batch.labels)
             outputs = self._forward(features)
@@ -183,8 +193,9 @@ class TorchTrainer:
         with self._telling("predict", Batch(features, None, 0)), self._looking():
             return map_arrays(_to_rows, self._forward(self._tensors(features)))
 
-    def examine(self, batch: Batch) -> Examined:
+    def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
         """See `trainer.Examiner`."""
+        del so_far
         with self._telling("evaluate", batch), self._looking():
             features, labels = self._tensors(batch.features), self._tensors(batch.labels)
             outputs = self._forward(features)
