@@ -142,10 +142,12 @@ class MetricFunctions:
         scalars: `(outputs, labels) -> {name: value of this batch}`; reported as the mean over
             examples.
         named: Metrics with states of their own; reported as those states say.
+        where: `file:line` of the user's function that says so; empty where there is none.
     """
 
     scalars: Callable[[Any, Any], Mapping[str, Any]] | None = None
     named: Sequence[NamedMetric] = ()
+    where: str = ""
 
 
 def no_metrics(mode: Mode) -> MetricFunctions:

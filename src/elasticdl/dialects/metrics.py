@@ -33,15 +33,18 @@ def as_metrics_factory(symbol: Symbol, reading: Reading) -> Callable[[], MetricF
     if not inspect.isroutine(value) and not hasattr(value, "__signature__"):
         # A value of the user's: looked at now, so that a mistake is told before data is read.
         _named(symbol, value, reading, shared=True)
-        return lambda: MetricFunctions(named=_named(symbol, value, reading, shared=True))
+        return lambda: MetricFunctions(
+            named=_named(symbol, value, reading, shared=True), where=_place_of(symbol)
+        )
     if takes_outputs_and_labels(symbol):
-        scalars = MetricFunctions(scalars=by_name(symbol, reading))
+        scalars = MetricFunctions(scalars=by_name(symbol, reading), where=_place_of(symbol))
         return lambda: scalars
     given = reading.params.declare(symbol)
 
     def create_metrics() -> MetricFunctions:
         returned = call(symbol, **given)
-        return MetricFunctions(named=_named(symbol, returned, reading, shared=False))
+        named = _named(symbol, returned, reading, shared=False)
+        return MetricFunctions(named=named, where=_place_of(symbol))
 
     return create_metrics
 
@@ -92,6 +95,10 @@ def with_weighted(
         return replace(functions, named=[*functions.named, *marked])
 
     return create
+
+
+def _place_of(symbol: Symbol) -> str:
+    return f"{symbol.file}:{symbol.line}"
 
 
 def _named(

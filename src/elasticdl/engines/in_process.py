@@ -70,11 +70,11 @@ class InProcessCommitter:
         row = Row(self.slot, len(batches), last.finished, last.digest)
         if self.accumulator is None:
             some = [fed.batch for fed in batches if fed.batch is not None]
-            result = self.trainer.train_steps(some)
+            result = self.trainer.train_steps(some, place.epoch_states)
         else:
             # Each batch of an update draws its own random numbers.
             self.trainer.slot = self.slot + self.accumulator.num_batches
-            contribution, result = self.trainer.gradients(last.batch)
+            contribution, result = self.trainer.gradients(last.batch, place.epoch_states)
             is_last = place.ledger.advance([row]).epoch_done
             self.accumulator.add(contribution, 1, last=is_last)
         return Commit([row], (self.slot,), result.metrics, result.losses)

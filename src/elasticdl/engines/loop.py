@@ -376,7 +376,9 @@ class Loop:
         self.place = replace(
             self.place,
             ledger=ledger.deal(self.slots),
-            epoch_states=add_states([self.place.epoch_states, commit.metrics]),
+            epoch_states=add_states(
+                [self.place.epoch_states, commit.metrics], self.trainer.training_metrics.ordered
+            ),
             stopped=self.place.stopped or commit.stop,
         )
         self._unsaved = True
@@ -468,11 +470,13 @@ class Loop:
     def _evaluate_a_shard(self, now: Evaluation) -> None:
         assert self.validation is not None  # noqa: S101 - it is due
         piece = now.ledger.piece_of(self.slot)
+        ordered = self.trainer.evaluation_metrics.ordered
         states: MetricStates = {}
         row = None
         if piece is not None:
             for batch in self.validation.batches(piece.shard):
-                states = add_states([states, self._evaluate(batch)])
+                found = self._evaluate(batch, {**now.states, **states})
+                states = add_states([states, found], ordered)
             row = Row(self.slot, 0, finished=True)
         commit = self.committer.commit_evaluation(states, row)
         if commit is None:
@@ -480,7 +484,8 @@ class Loop:
         self.slots = commit.slots
         ledger = now.ledger.advance(commit.rows).lost(commit.lost)
         ledger = ledger.missed(np.fromiter(self.slots, np.int64), self.committer.patience_steps)
-        now = Evaluation(ledger.deal(self.slots), add_states([now.states, commit.metrics]))
+        total = add_states([now.states, commit.metrics], ordered)
+        now = Evaluation(ledger.deal(self.slots), total)
         self.place = replace(
             self.place,
             evaluation=now,
@@ -490,14 +495,15 @@ class Loop:
         if now.ledger.epoch_done:
             self._end_evaluation(now.states)
 
-    def _evaluate(self, batch: Batch) -> MetricStates:
+    def _evaluate(self, batch: Batch, so_far: MetricStates) -> MetricStates:
         hooks = self.trainer.hooks
         if not hooks.observes_test_batches:
-            return self.trainer.evaluate(batch)
+            return self.trainer.evaluate(batch, so_far)
         number, self._num_tested = self._num_tested, self._num_tested + 1
         hooks.test_batch_begin(number)
-        states = self.trainer.evaluate(batch)
-        self._tested = add_states([self._tested, states])
+        states = self.trainer.evaluate(batch, so_far)
+        ordered = self.trainer.evaluation_metrics.ordered
+        self._tested = add_states([self._tested, states], ordered)
         hooks.test_batch_end(number, self.trainer.evaluation_metrics.results(self._tested))
         return states
 

@@ -67,7 +67,7 @@ class StepEvents:
                 self._rows.append((before.epoch, row.slot, piece.shard, piece.committed, stop))
         if "loss" not in commit.metrics:
             return
-        self._states.append(commit.metrics)
+        self._states.append({"loss": commit.metrics["loss"]})
         total, count = commit.metrics["loss"]
         seen = after.epoch_states["loss"][1]
         self._reporter.advanced(

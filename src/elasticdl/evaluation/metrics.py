@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,13 +11,15 @@ if TYPE_CHECKING:
     from elasticdl.training.trainer import MetricStates
 
 
-def add_states(states: Iterable[MetricStates]) -> MetricStates:
+def add_states(states: Iterable[MetricStates], ordered: Collection[str] = ()) -> MetricStates:
     """Return the sum of metric states, each counted by its number of examples.
 
     float64 while summing: in float32 a million batches would lose the last ones.
 
     Args:
-        states: In any order; every one may name other metrics.
+        states: In any order; every one may name other metrics. In the order of the batches if
+            there are names in `ordered`.
+        ordered: Metrics whose states do not add up (`Metrics.ordered`): the last ones count.
 
     Returns:
         float64 arrays with the shapes of the inputs.
@@ -30,7 +32,7 @@ def add_states(states: Iterable[MetricStates]) -> MetricStates:
     total: dict[str, tuple[np.ndarray, ...]] = {}
     for batch in states:
         for name, arrays in batch.items():
-            if name in total:
+            if name in total and name not in ordered:
                 for mine, other in zip(total[name], arrays, strict=True):
                     np.add(mine, other, out=mine)
             else:

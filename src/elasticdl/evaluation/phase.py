@@ -26,6 +26,7 @@ def running_states(
     total: MetricStates = {}
     done = 0
     for _, batch in batches:
-        total = add_states([total, trainer.evaluate(batch)])
+        states = trainer.evaluate(batch, total)
+        total = add_states([total, states], trainer.evaluation_metrics.ordered)
         done += batch.num_examples
         yield done, total

@@ -83,8 +83,9 @@ class RecordReport:
         done = 0
         for first, batch in batches:
             self._check_complete(first, done)
-            examined = self._trainer.examine(batch)
-            total = add_states([total, examined.states])
+            examined = self._trainer.examine(batch, total)
+            ordered = self._trainer.evaluation_metrics.ordered
+            total = add_states([total, examined.states], ordered)
             done = first + batch.num_examples
             files = self._source.files
             self.writer.add(

@@ -22,7 +22,7 @@ Laws, held by `tests/contracts/test_trainer.py` for every trainer:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -36,7 +36,9 @@ CALLBACKS = "callbacks/"
 """Where a checkpoint's tensors begin that callbacks remember; the others are the trainer's own."""
 
 MetricStates: TypeAlias = Mapping[str, tuple[np.ndarray[Any, Any], ...]]
-"""Metric name -> arrays that add up over batches and workers. `loss` is always there."""
+"""Metric name -> arrays that add up over batches and workers. `loss` is always there.
+
+The states of a metric in `Metrics.ordered` do not add up: those of a later batch replace them."""
 
 State: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 """Path -> tensor: `model/...` (weights and statistics) and `optimizer/...` (slots, step)."""
@@ -64,7 +66,8 @@ class StepResult:
 
     Attributes:
         losses: One float32 a step.
-        metrics: Additive states over all the examples of the group.
+        metrics: Additive states over all the examples of the group; for `Metrics.ordered` the
+            states after them.
     """
 
     losses: np.ndarray[Any, Any]
@@ -73,6 +76,15 @@ class StepResult:
 
 class Metrics(Protocol):
     """How additive states become numbers."""
+
+    @property
+    def ordered(self) -> Collection[str]:
+        """Names of metrics whose states do not add up, such as a maximum.
+
+        One process carries them from batch to batch: each call gets the states so far, and those
+        it returns replace them (`evaluation.metrics.add_states`).
+        """
+        ...
 
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
         """Return the value of each metric; NaN where no example was counted."""
@@ -214,16 +226,26 @@ class Trainer(Protocol):
         """The user's callbacks."""
         ...
 
-    def train_steps(self, batches: Sequence[Batch]) -> StepResult:
+    def train_steps(
+        self, batches: Sequence[Batch], so_far: MetricStates | None = None
+    ) -> StepResult:
         """Make one update for each batch: the fused local path.
 
         Args:
             batches: One or more batches of equal size and structure.
+            so_far: This epoch's states before them, for metrics that are `ordered`; others may
+                be among them and are ignored. None starts from nothing.
         """
         ...
 
-    def gradients(self, batch: Batch) -> tuple[Contribution, StepResult]:
+    def gradients(
+        self, batch: Batch, so_far: MetricStates | None = None
+    ) -> tuple[Contribution, StepResult]:
         """Return what the batch would add to the next update, without making it.
+
+        Args:
+            batch: The batch.
+            so_far: As for `train_steps`.
 
         Raises:
             DefinitionError: The loss is not a mean over the batch, so that sums over workers
@@ -235,8 +257,27 @@ class Trainer(Protocol):
         """Make one update from summed contributions."""
         ...
 
-    def evaluate(self, batch: Batch) -> MetricStates:
-        """Return the batch's additive metric states, the loss among them."""
+    def evaluate(self, batch: Batch, so_far: MetricStates | None = None) -> MetricStates:
+        """Return the batch's additive metric states, the loss among them.
+
+        Args:
+            batch: The batch.
+            so_far: The evaluation's states before it; see `train_steps`.
+        """
+        ...
+
+    def require_sums(self, why: str) -> None:
+        """Refuse metrics whose states do not add up; called before the first step.
+
+        From then on no metric is `ordered`. One that could not be tried on the example is tried
+        on the batches to come, and refused when it is found out.
+
+        Args:
+            why: What adds states up, for the error: "several workers".
+
+        Raises:
+            DefinitionError: A metric's states do not add up; says which.
+        """
         ...
 
     def predict(self, features: Arrays) -> Arrays:
@@ -290,8 +331,13 @@ class Examined:
 class Examiner(Protocol):
     """A trainer that also says what each example of a batch comes to."""
 
-    def examine(self, batch: Batch) -> Examined:
-        """Evaluate a batch, and keep what an evaluation sums up; leaves no trace."""
+    def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
+        """Evaluate a batch, and keep what an evaluation sums up; leaves no trace.
+
+        Args:
+            batch: The batch.
+            so_far: As for `Trainer.evaluate`.
+        """
         ...
 
 
@@ -344,4 +390,13 @@ class Rehearser(Protocol):
         Without this method a worker applies an example's contribution before it joins the others,
         and takes back the state from before.
         """
+        ...
+
+
+@runtime_checkable
+class ExportProbe(Protocol):
+    """A trainer that finds out before the training whether its model can be exported."""
+
+    def why_not_exported(self) -> Mapping[str, str]:
+        """Return what `export` would leave out: name -> reason; writes nothing."""
         ...

@@ -227,6 +227,8 @@ class OpenModel:
     def _trainer_for(self, opened: Opened, example: Batch) -> Trainer:
         if self._trainer is None:
             self._trainer = opened.restored_trainer(example)
+            if opened.mode is not Mode.PREDICTION:
+                self._trainer.require_sums("several workers")
             if self._folder is not None:
                 # A killed process leaves its copy: of the code then, and not of the weights.
                 (self._folder / opened.trained.description.params_filename).unlink()

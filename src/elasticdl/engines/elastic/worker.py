@@ -365,6 +365,7 @@ class Worker:
             assignment.job, code=code, plan=assignment.plan, world_size=assignment.num_slots
         )[0]
         self._trainer = self._material.create_trainer()
+        self._trainer.require_sums("several workers")
         self._accumulator = self._material.create_accumulator(self._trainer)
         # As many as will come: kernels are chosen, and their memory taken, for a size.
         example = repeated(self._material.example(), self._material.minibatch_size)

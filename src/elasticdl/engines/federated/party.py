@@ -348,6 +348,7 @@ class Party:
                 replace(self.job, training=training), definition=self.definition
             )
             trainer = self.create_trainer(material)
+            trainer.require_sums("an aggregator, over parties")
             if trainer.keeps_averages:
                 raise DefinitionError(
                     f"{material.definition.origin}: the optimizer keeps averages of the weights "

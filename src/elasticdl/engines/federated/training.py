@@ -187,13 +187,15 @@ def trainer_for(job: Job, definition: ModelDefinition, example: Mapping[str, Any
         example: `features` and `labels`, as a party tells them when it joins.
     """
     batch = Batch(_zeros(example["features"]), _zeros(example["labels"]), _NUM_ZEROS)
-    return create_trainer(
+    trainer = create_trainer(
         definition,
         batch,
         minibatch_size=job.training.minibatch_size,
         seed=job.training.seed,
         deterministic=job.training.deterministic,
     )
+    trainer.require_sums("an aggregator, over parties")
+    return trainer
 
 
 def _zeros(shapes: Any) -> Arrays:

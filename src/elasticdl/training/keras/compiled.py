@@ -10,20 +10,19 @@ import inspect
 from typing import TYPE_CHECKING, Any, Literal
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from elasticdl.errors import DefinitionError
-from elasticdl.training.keras.metrics import direction_of
+from elasticdl.training.keras.metrics import direction_of, in_numbers, tracked_metrics
+from elasticdl.training.keras.states import MetricVariables
+from elasticdl.training.metric_names import check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from elasticdl.data.batch import Arrays
     from elasticdl.definition import Origin
     from elasticdl.training.trainer import MetricStates
-
-_METRICS = "compiled metrics"
 
 
 def check(model: keras.Model, origin: Origin) -> None:
@@ -94,9 +93,18 @@ class CompiledMetrics:
         features: Of an example batch.
         outputs: What the model says of it.
         labels: Of that batch.
+        where: The user's file, for errors.
+
+    Attributes:
+        variables: Those of all metrics.
+
+    Raises:
+        DefinitionError: Two metrics have one name, or one has the name of the loss.
     """
 
-    def __init__(self, model: keras.Model, features: Arrays, outputs: Any, labels: Arrays) -> None:
+    def __init__(
+        self, model: keras.Model, features: Arrays, outputs: Any, labels: Arrays, *, where: str
+    ) -> None:
         self._model = model
         # Their variables are made at the first call, which must not be within a compiled one.
         self._update(outputs, labels)
@@ -104,8 +112,24 @@ class CompiledMetrics:
         # Means over examples here, over batches in Keras: the loss, and one for each of several
         # outputs.
         self._trackers = _trackers(model)
-        by_keras = [*model.metrics[:1], *self._trackers]
-        self._metrics = [m for m in model.metrics if not any(m is other for other in by_keras)]
+        # There is no public name.
+        by_compile = getattr(model, "_compile_metrics", None)
+        self._metrics = [by_compile] if by_compile is not None and by_compile.metrics else []
+        self._metrics += tracked_metrics(model)
+        found = [in_numbers(metric.name, metric.result()) for metric in self._metrics]
+        taken = ("loss", *(tracker.name for tracker in self._trackers))
+        check_names([name for some in found for name in some], where, taken=taken)
+        self.variables = MetricVariables(_members(self._metrics, taken), where)
+
+    @property
+    def ordered(self) -> frozenset[str]:
+        """See `trainer.Metrics`."""
+        return self.variables.ordered
+
+    @property
+    def looks_at_outputs(self) -> bool:
+        """Something of the user's own is to be tried before the first step."""
+        return bool(self.variables.unproved)
 
     def _update(self, outputs: Any, labels: Arrays) -> None:
         targets, weights = labels
@@ -128,13 +152,9 @@ class CompiledMetrics:
             for tracker in self._trackers:
                 of_output = tf.cast(tracker.result(), tf.float32)
                 states[tracker.name] = (of_output * num_examples, num_examples)
-        variables = self._variables()
-        if variables:
-            for metric in self._metrics:
-                metric.reset_state()
+        if self.variables.members:
             self._update(outputs, labels)
-            states[_METRICS] = tuple(tf.identity(variable.value) for variable in variables)
-        return states
+        return {**states, **self.variables.shares()}
 
     def values(self, outputs: Any, labels: Arrays) -> dict[str, tf.Tensor]:
         """Return nothing: the metrics of a compiled model have states; see `KerasMetrics`."""
@@ -153,19 +173,25 @@ class CompiledMetrics:
             if name in states:
                 total, count = states[name]
                 results[name] = float(total) / float(count) if count else float("nan")
-        if _METRICS in states:
-            for variable, array in zip(self._variables(), states[_METRICS], strict=True):
-                variable.assign(array)
+        if self.variables.assign(states):
             for metric in self._metrics:
-                value = metric.result()
-                named = value if isinstance(value, dict) else {metric.name: value}
-                for name, one in named.items():
-                    array = np.asarray(one)
-                    results[name] = float(array) if array.ndim == 0 else array.tolist()
+                results |= in_numbers(metric.name, metric.result())
         return results
 
-    def _variables(self) -> list[Any]:
-        return [variable for metric in self._metrics for variable in metric.variables]
+
+def _members(metrics: list[Any], taken: Collection[str]) -> dict[str, Any]:
+    """Return name -> metric, those within the metric that `compile` makes one by one."""
+    members: dict[str, Any] = {}
+    for metric in metrics:
+        parts = metric.metrics if hasattr(metric, "output_names") else [metric]
+        for part in parts:
+            name, number = part.name, 1
+            while name in members or name in taken:
+                # Outputs may have metrics of equal names.
+                number += 1
+                name = f"{part.name}#{number}"
+            members[name] = part
+    return members
 
 
 def _trackers(model: keras.Model) -> list[Any]:

@@ -1,13 +1,14 @@
 """Metrics as states that add up over batches and workers.
 
-Keras keeps a metric's state in variables. For nearly every metric these are sums, so a batch's
-share is what the variables hold after `reset_state` and one `update_state`; shares are added
-and written back into the variables to read the result. Plain scalars (first-generation
-`eval_metrics_fn`, a spec's `create_metrics`) become example-weighted means.
+Keras keeps a metric's state in variables; `states.py` has what a batch adds to them. Shares are
+added and written back into the variables to read the result. Metrics that layers and the model
+have as attributes are updated while the model is called, and reported as by Keras. Plain scalars
+(first-generation `eval_metrics_fn`, a spec's `create_metrics`) become example-weighted means.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import keras
@@ -17,6 +18,8 @@ import tensorflow as tf
 from elasticdl.errors import DefinitionError
 from elasticdl.training.keras import reduction
 from elasticdl.training.keras.labels import as_numpy, unwrap
+from elasticdl.training.keras.states import MetricVariables, is_foreign
+from elasticdl.training.metric_names import check_names
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays
@@ -25,13 +28,48 @@ if TYPE_CHECKING:
 
 
 class KerasMetrics:
-    """Computes the states of one mode's metrics (compiled) and reads them (not)."""
+    """Computes the states of one mode's metrics (compiled) and reads them (not).
 
-    def __init__(self, functions: MetricFunctions, *, labels_as_numpy: bool, where: str) -> None:
+    Args:
+        functions: What is measured.
+        labels_as_numpy: The user's functions treat labels as numpy arrays.
+        where: The user's file, for errors.
+        tracked: Metrics that the model updates by itself.
+
+    Attributes:
+        variables: Those of the metrics that have any.
+
+    Raises:
+        DefinitionError: Two metrics have one name, one has the name of the loss, or one is not
+            of Keras 3.
+    """
+
+    def __init__(
+        self,
+        functions: MetricFunctions,
+        *,
+        labels_as_numpy: bool,
+        where: str,
+        tracked: Sequence[keras.metrics.Metric] = (),
+    ) -> None:
         self._functions = functions
         self._labels_as_numpy = labels_as_numpy
-        self._where = where
-        self._named = {named.name: _with_state(named) for named in functions.named}
+        self._where = functions.where or where
+        check_names([named.name for named in functions.named], self._where)
+        check_names([*(n.name for n in functions.named), *(m.name for m in tracked)], where)
+        members = {named.name: _with_state(named, self._where) for named in functions.named}
+        members |= {metric.name: metric for metric in tracked}
+        self.variables = MetricVariables(members, self._where)
+
+    @property
+    def ordered(self) -> frozenset[str]:
+        """See `trainer.Metrics`."""
+        return self.variables.ordered
+
+    @property
+    def looks_at_outputs(self) -> bool:
+        """Something of the user's own is to be tried before the first step."""
+        return self._functions.scalars is not None or bool(self.variables.unproved)
 
     def states(
         self,
@@ -41,7 +79,7 @@ class KerasMetrics:
         num_examples: tf.Tensor,
         weights: tf.Tensor | None = None,
     ) -> dict[str, tuple[tf.Tensor, ...]]:
-        """Return the batch's states, traced into a step.
+        """Return the batch's states, traced into a step, which called `variables.begin` before.
 
         Args:
             loss: The batch's mean loss, or None.
@@ -61,20 +99,19 @@ class KerasMetrics:
                     f"{self._where}: the metrics function returned "
                     f"{type(values).__name__}, not a dict of name -> value."
                 )
+            check_names([*values, *self.variables.members], self._where)
             for name, value in values.items():
                 states[name] = _summed(
                     tf.cast(unwrap(value), tf.float32), reduction.mask_of(outputs), num_examples
                 )
         for named in self._functions.named:
-            metric = self._named[named.name]
-            metric.reset_state()
+            metric = self.variables.members[named.name]
             metric.update_state(
                 labels,
                 _select(outputs, named),
                 **({"sample_weight": weights} if named.weighted else {}),
             )
-            states[named.name] = tuple(tf.identity(v.value) for v in metric.variables)
-        return states
+        return {**states, **self.variables.shares()}
 
     def values(self, outputs: Any, labels: Arrays) -> dict[str, tf.Tensor]:
         """Return what metrics that are functions say of each example, traced into a step.
@@ -98,21 +135,17 @@ class KerasMetrics:
 
     def direction(self, name: str) -> Literal["min", "max"] | None:
         """See `trainer.Metrics`."""
-        return direction_of(self._named.get(name))
+        return direction_of(self.variables.members.get(name))
 
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
         """Return the value of each metric from summed states."""
         results: dict[str, float | list[float]] = {}
         for name, arrays in states.items():
-            metric = self._named.get(name)
-            if metric is None:
+            if name not in self.variables.members:
                 total, count = arrays
                 results[name] = float(total) / float(count) if count else float("nan")
                 continue
-            for variable, array in zip(metric.variables, arrays, strict=True):
-                variable.assign(array)
-            value = np.asarray(metric.result())
-            results[name] = float(value) if value.ndim == 0 else value.tolist()
+            results |= in_numbers(name, self.variables.result(name, arrays))
         return results
 
 
@@ -133,9 +166,32 @@ def direction_of(metric: Any) -> Literal["min", "max"] | None:
     return None if direction is None else "max" if direction == "up" else "min"
 
 
-def _with_state(named: NamedMetric) -> keras.metrics.Metric:
+def in_numbers(name: str, result: Any) -> dict[str, float | list[float]]:
+    """Return what a metric says as numbers, by name: one of Keras may say several things."""
+    named = result if isinstance(result, dict) else {name: result}
+    arrays = {each: np.asarray(value) for each, value in named.items()}
+    return {
+        each: float(array) if array.ndim == 0 else array.tolist() for each, array in arrays.items()
+    }
+
+
+def tracked_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
+    """Return the metrics that a model's layers and its own methods update, as Keras finds them."""
+    # Keras has no public names for its own among them.
+    own = [getattr(model, "_loss_tracker", None), getattr(model, "_compile_metrics", None)]
+    own += getattr(getattr(model, "_compile_loss", None), "metrics", [])
+    return [metric for metric in model.metrics if not any(metric is one for one in own)]
+
+
+def _with_state(named: NamedMetric, where: str) -> keras.metrics.Metric:
     if isinstance(named.metric, keras.metrics.Metric):
         return named.metric
+    if is_foreign(named.metric):
+        raise DefinitionError(
+            f"{where}: the metric {named.name!r} is a {type(named.metric).__module__}."
+            f"{type(named.metric).__name__}; expected a metric of Keras 3 (keras.metrics), or a "
+            "function (labels, predictions) of one value an example."
+        )
     return keras.metrics.MeanMetricWrapper(named.metric, name=named.name)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +41,8 @@ from elasticdl.training.keras.compiled import CompiledMetrics
 from elasticdl.training.keras.draws import Draws
 from elasticdl.training.keras.hooks import KerasHooks
 from elasticdl.training.keras.labels import NotANumpyFunctionError, as_numpy, unwrap
-from elasticdl.training.keras.metrics import KerasMetrics
+from elasticdl.training.keras.lengths import Axes, Functions, Lengths, signature
+from elasticdl.training.keras.metrics import KerasMetrics, tracked_metrics
 from elasticdl.training.keras.reduction import Divisor
 from elasticdl.training.keras.splitting import Trial
 from elasticdl.training.keras.statistics import Statistics, change_of, means_of
@@ -56,6 +57,10 @@ from elasticdl.training.trainer import (
 
 _log = logging.getLogger("elasticdl")
 _SEED_VARIABLE = "seed_generator_state"
+# Examples that tell whether a metric's states add up.
+_MAX_PROBED = 16
+# Rounding, whatever the precision: code that relies on lengths is off by more.
+_LOOSELY = 1e-2
 
 
 class KerasTrainer:
@@ -123,6 +128,8 @@ class KerasTrainer:
             compiled.give_loss(self.model, self._loss_alone)
         self.training_metrics = self._create_metrics(Mode.TRAINING, example)
         self.evaluation_metrics = self._create_metrics(Mode.EVALUATION, example)
+        for metrics in (self.training_metrics, self.evaluation_metrics):
+            self._probe_on_example(example, metrics)
         self.hooks = KerasHooks(self.model, definition.create_callbacks(), str(definition.origin))
         self._with_gradient: list[int] | None = None
         # What parameters are pulled to, and how strongly: variables, so that a compiled step
@@ -130,7 +137,9 @@ class KerasTrainer:
         self._anchors: list[tf.Variable] = []
         self._pull: tf.Variable | None = None
         self._is_pulled = False
-        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._compiled = Functions()
+        self._lengths = Lengths(*_parts(example))
+        self._opens: bool | None = None
         self._eager = False
         # What the loss of a batch is divided by; known once the first gradients were asked for.
         self._divisor = Divisor.EXAMPLES
@@ -138,8 +147,11 @@ class KerasTrainer:
 
     # --- the seven methods -------------------------------------------------------------
 
-    def train_steps(self, batches: Sequence[Batch]) -> StepResult:
+    def train_steps(
+        self, batches: Sequence[Batch], so_far: MetricStates | None = None
+    ) -> StepResult:
         """See `trainer.Trainer`."""
+        self.training_metrics.variables.resume(so_far)
         group = (
             stack([batch.features for batch in batches]),
             stack([batch.labels for batch in batches]),
@@ -150,14 +162,19 @@ class KerasTrainer:
             "train", self._train_group, group, self.step, fixed_axis=1 if full else None
         )
         self.step += len(batches)
-        return StepResult(losses.numpy(), _to_numpy(metrics))
+        states = {**_to_numpy(metrics), **self.training_metrics.variables.carried()}
+        return StepResult(losses.numpy(), states)
 
-    def gradients(self, batch: Batch) -> tuple[Contribution, StepResult]:
+    def gradients(
+        self, batch: Batch, so_far: MetricStates | None = None
+    ) -> tuple[Contribution, StepResult]:
         """See `trainer.Trainer`."""
         if not self._loss_was_split:
             self._split_loss(batch)
+        variables = self.training_metrics.variables
 
         def computed() -> Any:
+            variables.resume(so_far)
             buffer, *rest = self._call("gradients", self._gradients, _parts(batch), self.step)
             return buffer.numpy(), *rest
 
@@ -166,9 +183,11 @@ class KerasTrainer:
             self._classify_statistics(batch)
             buffer, loss, metrics = computed()
         self._changes.check_finite(self._block(buffer))
+        states = {**_to_numpy(metrics), **variables.carried()}
+        self._probe_if_unproved(batch, self.training_metrics)
         return (
             Contribution(buffer, batch.num_examples),
-            StepResult(loss.numpy()[np.newaxis], _to_numpy(metrics)),
+            StepResult(loss.numpy()[np.newaxis], states),
         )
 
     def apply(self, total: Contribution) -> None:
@@ -177,31 +196,41 @@ class KerasTrainer:
             return
         if self._with_gradient is None:
             raise RuntimeError("apply() before the first gradients(): the layout is not known.")
-        if "apply" not in self._compiled:
-            self._compiled["apply"] = self._compile(
-                self._apply, (tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32))
-            )
-        self._compiled["apply"](
-            tf.convert_to_tensor(total.buffer), tf.constant(total.num_examples, tf.float32)
-        )
+        specs = (tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32))
+        apply = self._compiled.get("apply", lambda: self._compile(self._apply, specs))
+        apply(tf.convert_to_tensor(total.buffer), tf.constant(total.num_examples, tf.float32))
         self._changes.add_whole_numbers(self._block(total.buffer))
         self.step += 1
 
-    def evaluate(self, batch: Batch) -> MetricStates:
+    def evaluate(self, batch: Batch, so_far: MetricStates | None = None) -> MetricStates:
         """See `trainer.Trainer`."""
-        states = self._call("evaluate", self._evaluate, _parts(batch), self.step)
-        return _to_numpy(states)
+        variables = self.evaluation_metrics.variables
+        variables.resume(so_far)
+        found = self._call("evaluate", self._evaluate, _parts(batch), self.step)
+        states = {**_to_numpy(found), **variables.carried()}
+        self._probe_if_unproved(batch, self.evaluation_metrics)
+        return states
+
+    def require_sums(self, why: str) -> None:
+        """See `trainer.Trainer`."""
+        for metrics in (self.training_metrics, self.evaluation_metrics):
+            if metrics.ordered:
+                # A step that is compiled already leaves their states to be carried.
+                self._compiled.clear()
+            metrics.variables.require_sums(why)
 
     def predict(self, features: Arrays) -> Arrays:
         """See `trainer.Trainer`."""
         outputs = self._call("predict", self._predict, (features, None, None), self.step)
         return map_arrays(lambda tensor: tensor.numpy(), outputs)
 
-    def examine(self, batch: Batch) -> Examined:
+    def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
         """See `trainer.Examiner`."""
+        variables = self.evaluation_metrics.variables
+        variables.resume(so_far)
         states, outputs, values = self._call("examine", self._examine, _parts(batch), self.step)
         return Examined(
-            _to_numpy(states),
+            {**_to_numpy(states), **variables.carried()},
             map_arrays(np.asarray, outputs),
             {name: np.asarray(column, np.float64) for name, column in values.items()},
         )
@@ -282,28 +311,34 @@ class KerasTrainer:
         """Make one update for each entry of the first axis."""
         num_steps = tf.shape(leaves(features)[0])[0]
 
-        def one(i: tf.Tensor) -> tuple[tf.Tensor, dict[str, Any]]:
+        def batch(i: Any) -> tuple[Any, Any, Any, tf.Tensor]:
             def pick(array: tf.Tensor) -> tf.Tensor:
                 return array[i]
 
-            return self._train_one(
-                map_arrays(pick, features),
-                map_arrays(pick, labels),
-                map_arrays(pick, weights),
-                at + tf.stack([tf.cast(i, tf.int64), tf.constant(0, tf.int64)]),
-            )
+            def part(arrays: Any) -> Any:
+                return () if arrays is None else map_arrays(pick, arrays)
 
-        # The structure of the metrics is only known from a trace: ask a throw-away one.
+            offset = tf.stack([tf.cast(i, tf.int64), tf.constant(0, tf.int64)])
+            return part(features), part(labels), part(weights), at + offset
+
+        def one(features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
+            return self._train_one(features, _or_none(labels), _or_none(weights), at)
+
         if self._eager:
-            results = [one(i) for i in range(int(num_steps))]
+            results = [one(*batch(i)) for i in range(int(num_steps))]
             total: Any = results[0][1]
             for _, metrics in results[1:]:
                 total = tf.nest.map_structure(tf.add, total, metrics)
             return tf.stack([loss for loss, _ in results]), total
-        zeros = self._zero_metrics(features, labels, weights, at)
+        # What the metrics are is only known from a trace. It is called as well: a step is traced
+        # once.
+        step = tf.function(one, autograph=False).get_concrete_function(*batch(0))
+        zeros = tf.nest.map_structure(
+            lambda spec: tf.zeros(spec.shape, spec.dtype), step.structured_outputs[1]
+        )
 
         def body(i: tf.Tensor, losses: tf.TensorArray, total: Any) -> Any:
-            loss, metrics = one(i)
+            loss, metrics = step(*batch(i))
             return i + 1, losses.write(i, loss), tf.nest.map_structure(tf.add, total, metrics)
 
         _, losses, total = tf.while_loop(
@@ -314,25 +349,10 @@ class KerasTrainer:
         )
         return losses.stack(), total
 
-    def _zero_metrics(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
-        def first(array: tf.Tensor) -> tf.Tensor:
-            return array[0]
-
-        trace = tf.function(
-            lambda: self._train_one(
-                map_arrays(first, features),
-                map_arrays(first, labels),
-                map_arrays(first, weights),
-                at,
-            )[1],
-            autograph=False,
-        )
-        shapes = trace.get_concrete_function().structured_outputs
-        return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), shapes)
-
     def _train_one(
         self, features: Any, labels: Any, weights: Any, at: tf.Tensor
     ) -> tuple[Any, dict[str, Any]]:
+        self.training_metrics.variables.begin()
         outputs, loss, gradients = self._forward_backward(features, labels, weights, at)
         self.optimizer.apply(gradients, self._trainable)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
@@ -342,6 +362,7 @@ class KerasTrainer:
 
     def _gradients(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
         before = self._changes.copies()
+        self.training_metrics.variables.begin()
         outputs, loss, gradients = self._forward_backward(features, labels, weights, at)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         given = labels[1] if self._definition.compiled else weights
@@ -427,6 +448,7 @@ class KerasTrainer:
         self._changes.classify(batch.num_examples, changes)
 
     def _evaluate(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
+        self.evaluation_metrics.variables.begin()
         outputs = self._forward_without_trace(features, at)
         return self._states(outputs, features, labels, weights)
 
@@ -564,22 +586,29 @@ class KerasTrainer:
         tensors = tuple(() if a is None else map_arrays(tf.convert_to_tensor, a) for a in arrays)
         at = tf.constant([step, self.slot], tf.int64)
         axes = 2 if name == "train" else 1
-        # NumPy is asked for the shapes: TensorFlow takes a while to say them.
-        shapes = tuple(_open(np.shape(a), axes, fixed_axis) for a in leaves(arrays))
-        dtypes = tuple(tensor.dtype for tensor in leaves(tensors))
-        key = (name, fixed_axis, self._is_pulled, arrays[2] is None, shapes, dtypes)
         try:
-            if key not in self._compiled:
-                specs = map_arrays(
-                    lambda t: tf.TensorSpec(_open(t.shape, axes, fixed_axis), t.dtype), tensors
-                )
-                self._compiled[key] = self._compile(
+            opened = self._open_axes(name, arrays, axes)
+            if opened:
+                # One function for batches of any size and length.
+                fixed_axis = None
+            # NumPy is asked for the shapes: TensorFlow takes a while to say them.
+            shapes = tuple(
+                signature(np.shape(array), number, axes, fixed_axis, opened)
+                for number, array in enumerate(leaves(arrays))
+            )
+            dtypes = tuple(tensor.dtype for tensor in leaves(tensors))
+
+            def compile_() -> Callable[..., Any]:
+                specs = iter(map(tf.TensorSpec, shapes, dtypes))
+                return self._compile(
                     lambda features, labels, weights, at: function(
                         features, _or_none(labels), _or_none(weights), at
                     ),
-                    (*specs, tf.TensorSpec([2], tf.int64)),
+                    (*map_arrays(lambda _: next(specs), tensors), tf.TensorSpec([2], tf.int64)),
                 )
-            return self._compiled[key](*tensors, at)
+
+            key = (name, fixed_axis, self._is_pulled, arrays[2] is None, shapes, dtypes)
+            return self._compiled.get(key, compile_)(*tensors, at)
         except NotANumpyFunctionError as error:
             if self._eager:
                 raise
@@ -608,6 +637,43 @@ class KerasTrainer:
                 f"{users_traceback(error)}"
             ) from error
 
+    def _open_axes(self, name: str, arrays: Sequence[Arrays], leading: int) -> Axes:
+        """Return which axes after those of the batch a function is compiled without."""
+        if self._eager:
+            return frozenset()
+        found = self._lengths.open_axes(arrays, leading)
+        if not found:
+            return found
+        if self._opens is None:
+            features = arrays[0]
+            if name == "train":
+                features = map_arrays(lambda array: array[0], features)
+            self._opens = True
+            self._opens = self._says_the_same_opened(features)
+            if not self._opens:
+                _log.warning(
+                    "%s: the model cannot be compiled for sequences (or pictures) of any length, "
+                    "or computes something else then, as TimeDistributed does. A step is compiled "
+                    "for each length instead, which takes seconds: pad to a few lengths.",
+                    self._definition.origin.file,
+                )
+        return found if self._opens else frozenset()
+
+    def _says_the_same_opened(self, features: Arrays) -> bool:
+        """Compare a batch's outputs with and without open axes; some code relies on lengths."""
+        try:
+            opened = leaves(self.predict(features))
+        except (TrainingError, UserCodeError):
+            # That is what is to be found out; on its own length it raises again if it is wrong.
+            return False
+        with self._uncompiled():
+            fixed = leaves(self.predict(features))
+        return all(
+            one.shape == other.shape
+            and np.allclose(one, other, rtol=_LOOSELY, atol=_LOOSELY, equal_nan=True)
+            for one, other in zip(fixed, opened, strict=True)
+        )
+
     def _compile(self, function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
 
         def drawing(*arguments: Any) -> Any:
@@ -628,7 +694,7 @@ class KerasTrainer:
     def _uncompiled(self) -> Iterator[None]:
         """Call functions as they are: what is called once is not worth the time to compile it."""
         eager, functions = self._eager, self._compiled
-        self._eager, self._compiled = True, {}
+        self._eager, self._compiled = True, Functions()
         try:
             yield
         finally:
@@ -647,7 +713,11 @@ class KerasTrainer:
             features, labels = map_arrays(tf.convert_to_tensor, (example.features, example.labels))
             outputs = self._forward_without_trace(features, tf.zeros([2], tf.int64))
             try:
-                return CompiledMetrics(self.model, features, outputs, labels)
+                return CompiledMetrics(
+                    self.model, features, outputs, labels, where=str(definition.origin)
+                )
+            except ElasticDLError:
+                raise
             except Exception as error:
                 raise UserCodeError(
                     f"{definition.origin}: the loss or the metrics that the model was compiled "
@@ -658,7 +728,61 @@ class KerasTrainer:
             definition.create_metrics(mode),
             labels_as_numpy=definition.labels_as_numpy,
             where=str(definition.origin),
+            tracked=tracked_metrics(self.model),
         )
+
+    def _probe_on_example(self, example: Batch, metrics: KerasMetrics | CompiledMetrics) -> None:
+        """Find out before the first step what a metric of the user's own does with batches.
+
+        Raises:
+            DefinitionError: It has a name that is taken, or keeps no state that could be kept.
+        """
+        if example.labels is None or not metrics.looks_at_outputs:
+            return
+        # What raises here raises again on the first batch, which can be named then.
+        with contextlib.suppress(UserCodeError):
+            self._probe(example, metrics)
+
+    def _probe_if_unproved(self, batch: Batch, metrics: KerasMetrics | CompiledMetrics) -> None:
+        if metrics.variables.unproved and not metrics.variables.ordered:
+            self._probe(batch, metrics)
+
+    def _probe(self, batch: Batch, metrics: KerasMetrics | CompiledMetrics) -> None:
+        """Compare a metric's states after two parts of a batch with their sum."""
+        num_examples = min(batch.num_examples, _MAX_PROBED)
+        middle = num_examples // 2
+
+        def part(rows: slice) -> Callable[[], None]:
+            def take(array: Any) -> tf.Tensor:
+                return tf.convert_to_tensor(array[rows])
+
+            features, labels, weights = (
+                None if arrays is None else map_arrays(take, arrays) for arrays in _parts(batch)
+            )
+            size = tf.constant(len(range(num_examples)[rows]), tf.float32)
+
+            def update() -> None:
+                outputs = self._forward_without_trace(features, tf.zeros([2], tf.int64))
+                loss = None
+                if self._has_loss:
+                    loss = self._loss(features, outputs, labels, weights, training=False)
+                metrics.states(loss, outputs, labels, size, weights)
+
+            return update
+
+        first = part(slice(0, middle or 1))
+        try:
+            if metrics.variables.unproved:
+                metrics.variables.probe(first, part(slice(middle, num_examples)))
+            else:
+                first()
+        except ElasticDLError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"{self._definition.origin}: the metrics raised on {describe(batch.features)}:\n"
+                f"{users_traceback(error)}"
+            ) from error
 
     def _create_optimizer(self) -> keras.optimizers.Optimizer:
         optimizer = self._definition.create_optimizer()
@@ -780,11 +904,6 @@ def _restart_names() -> None:
     policy = keras.config.dtype_policy()
     keras.utils.clear_session(free_memory=False)
     keras.config.set_dtype_policy(policy)
-
-
-def _open(shape: Iterable[int], axes: int, fixed_axis: int | None) -> tuple[int | None, ...]:
-    """Return the shape with its leading axes open, all but the fixed one."""
-    return tuple(size if i >= axes or i == fixed_axis else None for i, size in enumerate(shape))
 
 
 def _to_numpy(states: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:

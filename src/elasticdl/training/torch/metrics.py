@@ -5,13 +5,14 @@ With sample weights the count is the sum of the weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.metric_names import check_names
 from elasticdl.training.torch.losses import spread
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class TorchMetrics:
 
     def __init__(self, functions: MetricFunctions, *, where: str) -> None:
         self._functions = functions
-        self._where = where
-        self._check_names([named.name for named in functions.named])
+        self._where = functions.where or where
+        check_names([named.name for named in functions.named], self._where)
         for named in functions.named:
             if hasattr(named.metric, "update_state") or not callable(named.metric):
                 raise DefinitionError(
@@ -48,6 +49,11 @@ class TorchMetrics:
                     "PyTorch model is measured by functions (labels, predictions) of one value "
                     "an example."
                 )
+
+    @property
+    def ordered(self) -> frozenset[str]:
+        """See `trainer.Metrics`: sums of values and counts add up."""
+        return frozenset()
 
     def addends(
         self, outputs: Any, labels: Any, weights: torch.Tensor | None, num_examples: int
@@ -73,20 +79,13 @@ class TorchMetrics:
                     f"{self._where}: the metrics function returned "
                     f"{type(values).__name__}, not a dict of name -> value."
                 )
-            self._check_names(values)
+            check_names([*values, *(named.name for named in self._functions.named)], self._where)
             for name, value in values.items():
                 addends[name] = self._addend(name, value, weights, num_examples)
         for named in self._functions.named:
             value = named.metric(labels, _select(outputs, named))
             addends[named.name] = self._addend(named.name, value, weights, num_examples)
         return addends
-
-    def _check_names(self, names: Iterable[str]) -> None:
-        if "loss" in names:
-            raise DefinitionError(
-                f"{self._where}: a metric is called 'loss', which is the name of the loss itself. "
-                "Call it something else."
-            )
 
     def _addend(
         self, name: str, value: Any, weights: torch.Tensor | None, num_examples: int

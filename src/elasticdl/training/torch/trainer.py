@@ -150,8 +150,11 @@ class TorchTrainer:
 
     # --- the seven methods -------------------------------------------------------------
 
-    def train_steps(self, batches: Sequence[Batch]) -> StepResult:
+    def train_steps(
+        self, batches: Sequence[Batch], so_far: MetricStates | None = None
+    ) -> StepResult:
         """See `trainer.Trainer`."""
+        del so_far
         steps = []
         for batch in batches:
             with self._telling("train", batch):
@@ -159,12 +162,15 @@ class TorchTrainer:
                 self._update()
         return _result(steps)
 
-    def gradients(self, batch: Batch) -> tuple[Contribution, StepResult]:
+    def gradients(
+        self, batch: Batch, so_far: MetricStates | None = None
+    ) -> tuple[Contribution, StepResult]:
         """See `trainer.Trainer`.
 
         Raises:
             DefinitionError: What the batch does cannot be summed up with what others do.
         """
+        del so_far
         with self._telling("gradients", batch):
             self._refusals.check_sums(self._parameters)
             self._check_outputs_split(batch)
@@ -212,8 +218,12 @@ class TorchTrainer:
     def rehearse(self, contribution: Contribution) -> None:
         """See `trainer.Rehearser`: nothing is compiled for an update, so there is nothing to do."""
 
-    def evaluate(self, batch: Batch) -> MetricStates:
+    def require_sums(self, why: str) -> None:
+        """See `trainer.Trainer`: all metrics are sums here."""
+
+    def evaluate(self, batch: Batch, so_far: MetricStates | None = None) -> MetricStates:
         """See `trainer.Trainer`."""
+        del so_far
         with self._telling("evaluate", batch), self._looking():
             return self._evaluated(batch)[0]
 
@@ -222,8 +232,9 @@ class TorchTrainer:
         with self._telling("predict", Batch(features, None, 0)), self._looking():
             return map_arrays(_to_rows, as_arrays(self._forward(self._tensors(features))))
 
-    def examine(self, batch: Batch) -> Examined:
+    def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
         """See `trainer.Examiner`."""
+        del so_far
         with self._telling("evaluate", batch), self._looking():
             states, outputs, labels, weights = self._evaluated(batch)
             values = self.evaluation_metrics.values(detached(outputs), labels)

@@ -1,0 +1,253 @@
+"""The states of Keras metrics: summed where sums are right, carried from batch to batch where not.
+
+A metric's share of a batch is what its variables hold after `reset_state` and one update. Shares
+add up for all of Keras' own metrics. For others it is tried on two batches:
+
+    update(A) + update(B)  =  update(A); update(B)      and     2 update(A)  =  update(A); update(A)
+
+A maximum fails. So does what starts at another value than 0. A variable that neither batch moves
+proves nothing (the recall of a batch without a positive), so the metric is carried as well: that
+is right for any metric, but only in one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from elasticdl.errors import CorruptCheckpointError, DefinitionError
+
+if TYPE_CHECKING:
+    from elasticdl.training.trainer import MetricStates
+
+Values = list[np.ndarray[Any, Any]]
+
+_TOLERANCE = 1e-4
+# Numbers of theirs that change with each update are settings they look up; tests hold that their
+# states add up.
+_KERAS_OWN = ("keras.src.metrics.", "keras.metrics.")
+
+
+class MetricVariables:
+    """The variables of some metrics.
+
+    Args:
+        members: Name in the states -> metric.
+        where: The user's `file:line`, for errors.
+
+    Attributes:
+        members: As given.
+        ordered: Names of those that are carried from batch to batch.
+        unproved: Names of those that no batch so far has told about.
+        failures: Name -> how its states differ from their sum.
+    """
+
+    def __init__(self, members: Mapping[str, keras.metrics.Metric], where: str) -> None:
+        self.members = dict(members)
+        self.where = where
+        self.unproved = {name for name, one in self.members.items() if not _is_of_keras(one)}
+        self.failures: dict[str, str] = {}
+        self._must_add_up = ""
+
+    @property
+    def ordered(self) -> frozenset[str]:
+        """See `trainer.Metrics`."""
+        if self._must_add_up:
+            return frozenset()
+        return frozenset({*self.unproved, *self.failures})
+
+    # --- in a compiled step -----------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start a batch's share, traced into a step; called before the model is."""
+        ordered = self.ordered
+        for name, metric in self.members.items():
+            if name not in ordered:
+                metric.reset_state()
+
+    def shares(self) -> dict[str, tuple[tf.Tensor, ...]]:
+        """Return the batch's shares, traced into a step; none of those that are carried."""
+        ordered = self.ordered
+        return {
+            name: tuple(tf.identity(variable.value) for variable in metric.variables)
+            for name, metric in self.members.items()
+            if name not in ordered
+        }
+
+    # --- around it --------------------------------------------------------------------------
+
+    def resume(self, so_far: MetricStates | None) -> None:
+        """Set the metrics that are carried to the states before a step."""
+        for name in self.ordered:
+            if so_far and name in so_far:
+                self._assign(name, so_far[name])
+            else:
+                self.members[name].reset_state()
+
+    def carried(self) -> dict[str, tuple[np.ndarray[Any, Any], ...]]:
+        """Return the states of the metrics that are carried, after a step."""
+        return {name: tuple(_values(self.members[name])) for name in sorted(self.ordered)}
+
+    def result(self, name: str, states: tuple[Any, ...]) -> Any:
+        """Return what a metric's states come to."""
+        self._assign(name, states)
+        return self.members[name].result()
+
+    def assign(self, states: MetricStates) -> bool:
+        """Set all metrics to states; returns False, and does nothing, if one is missing."""
+        if not states.keys() >= self.members.keys():
+            return False
+        for name in self.members:
+            self._assign(name, states[name])
+        return True
+
+    def _assign(self, name: str, arrays: tuple[Any, ...]) -> None:
+        variables = self.members[name].variables
+        if len(variables) != len(arrays):
+            raise CorruptCheckpointError(
+                f"{self.where}: the metric {name!r} has {len(variables)} states, and {len(arrays)} "
+                "were kept of it. Was it changed since? Use another --output for the new one."
+            )
+        for variable, array in zip(variables, arrays, strict=True):
+            # Sums are float64, whatever they are sums of.
+            variable.assign(np.asarray(array).astype(tf.as_dtype(variable.dtype).as_numpy_dtype))
+
+    # --- whether they add up ----------------------------------------------------------------
+
+    def require_sums(self, why: str) -> None:
+        """See `trainer.Trainer`.
+
+        Raises:
+            DefinitionError: A metric's states do not add up.
+        """
+        self._must_add_up = why
+        self._refuse()
+
+    def probe(self, one: Callable[[], None], other: Callable[[], None]) -> None:
+        """Find out about the metrics that nothing is known of.
+
+        Args:
+            one: Updates all metrics by one batch.
+            other: ... by another one; both may be the same.
+
+        Raises:
+            DefinitionError: A metric keeps what it has seen outside its variables; or its states
+                do not add up and have to.
+        """
+        asked = sorted(self.unproved)
+        if not asked:
+            return
+        for name in asked:
+            # Some make their variables at the first update.
+            _ = self.members[name].variables
+        alone = self._after(one)
+        twice = self._after(one, one)
+        in_python = {name: _python_state(self.members[name]) for name in asked}
+        both = self._after(one, other)
+        rest = self._after(other)
+        start = self._after()
+        for name in asked:
+            self._check_variables(name, in_python[name])
+            failed = _difference(start[name], alone[name], rest[name], both[name], twice[name])
+            if failed:
+                self.failures[name] = failed
+            moved = [
+                not (_same(a, s) and _same(b, s))
+                for s, a, b in zip(start[name], alone[name], rest[name], strict=True)
+            ]
+            if failed or all(moved):
+                self.unproved.discard(name)
+        if self._must_add_up:
+            self._refuse()
+
+    def _after(self, *updates: Callable[[], None]) -> dict[str, Values]:
+        for metric in self.members.values():
+            metric.reset_state()
+        for update in updates:
+            update()
+        return {name: _values(self.members[name]) for name in self.unproved}
+
+    def _check_variables(self, name: str, before: Mapping[str, Any]) -> None:
+        metric = self.members[name]
+        kind = type(metric).__name__
+        changed = [
+            attribute
+            for attribute, value in _python_state(metric).items()
+            if attribute in before and not _same(value, before[attribute])
+        ]
+        if changed or not metric.variables:
+            kept = f"in self.{changed[0]}" if changed else "in no variable of its own"
+            raise DefinitionError(
+                f"{self.where}: the metric {name!r} ({kind}) keeps what it has seen {kept}. A "
+                "compiled step changes variables only: make them by self.add_variable(...) in "
+                "__init__, and change them by assign() in update_state()."
+            )
+
+    def _refuse(self) -> None:
+        if self.failures:
+            name, how = next(iter(sorted(self.failures.items())))
+            raise DefinitionError(
+                f"{self.where}: the states of the metric {name!r} "
+                f"({type(self.members[name]).__name__}) do not add up: {how}. They would be added "
+                f"by {self._must_add_up}. Leave the metric out, keep sums in its variables, or "
+                "run in one process."
+            )
+
+
+def is_foreign(metric: Any) -> bool:
+    """Whether something is a metric with states of another library than Keras 3."""
+    return not isinstance(metric, keras.metrics.Metric) and any(
+        kind.__name__ == "Metric" for kind in type(metric).__mro__
+    )
+
+
+def _is_of_keras(metric: keras.metrics.Metric) -> bool:
+    return f"{type(metric).__module__}.".startswith(_KERAS_OWN)
+
+
+def _values(metric: keras.metrics.Metric) -> Values:
+    return [np.array(keras.ops.convert_to_numpy(variable.value)) for variable in metric.variables]
+
+
+def _difference(start: Values, one: Values, other: Values, both: Values, twice: Values) -> str:
+    """Return how states differ from their sum; empty if they do not, as far as these tell."""
+    for s, a, b, ab, aa in zip(start, one, other, both, twice, strict=True):
+        if s.dtype.kind not in "iuf" and s.dtype.name != "bfloat16":
+            return f"one is of the type {s.dtype.name}"
+        if np.any(s != 0):
+            return f"they start at {_shown(s)}, not at 0"
+        wide = [array.astype(np.float64) for array in (a, b, ab, aa)]
+        scale = _TOLERANCE * max(1e-12, *(float(np.abs(w).max(initial=0.0)) for w in wide[:2]))
+        if not np.allclose(wide[2], wide[0] + wide[1], rtol=_TOLERANCE, atol=scale, equal_nan=True):
+            return f"two batches give {_shown(a)} and {_shown(b)}, and together {_shown(ab)}"
+        if not np.allclose(wide[3], 2 * wide[0], rtol=_TOLERANCE, atol=scale, equal_nan=True):
+            return f"a batch gives {_shown(a)}, and twice the same {_shown(aa)}"
+    return ""
+
+
+def _shown(array: np.ndarray[Any, Any]) -> str:
+    flat = array.ravel()
+    return f"{flat[0]:.4g}" if flat.size == 1 else f"[{flat[0]:.4g}, ...]"
+
+
+def _same(one: Any, other: Any) -> bool:
+    return np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f")
+
+
+def _python_state(metric: keras.metrics.Metric) -> dict[str, Any]:
+    """Return the numbers that a metric holds outside its variables."""
+    found: dict[str, Any] = {}
+    for name, value in vars(metric).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(value, (bool, int, float, np.ndarray, np.number)):
+            found[name] = np.array(value)
+        elif isinstance(value, (tf.Tensor, tf.Variable)) and hasattr(value, "numpy"):
+            found[name] = np.array(value.numpy())
+        elif isinstance(value, (list, set, dict)) and name not in {"variables", "metrics"}:
+            found[name] = np.array(len(value))
+    return found
