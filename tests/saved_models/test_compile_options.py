@@ -470,3 +470,43 @@ def test_the_text_accuracy_is_no_class_however_it_is_written():
     # A label of 1 and a probability of 0.9 agree.
     agreed = np.asarray(metric(np.float32([[0], [1], [1], [0]]), COLUMN))
     assert agreed.ravel().tolist() == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("saved", "why"),
+    [
+        (None, "says none either: it was not compiled, or saved without (include_optimizer=False)"),
+        ({"loss": "mse", "metrics": ["mae"]}, "has loss and metrics but no optimizer"),
+    ],
+)
+def test_why_there_is_no_optimizer_is_reported(saved, why):
+    assert f"there is no optimizer: the spec names none, and the model file {why}." in refused(
+        {"loss": "mse"} if saved is None else None, saved
+    )
+
+
+def test_a_spec_may_weigh_its_losses():
+    found = resolve(
+        {"optimizer": "sgd", "loss": ["mse", "mae"], "loss_weights": [1.0, 0.5]}, where=WHERE
+    )
+
+    outputs = [keras.ops.ones((2, 1)), keras.ops.ones((2, 1))]
+    assert float(found.loss(outputs, [np.zeros((2, 1)), np.zeros((2, 1))])) == 1.5
+
+
+def test_weighted_metrics_are_refused_by_name():
+    said = refused({"optimizer": "sgd", "loss": "mse", "weighted_metrics": ["mae"]})
+
+    assert "compile_model_options has weighted_metrics" in said
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("adadelta", True),
+        ({"value": "Adadelta", "args": {"learning_rate": 1.0}}, False),
+        ("adam", False),
+    ],
+)
+def test_an_adadelta_that_hardly_learns_is_known(said, expected):
+    assert resolve({"optimizer": said, "loss": "mse"}, where=WHERE).hardly_learns is expected

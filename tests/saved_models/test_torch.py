@@ -214,3 +214,20 @@ def test_a_loss_is_found_by_its_name() -> None:
 def test_what_is_no_loss_is_an_error(name) -> None:
     with pytest.raises(DefinitionError, match="is not a loss of PyTorch"):
         loader.loss(name, where="model.yml:4")
+
+
+def test_an_exported_program_can_be_exported_again(tmp_path, quiet) -> None:
+    from elasticdl.training.torch.export import export
+
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(sequential(), (torch.zeros(2, 4),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, tmp_path / "first.pt2")
+    model = load(look(tmp_path / "first.pt2"))
+    with torch.no_grad():
+        next(model.parameters()).add_(1.0)
+
+    assert export(model, ((torch.zeros(2, 4),), {}), tmp_path) == ["model.pt2"]
+
+    again = load(look(tmp_path / "model.pt2"))
+    inputs = torch.randn(5, 4)
+    np.testing.assert_array_equal(again(inputs).detach(), model(inputs).detach())

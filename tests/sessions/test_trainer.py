@@ -197,3 +197,18 @@ def test_an_orchestrator_runs_a_session_and_leaves_its_tables(
         "eval_report_summary.csv",
     ]
     assert len(rows_of(folder / "eval_report.csv")) == 10
+
+
+def test_class_weights_count_in_training_and_not_in_validation(trainer):
+    class Weighing(Builder):
+        def get_class_weight(self):
+            return {1: 3.0}
+
+    batches = [(np.ones((2, 1), np.float32), np.float32([1, 1]), np.ones(2))]
+
+    outcome = trainer(metric="val_loss").train(
+        Weighing(), None, batches, 1, batches, 1, reporter=Silent()
+    )
+
+    # The loss is label x weight x class weight: 3 is taken off the weight, which is then evaluated.
+    assert outcome.metrics["val_loss"] == pytest.approx(-3)

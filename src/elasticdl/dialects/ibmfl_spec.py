@@ -199,6 +199,11 @@ class _SavedKeras(_Saved):
         """Return what the model is trained with, and what that means for the labels."""
         options = self._options
         found = [f"Trained with {options.description}{self._own_rate}."]
+        if options.hardly_learns and self._learning_rate is None:
+            found.append(
+                "Adadelta hardly changes the weights with so small a learning rate; Keras 2.2.4 "
+                'used 1.0: --params="learning_rate=1.0"'
+            )
         if options.own_loss and self._taken.one_hot:
             found.append(
                 f"Labels become one-hot rows of {self._taken.num_classes}: {options.own_loss} "

@@ -35,6 +35,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _RATES_OF_KERAS_2 = {"Adadelta": 1.0, "Adagrad": 0.01, "Adamax": 0.002, "Nadam": 0.002}
 """Default learning rates of Keras 2.2.4 that are others in Keras 3."""
 
+_HARDLY_LEARNS = 0.01
 _ACCURACY = ("accuracy", "acc")
 _OLD_NAMES = {
     "kullback_leibler_divergence": "kl_divergence",
@@ -57,6 +58,7 @@ class CompileOptions:
             predictions)` of one value an example.
         description: Optimizer, learning rate and loss, and who said so, for a person.
         own_loss: Name of the loss where it is the user's; empty where it is Keras'.
+        hardly_learns: The optimizer is Adadelta with the learning rate that later Keras gave it.
     """
 
     create_optimizer: Callable[[], Any]
@@ -64,6 +66,7 @@ class CompileOptions:
     create_metrics: Callable[[], dict[str, Any]]
     description: str
     own_loss: str = ""
+    hardly_learns: bool = False
 
 
 def resolve(
@@ -90,8 +93,9 @@ def resolve(
     for item in _ITEMS[:2]:
         if given.get(item) is None and saved.get(item) is None:
             raise DefinitionError(
-                f"{where}: there is no {item}: the spec names none, and the model file was not "
-                f"compiled. Add it: compile_model_options: {{optimizer: adam, loss: mse}}."
+                f"{where}: there is no {item}: the spec names none, and the model file "
+                f"{_why_none(item, saved)}. Add it: compile_model_options: {{optimizer: adam, "
+                "loss: mse}."
             )
 
     def chosen(item: str) -> tuple[Any, str]:
@@ -102,27 +106,45 @@ def resolve(
     optimizer, by = chosen("optimizer")
     create_optimizer, description = _optimizer(optimizer, by, objects, where)
     loss, by_loss = chosen("loss")
-    function, loss_name = _loss(loss, saved.get("loss_weights"), objects, where)
+    function, loss_name = _loss(loss, chosen("loss_weights")[0], objects, where)
     metrics, _ = chosen("metrics")
     items = [each for each in _flat(metrics) if each is not None]
     for each in items:
         # Made once now, so that a mistake is told before any data is read.
         _metric(each, objects, where)
     # Optimizers as well: a value may be out of range.
-    create_optimizer()
+    made = create_optimizer()
     return CompileOptions(
         create_optimizer,
         function,
         lambda: dict(_metric(each, objects, where) for each in items),
         f"{description}; loss {loss_name} ({by_loss})",
         loss_name if loss_name in objects else "",
+        isinstance(made, keras.optimizers.Adadelta) and _is_slow(made.learning_rate),
     )
+
+
+def _why_none(item: str, saved: Mapping[str, Any]) -> str:
+    there = [each for each in _ITEMS if saved.get(each)]
+    if there:
+        return f"has {' and '.join(there)} but no {item}"
+    return "says none either: it was not compiled, or saved without (include_optimizer=False)"
+
+
+def _is_slow(rate: Any) -> bool:
+    """Whether Adadelta, which divides by what it has moved so far, hardly moves with a rate."""
+    return float(keras.ops.convert_to_numpy(rate)) <= _HARDLY_LEARNS
 
 
 def _given(options: Mapping[str, Any] | None, where: object) -> dict[str, Any]:
     for key, value in (options or {}).items():
-        if key in _BESIDE and value is None:
+        if key == "loss_weights" or (key in _BESIDE and value is None):
             continue
+        if key in _BESIDE:
+            raise DefinitionError(
+                f"{where}: compile_model_options has {key}, and data from a spec have no sample "
+                "weights. Name the metrics under `metrics`."
+            )
         if key not in _ITEMS:
             near = difflib.get_close_matches(str(key), _ITEMS, n=1)
             meant = f"Did you mean {near[0]}?" if near else f"It takes {', '.join(_ITEMS)}."

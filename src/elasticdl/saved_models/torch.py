@@ -65,6 +65,25 @@ class Program(nn.Module):
         return self
 
 
+def _program(program: nn.Module) -> Program:
+    """Return an exported program with the arguments that it had when it was exported.
+
+    `torch.export.export` binds example inputs to the names of `forward`, so a model that takes
+    `*args` could not be exported again with an open number of examples.
+    """
+
+    class Exported(Program):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            """Run the program."""
+            return self.program(*args, **kwargs)
+
+    taken = inspect.signature(program.forward)
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    names = [p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in taken.parameters.values()]
+    Exported.forward.__signature__ = taken.replace(parameters=[own, *names])  # type: ignore[attr-defined]
+    return Exported(program)
+
+
 def load(
     file: ModelFile,
     *,
@@ -138,7 +157,7 @@ def _exported(file: ModelFile, trust: Trust) -> nn.Module:
     with file.path.open("rb") as opened, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.load(opened)
-    return Program(program.module())
+    return _program(program.module())
 
 
 def _check_pickles(file: ModelFile) -> None:

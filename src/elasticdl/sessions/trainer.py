@@ -87,7 +87,8 @@ class Trainer:
             )
         weights = class_weight_of(model_builder)
         training = _LiveBatches(train_data_gen, n_iter_train, "train_data_gen", weights)
-        validation = _LiveBatches(val_data_gen, n_iter_val, "val_data_gen", weights)
+        # As in Keras, a validation loss counts each class alike.
+        validation = _LiveBatches(val_data_gen, n_iter_val, "val_data_gen", None)
         models: list[Any] = []
 
         def create_model() -> Any:

@@ -340,6 +340,44 @@ def test_labels_that_do_not_fit_the_loss_are_the_users_error():
         trainer_of(mlp(loss="categorical_crossentropy"), batch).train_steps([batch])
 
 
+def test_weights_that_do_not_fit_the_loss_are_named_with_their_shape():
+    import keras
+
+    def create():
+        model = keras.Sequential([keras.Input((4, 4, 1)), keras.layers.Conv2D(1, 1)])
+        model.compile("sgd", "binary_crossentropy")
+        return model
+
+    pixels = np.zeros((8, 4, 4, 1), np.float32)
+    batch = Batch(pixels, (pixels, np.ones(8, np.float32)), 8)
+
+    with pytest.raises(UserCodeError) as raised:
+        trainer_of(create, batch)
+
+    assert "sample weights float32[8]" in str(raised.value)
+    assert "(n, 1, 1)" in str(raised.value)
+
+
+def test_weights_of_examples_with_axes_of_1_weigh_a_loss_of_pixels():
+    import keras
+
+    def create():
+        model = keras.Sequential(
+            [keras.Input((4, 4, 1)), keras.layers.Conv2D(1, 1, kernel_initializer="ones")]
+        )
+        model.compile("sgd", "mse")
+        return model
+
+    pixels = np.random.default_rng(0).normal(size=(8, 4, 4, 1)).astype("float32")
+    labels, weights = np.zeros_like(pixels), np.arange(8, dtype=np.float32).reshape(8, 1, 1)
+
+    trainer = trainer_of(create, Batch(pixels, (labels, weights), 8))
+    found = trainer.train_steps([Batch(pixels, (labels, weights), 8)]).losses[0]
+
+    expected = create().train_on_batch(pixels, labels, sample_weight=weights)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 # --- on workers -------------------------------------------------------------------------------
 
 

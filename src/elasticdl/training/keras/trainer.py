@@ -722,7 +722,10 @@ class KerasTrainer:
                 raise UserCodeError(
                     f"{definition.origin}: the loss or the metrics that the model was compiled "
                     f"with raised on {describe(example.features)}, labels "
-                    f"{describe(example.labels[0])}:\n{users_traceback(error)}"
+                    f"{describe(example.labels[0])}, sample weights "
+                    f"{describe(example.labels[1])}:\n{users_traceback(error)}\n"
+                    "  As in Keras, weights have the shape of the loss, or axes of 1 in their "
+                    "place: one a pixel, or (n, 1, 1), where the loss is one value a pixel."
                 ) from error
         return KerasMetrics(
             definition.create_metrics(mode),
