@@ -226,8 +226,10 @@ class Party:
         committer = _Counting(trainer, options.slot)
         loop = self._loop(opened, committer, request)
         loop.resume(replace(begins, state=state))
-        # Whatever a callback would do then, it has done.
         has_stopped = loop.place.stopped
+        if has_stopped and before is not None:
+            # It trains no more. What it last measured while training stands.
+            committer.states = states_from_json(before.metadata["training"])
         if options.proximal_mu:
             _able(trainer, Pulled, "be pulled to the global weights").pull_towards(
                 request.weights, options.proximal_mu
