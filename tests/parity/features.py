@@ -6,7 +6,8 @@ anything, so that the page can be written on a machine without frameworks:
 
     docstring   its first line is the feature, as people look for it
     GROUP       heading on the page
-    EXPECT      what holds in all places, or place -> what holds there; "equal" where not said
+    EXPECT      what holds in all places, or place -> what holds there; "equal" where not said;
+                "workers" stands for one worker and two
     REFUSAL     words of the error that refuses the feature
     JOB         options of the job beside those of all features
 
@@ -120,7 +121,9 @@ def read_feature(path: Path) -> Feature:
     if not title or "GROUP" not in constants:
         raise ValueError(f"{path}: a feature has a docstring and a GROUP")
     expected = constants.get("EXPECT", "equal")
-    by_place = expected if isinstance(expected, dict) else dict.fromkeys(PLACES, expected)
+    by_place = dict(expected) if isinstance(expected, dict) else dict.fromkeys(PLACES, expected)
+    if "workers" in by_place:
+        by_place |= dict.fromkeys(("one worker", "two workers"), by_place.pop("workers"))
     if unknown := by_place.keys() - set(PLACES):
         raise ValueError(f"{path}: no such place: {', '.join(unknown)}")
     promises = {place: Promise.from_text(by_place.get(place, "equal")) for place in PLACES}

@@ -32,7 +32,6 @@ from tests.parity import records
 from tests.parity.features import Feature, Promise
 
 from elasticdl import api
-from elasticdl.engines import in_process
 from elasticdl.engines import run as training_run
 from elasticdl.engines.in_process import InProcessCommitter
 from elasticdl.engines.progress import Silent
@@ -43,7 +42,7 @@ _CHECKPOINT_STEPS = 2
 _ABSOLUTE = 1e-7
 
 
-class Difference(AssertionError):
+class DifferenceError(AssertionError):
     """A place gave other numbers than it should have."""
 
 
@@ -200,7 +199,7 @@ def check(feature: Feature, place: str, trainings: Trainings) -> None:
     """Hold a feature to what its file promises for a place.
 
     Raises:
-        Difference: It gave other numbers; says where first.
+        DifferenceError: It gave other numbers; says where first.
         ElasticDLError: It was refused and should not have been.
     """
     promise = feature.promises[place]
@@ -225,12 +224,12 @@ def check_refused(feature: Feature, place: str, trainings: Trainings) -> None:
         trainings.numbers(place)
     except ElasticDLError as error:
         if re.search(feature.refusal, str(error)) is None:
-            raise Difference(
+            raise DifferenceError(
                 f"refused with other words than {feature.refusal!r}: "
                 f"{type(error).__name__}: {error}"
             ) from error
         return
-    raise Difference("trained without a word; it should have been refused")
+    raise DifferenceError("trained without a word; it should have been refused")
 
 
 def check_differs(numbers: Numbers, plain: Numbers) -> None:
@@ -240,28 +239,30 @@ def check_differs(numbers: Numbers, plain: Numbers) -> None:
         assert array.dtype.kind != "f" or np.isfinite(array).all(), path
     try:
         compare(numbers, plain, Promise("equal"))
-    except Difference:
+    except DifferenceError:
         return
-    raise Difference("the numbers are those of the plain script: say so on the page")
+    raise DifferenceError("the numbers are those of the plain script: say so on the page")
 
 
 def compare(numbers: Numbers, expected: Numbers, promise: Promise) -> None:
     """Find the first number that differs: an epoch's losses and metrics, then the weights.
 
     Raises:
-        Difference: There is one.
+        DifferenceError: There is one.
     """
     if len(numbers.history) != len(expected.history):
-        raise Difference(f"{len(numbers.history)} epochs, expected {len(expected.history)}")
+        raise DifferenceError(f"{len(numbers.history)} epochs, expected {len(expected.history)}")
     for epoch, (mine, other) in enumerate(zip(numbers.history, expected.history, strict=True)):
         missing = [name for name in other if name.startswith("val_") and name not in mine]
         if missing:
-            raise Difference(f"{', '.join(missing)} is not measured; there is {', '.join(mine)}")
+            raise DifferenceError(
+                f"{', '.join(missing)} is not measured; there is {', '.join(mine)}"
+            )
         for name in sorted(mine.keys() & other.keys()):
             _compare(f"{name} of epoch {epoch + 1}", mine[name], other[name], promise)
     differing = sorted(numbers.weights.keys() ^ expected.weights.keys())
     if differing:
-        raise Difference(f"weights that only one has: {', '.join(differing)}")
+        raise DifferenceError(f"weights that only one has: {', '.join(differing)}")
     for path, array in numbers.weights.items():
         _compare(path, array, expected.weights[path], promise)
 
@@ -269,7 +270,7 @@ def compare(numbers: Numbers, expected: Numbers, promise: Promise) -> None:
 def _compare(what: str, mine: Any, expected: Any, promise: Promise) -> None:
     mine, expected = np.asarray(mine), np.asarray(expected)
     if mine.shape != expected.shape:
-        raise Difference(f"{what} has shape {mine.shape}, expected {expected.shape}")
+        raise DifferenceError(f"{what} has shape {mine.shape}, expected {expected.shape}")
     if mine.dtype.kind not in "fV" or mine.size == 0:
         same = np.array_equal(mine, expected)
     else:
@@ -282,7 +283,9 @@ def _compare(what: str, mine: Any, expected: Any, promise: Promise) -> None:
                 wide, other, rtol=0.0, atol=promise.tolerance * scale + _ABSOLUTE, equal_nan=True
             )
     if not same:
-        raise Difference(f"{what} is {_shown(mine)}, expected {_shown(expected)}{_by(mine, expected)}")
+        raise DifferenceError(
+            f"{what} is {_shown(mine)}, expected {_shown(expected)}{_by(mine, expected)}"
+        )
 
 
 def _shown(array: np.ndarray[Any, Any]) -> str:
@@ -328,7 +331,8 @@ def _fresh_frameworks(framework: str) -> Iterator[None]:
     def refresh() -> None:
         keras.config.set_dtype_policy("float32")
         keras.config.set_floatx("float32")
-        keras.utils.clear_session()
+        # Looking for garbage each time would cost more than the training.
+        keras.utils.clear_session(free_memory=False)
 
     tf.config.experimental.enable_op_determinism()
     refresh()
@@ -352,7 +356,9 @@ def _fresh_torch() -> Iterator[None]:
 def _weights_of(model: Any) -> dict[str, np.ndarray[Any, Any]]:
     """Return the weights as the file of a trained model has them."""
     if hasattr(model, "state_dict"):
-        return {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+        # A tensor that has two names is kept once.
+        own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        return {name: _as_array(tensor) for name, tensor in own.items()}
     weights: dict[str, np.ndarray[Any, Any]] = {}
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     for variable in variables:
@@ -364,6 +370,13 @@ def _weights_of(model: Any) -> dict[str, np.ndarray[Any, Any]]:
             path = f"{variable.path}#{number}"
         weights[path] = np.array(variable.numpy())
     return weights
+
+
+def _as_array(tensor: Any) -> np.ndarray[Any, Any]:
+    # NumPy has no bfloat16 of its own; every one of them is a float32.
+    narrow = str(tensor.dtype) == "torch.bfloat16"
+    array: np.ndarray[Any, Any] = (tensor.float() if narrow else tensor).detach().numpy().copy()
+    return array
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -379,5 +392,7 @@ def _attempts(output: Path) -> list[int]:
     """Return the step that each attempt started from."""
     from elasticdl.events import JobStarted
 
-    found = [event for event in read_events(output / "events.jsonl") if isinstance(event, JobStarted)]
+    found = [
+        event for event in read_events(output / "events.jsonl") if isinstance(event, JobStarted)
+    ]
     return [event.resumed_from_step for event in found]

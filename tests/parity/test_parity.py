@@ -22,7 +22,5 @@ def trainings(request, data, tmp_path_factory):
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("trainings", FEATURES, indirect=True, scope="module")
-def test_a_feature_gives_the_numbers_of_the_plain_script_or_is_refused(
-    trainings, place
-):
+def test_a_feature_gives_the_numbers_of_the_plain_script_or_is_refused(trainings, place):
     runner.check(trainings.feature, place, trainings)

@@ -94,9 +94,7 @@ def train_on(num_workers: int, minibatches_per_shard: int) -> Callable[[Run], Tr
     """Return an engine, for `engines.run.train`."""
 
     def engine(run: Run) -> Trained:
-        plan = dataclasses.replace(
-            run.material.plan, minibatches_per_shard=minibatches_per_shard
-        )
+        plan = dataclasses.replace(run.material.plan, minibatches_per_shard=minibatches_per_shard)
         assignment = Assignment(
             job=run.material.job,
             plan=plan,

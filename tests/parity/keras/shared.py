@@ -91,6 +91,13 @@ def mlp(units=1, **more):
     )
 
 
+def named(metrics):
+    """Return metrics that are called as they are keyed."""
+    for name, metric in metrics.items():
+        metric.name = name
+    return list(metrics.values())
+
+
 def fit(data, model, input_fn, callbacks=()):
     """Return `model.fit` on records in their order, and the model."""
     history = model.fit(

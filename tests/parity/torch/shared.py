@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from torch import nn
 
 
 def table_schema():
@@ -72,6 +73,11 @@ def tokens(records):
     return _column(records, "tokens"), _column(records, "y")
 
 
+def net(outputs=1):
+    """Return two linear layers."""
+    return nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, outputs))
+
+
 def loop(data, model, optimizer, loss, input_fn, metric=None):
     """Return the losses of a plain loop over records in their order, and the model.
 
@@ -88,18 +94,27 @@ def loop(data, model, optimizer, loss, input_fn, metric=None):
         model.train()
         total = 0.0
         for first in range(0, len(data.train), data.batch_size):
-            features, labels = input_fn(data.train[first : first + data.batch_size])
+            features, labels = _batch(data.train[first:], data, input_fn)
             optimizer.zero_grad()
-            value = loss(model(torch.tensor(features)), torch.tensor(labels))
+            value = loss(model(features), labels)
             value.backward()
             optimizer.step()
-            total += float(value) * len(labels)
+            total += value.item() * len(labels)
         history["loss"].append(total / len(data.train))
         model.eval()
+        sums = [0.0, 0.0]
         with torch.no_grad():
-            features, labels = map(torch.tensor, input_fn(data.validation))
-            outputs = model(features)
-            history["val_loss"].append(float(loss(outputs, labels)))
-            if metric:
-                history["val_metric"].append(float(metric(outputs, labels)))
+            for first in range(0, len(data.validation), data.batch_size):
+                features, labels = _batch(data.validation[first:], data, input_fn)
+                outputs = model(features)
+                sums[0] += loss(outputs, labels).item() * len(labels)
+                sums[1] += metric(outputs, labels).item() * len(labels) if metric else 0.0
+        history["val_loss"].append(sums[0] / len(data.validation))
+        if metric:
+            history["val_metric"].append(sums[1] / len(data.validation))
     return history, model
+
+
+def _batch(records, data, input_fn):
+    features, labels = input_fn(records[: data.batch_size])
+    return torch.tensor(features), torch.tensor(labels)
