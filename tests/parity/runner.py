@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import random
+import re
 import shutil
 import sys
 import zlib
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import numpy as np
@@ -32,11 +33,15 @@ from tests.parity import records
 from tests.parity.features import Feature, Promise
 
 from elasticdl import api
+from elasticdl.engines import publish
 from elasticdl.engines import run as training_run
 from elasticdl.engines.in_process import InProcessCommitter
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import ElasticDLError
-from elasticdl.events import EpochFinished, Evaluated, read_events
+from elasticdl.events import EpochFinished, Evaluated, JobStarted, read_events
+
+if TYPE_CHECKING:
+    from elasticdl.job import Job
 
 _CHECKPOINT_STEPS = 2
 _ABSOLUTE = 1e-7
@@ -70,6 +75,11 @@ class Trainings:
 
     def __init__(self, feature: Feature, folder: Path, data: Path) -> None:
         self.feature, self._folder, self._data = feature, folder, data
+        # A zoo is copied into each trained model: one of two files, not of all features.
+        self._zoo = folder / "zoo"
+        self._zoo.mkdir(parents=True, exist_ok=True)
+        for file in (feature.path, feature.path.with_name("shared.py")):
+            shutil.copy(file, self._zoo)
         self.kill_step = 3 + zlib.crc32(feature.name.encode()) % (records.STEPS - 4)
 
     @cached_property
@@ -103,16 +113,22 @@ class Trainings:
     def _one_process(self) -> Numbers:
         output = self._folder / "one_process"
         with _fresh_frameworks(self.feature.framework), self._copied_at_kill_step(output):
-            api.run(self._job(output), Silent())
+            api.run(self.job(output), Silent())
         return read_numbers(output)
 
     @cached_property
     def _resumed(self) -> Numbers:
         assert self._one_process is not None
+        numbers = self.killed()
+        begun = _attempts(self._folder / "killed")
+        assert begun[-1] > 0, "It was trained from the start: nothing was resumed"
+        return numbers
+
+    def killed(self) -> Numbers:
+        """Train in the folder where a killed training left off, or is to be killed."""
         output = self._folder / "killed"
-        with _fresh_frameworks(self.feature.framework):
-            api.run(self._job(output), Silent())
-        assert _attempts(output)[-1] > 0, "It was trained from the start: nothing was resumed"
+        with _fresh_frameworks(self.feature.framework), _without_export():
+            api.run(self.job(output), Silent())
         return read_numbers(output)
 
     @cached_property
@@ -133,15 +149,16 @@ class Trainings:
         from tests.parity.workers import train_on
 
         output = self._folder / f"workers{num_workers}"
-        job = self._job(output, data=data, num_workers=num_workers, **options)
+        job = self.job(output, data=data, num_workers=num_workers, **options)
         engine = train_on(num_workers, -(-records.NUM_RECORDS // records.BATCH_SIZE))
-        with _fresh_frameworks(self.feature.framework):
+        with _fresh_frameworks(self.feature.framework), _without_export():
             training_run.train(job, Silent(), engine)
         return read_numbers(output)
 
-    def _job(self, output: Path, *, data: str = "train", **options: Any) -> Any:
+    def job(self, output: Path, *, data: str = "train", **options: Any) -> Job:
+        """Return the job of a training that leaves its model in `output`."""
         return api.training_job(
-            model_zoo=str(self.feature.path.parent),
+            model_zoo=str(self._zoo),
             model_def=self.feature.name,
             data=str(self._data / f"{data}.recordio"),
             validation_data=str(self._data / "validation.recordio"),
@@ -218,8 +235,6 @@ def check(feature: Feature, place: str, trainings: Trainings) -> None:
 
 def check_refused(feature: Feature, place: str, trainings: Trainings) -> None:
     """See that an error of ours names the feature."""
-    import re
-
     try:
         trainings.numbers(place)
     except ElasticDLError as error:
@@ -343,6 +358,17 @@ def _fresh_frameworks(framework: str) -> Iterator[None]:
         refresh()
 
 
+@contextlib.contextmanager
+def _without_export() -> Iterator[None]:
+    """Publish weights only: `one process` has exported the same model already."""
+    with mock.patch.object(publish, "Exporter", _NoExporter):
+        yield
+
+
+class _NoExporter:
+    """Nothing is an instance of it."""
+
+
 def _fresh_torch() -> Iterator[None]:
     import torch
 
@@ -390,8 +416,6 @@ def _copy_what_is_there(output: Path, copy: Path) -> None:
 
 def _attempts(output: Path) -> list[int]:
     """Return the step that each attempt started from."""
-    from elasticdl.events import JobStarted
-
     found = [
         event for event in read_events(output / "events.jsonl") if isinstance(event, JobStarted)
     ]

@@ -1,4 +1,4 @@
-"""PReLU, LeakyReLU, ELU, activations by name"""
+"""PReLU, LeakyReLU, ELU, activations by name."""
 
 import keras
 from shared import fit, numbers, table_schema

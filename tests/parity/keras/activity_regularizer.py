@@ -1,4 +1,4 @@
-"""Activity regularizers"""
+"""Activity regularizers."""
 
 import keras
 from shared import fit, numbers, table_schema

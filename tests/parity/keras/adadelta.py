@@ -1,4 +1,4 @@
-"""Adadelta"""
+"""Adadelta."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Adafactor"""
+"""Adafactor."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Adagrad"""
+"""Adagrad."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Adam"""
+"""Adam."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

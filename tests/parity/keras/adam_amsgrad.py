@@ -1,4 +1,4 @@
-"""Adam with AMSGrad"""
+"""Adam with AMSGrad."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Adamax"""
+"""Adamax."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

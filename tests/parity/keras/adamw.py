@@ -1,4 +1,4 @@
-"""AdamW"""
+"""AdamW."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

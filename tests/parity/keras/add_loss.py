@@ -1,4 +1,4 @@
-"""`add_loss` in a layer"""
+"""`add_loss` in a layer."""
 
 import keras
 from shared import fit, numbers, table_schema

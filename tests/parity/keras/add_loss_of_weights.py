@@ -1,4 +1,4 @@
-"""`add_loss` of the weights"""
+"""`add_loss` of the weights."""
 
 import keras
 from shared import fit, numbers, table_schema

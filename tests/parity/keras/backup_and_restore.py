@@ -1,4 +1,4 @@
-"""BackupAndRestore"""
+"""BackupAndRestore."""
 
 import tempfile
 from pathlib import Path

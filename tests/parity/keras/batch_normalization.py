@@ -1,4 +1,4 @@
-"""BatchNormalization"""
+"""BatchNormalization."""
 
 import keras
 from shared import classes, fit, table_schema

@@ -1,4 +1,4 @@
-"""BatchNormalization in bfloat16"""
+"""BatchNormalization in bfloat16."""
 
 import keras
 from shared import fit, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Bidirectional, TimeDistributed"""
+"""Bidirectional, TimeDistributed."""
 
 import keras
 from shared import fit, series, series_schema

@@ -1,4 +1,4 @@
-"""BinaryCrossentropy, `from_logits`, label smoothing"""
+"""BinaryCrossentropy, `from_logits`, label smoothing."""
 
 import keras
 from shared import fit, mlp, named, table_schema, yes_or_no

@@ -1,4 +1,4 @@
-"""BinaryCrossentropy of a sigmoid"""
+"""BinaryCrossentropy of a sigmoid."""
 
 import keras
 from shared import fit, table_schema, yes_or_no

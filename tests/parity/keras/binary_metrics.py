@@ -1,4 +1,4 @@
-"""Precision, Recall, AUC, BinaryAccuracy"""
+"""Precision, Recall, AUC, BinaryAccuracy."""
 
 import keras
 from shared import fit, mlp, named, table_schema, yes_or_no

@@ -1,4 +1,4 @@
-"""A boolean weight"""
+"""A boolean weight."""
 
 import keras
 from shared import fit, numbers, table_schema

@@ -1,4 +1,4 @@
-"""A callback that keeps arrays"""
+"""A callback that keeps arrays."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

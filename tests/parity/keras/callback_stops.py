@@ -1,4 +1,4 @@
-"""A callback that stops within an epoch"""
+"""A callback that stops within an epoch."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""CategoricalCrossentropy with label smoothing"""
+"""CategoricalCrossentropy with label smoothing."""
 
 import keras
 from shared import classes, fit, mlp, named, table_schema

@@ -1,4 +1,4 @@
-"""CategoricalFocalCrossentropy, KLDivergence"""
+"""CategoricalFocalCrossentropy, KLDivergence."""
 
 import keras
 from shared import classes, fit, table_schema

@@ -1,4 +1,4 @@
-"""Circle (metric learning over pairs of the batch)"""
+"""Circle (metric learning over pairs of the batch)."""
 
 import keras
 from shared import classes, fit, table_schema

@@ -1,4 +1,4 @@
-"""`class_weight` as an option"""
+"""`class_weight` as an option."""
 
 import keras
 from shared import classes, fit, mlp, table_schema

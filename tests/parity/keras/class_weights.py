@@ -1,4 +1,4 @@
-"""Class weights"""
+"""Class weights."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""clipnorm"""
+"""clipnorm."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

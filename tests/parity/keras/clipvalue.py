@@ -1,4 +1,4 @@
-"""clipvalue"""
+"""clipvalue."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

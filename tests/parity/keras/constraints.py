@@ -1,4 +1,4 @@
-"""Constraints (MaxNorm, NonNeg, UnitNorm)"""
+"""Constraints (MaxNorm, NonNeg, UnitNorm)."""
 
 import keras
 from shared import fit, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Contrastive loss (in-batch negatives)"""
+"""Contrastive loss (in-batch negatives)."""
 
 import keras
 from shared import classes, fit, mlp, table_schema

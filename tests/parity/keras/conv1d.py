@@ -1,4 +1,4 @@
-"""Conv1D, GlobalMaxPooling1D"""
+"""Conv1D, GlobalMaxPooling1D."""
 
 import keras
 from shared import fit, series, series_schema

@@ -1,4 +1,4 @@
-"""Conv2D, MaxPooling2D"""
+"""Conv2D, MaxPooling2D."""
 
 import keras
 from shared import fit, image_schema, images

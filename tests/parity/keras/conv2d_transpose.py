@@ -1,4 +1,4 @@
-"""Conv2DTranspose"""
+"""Conv2DTranspose."""
 
 import keras
 from shared import fit, image_schema, images

@@ -1,4 +1,4 @@
-"""CosineDecay with warmup"""
+"""CosineDecay with warmup."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""CosineDecayRestarts"""
+"""CosineDecayRestarts."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

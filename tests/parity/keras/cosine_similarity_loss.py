@@ -1,4 +1,4 @@
-"""CosineSimilarity"""
+"""CosineSimilarity."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""A layer that counts its steps and examples"""
+"""A layer that counts its steps and examples."""
 
 import keras
 from shared import fit, numbers, table_schema

@@ -1,4 +1,4 @@
-"""TruePositives, FalseNegatives, SpecificityAtSensitivity"""
+"""TruePositives, FalseNegatives, SpecificityAtSensitivity."""
 
 import keras
 from shared import fit, named, table_schema, yes_or_no

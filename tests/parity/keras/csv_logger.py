@@ -1,4 +1,4 @@
-"""CSVLogger"""
+"""CSVLogger."""
 
 import tempfile
 from pathlib import Path

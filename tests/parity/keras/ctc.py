@@ -1,4 +1,4 @@
-"""CTC"""
+"""CTC."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""`tf.custom_gradient`, `stop_gradient`"""
+"""`tf.custom_gradient`, `stop_gradient`."""
 
 import keras
 import tensorflow as tf

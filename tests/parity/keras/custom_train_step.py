@@ -1,4 +1,4 @@
-"""A `train_step` of one's own"""
+"""A `train_step` of one's own."""
 
 import keras
 from shared import fit, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Dense layers in a Sequential model"""
+"""Dense layers in a Sequential model."""
 
 import keras
 from shared import fit, numbers, table_schema

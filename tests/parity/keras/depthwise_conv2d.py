@@ -1,4 +1,4 @@
-"""DepthwiseConv2D, AveragePooling2D"""
+"""DepthwiseConv2D, AveragePooling2D."""
 
 import keras
 from shared import fit, image_schema, images

@@ -1,4 +1,4 @@
-"""Dice"""
+"""Dice."""
 
 import keras
 from shared import fit, table_schema, yes_or_no

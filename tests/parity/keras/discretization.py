@@ -1,4 +1,4 @@
-"""Discretization, CategoryEncoding"""
+"""Discretization, CategoryEncoding."""
 
 import keras
 import numpy as np

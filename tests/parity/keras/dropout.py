@@ -1,4 +1,4 @@
-"""Dropout"""
+"""Dropout."""
 
 import keras
 from shared import classes, fit, table_schema

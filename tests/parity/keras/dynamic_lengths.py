@@ -1,4 +1,4 @@
-"""Batches of different sequence lengths"""
+"""Batches of different sequence lengths."""
 
 import keras
 from shared import tokens, tokens_schema

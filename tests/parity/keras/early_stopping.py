@@ -1,4 +1,4 @@
-"""EarlyStopping"""
+"""EarlyStopping."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""EarlyStopping with `restore_best_weights`"""
+"""EarlyStopping with `restore_best_weights`."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""EinsumDense"""
+"""EinsumDense."""
 
 import keras
 from shared import fit, series, series_schema

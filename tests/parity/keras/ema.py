@@ -1,4 +1,4 @@
-"""Averages of weights (`use_ema`)"""
+"""Averages of weights (`use_ema`)."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

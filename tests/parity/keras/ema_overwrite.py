@@ -1,4 +1,4 @@
-"""Averages with `ema_overwrite_frequency`"""
+"""Averages with `ema_overwrite_frequency`."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Embedding"""
+"""Embedding."""
 
 import keras
 from shared import fit, tokens, tokens_schema

@@ -1,4 +1,4 @@
-"""Embedding trained with Adam"""
+"""Embedding trained with Adam."""
 
 import keras
 from shared import fit, tokens, tokens_schema

@@ -1,4 +1,4 @@
-"""ExponentialDecay"""
+"""ExponentialDecay."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""F1Score, FBetaScore"""
+"""F1Score, FBetaScore."""
 
 import keras
 from shared import classes, fit, named, table_schema

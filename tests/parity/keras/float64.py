@@ -1,4 +1,4 @@
-"""float64"""
+"""float64."""
 
 import keras
 from shared import fit, numbers, table_schema

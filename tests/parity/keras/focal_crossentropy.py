@@ -1,4 +1,4 @@
-"""BinaryFocalCrossentropy"""
+"""BinaryFocalCrossentropy."""
 
 import keras
 from shared import fit, mlp, table_schema, yes_or_no

@@ -1,4 +1,4 @@
-"""A frozen BatchNormalization"""
+"""A frozen BatchNormalization."""
 
 import keras
 from shared import fit, numbers, table_schema

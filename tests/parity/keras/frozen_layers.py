@@ -1,4 +1,4 @@
-"""Frozen layers (`layer.trainable = False`)"""
+"""Frozen layers (`layer.trainable = False`)."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Ftrl"""
+"""Ftrl."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Functional API with a skip connection"""
+"""Functional API with a skip connection."""
 
 import keras
 from shared import fit, numbers, table_schema

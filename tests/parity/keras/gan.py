@@ -1,4 +1,4 @@
-"""A GAN: several optimizers in one model"""
+"""A GAN: several optimizers in one model."""
 
 import keras
 from shared import fit, numbers, table_schema

@@ -1,4 +1,4 @@
-"""global_clipnorm"""
+"""global_clipnorm."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Global pooling"""
+"""Global pooling."""
 
 import keras
 from shared import fit, image_schema, images

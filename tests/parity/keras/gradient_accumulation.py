@@ -1,4 +1,4 @@
-"""gradient_accumulation_steps"""
+"""gradient_accumulation_steps."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Recomputing activations (RematScope)"""
+"""Recomputing activations (RematScope)."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

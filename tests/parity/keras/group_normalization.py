@@ -1,4 +1,4 @@
-"""GroupNormalization"""
+"""GroupNormalization."""
 
 import keras
 from shared import fit, image_schema, images

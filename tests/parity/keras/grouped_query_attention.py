@@ -1,4 +1,4 @@
-"""GroupQueryAttention, AdditiveAttention"""
+"""GroupQueryAttention, AdditiveAttention."""
 
 import keras
 from shared import fit, series, series_schema

@@ -1,4 +1,4 @@
-"""GRU"""
+"""GRU."""
 
 import keras
 from shared import fit, series, series_schema

@@ -1,4 +1,4 @@
-"""Hashing, StringLookup"""
+"""Hashing, StringLookup."""
 
 import keras
 import numpy as np

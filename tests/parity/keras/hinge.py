@@ -1,4 +1,4 @@
-"""Hinge, SquaredHinge, CategoricalHinge"""
+"""Hinge, SquaredHinge, CategoricalHinge."""
 
 import keras
 from shared import fit, mlp, table_schema, yes_or_no

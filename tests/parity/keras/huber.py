@@ -1,4 +1,4 @@
-"""Huber, LogCosh"""
+"""Huber, LogCosh."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""`ignore_class` of SparseCategoricalCrossentropy"""
+"""`ignore_class` of SparseCategoricalCrossentropy."""
 
 import keras
 from shared import classes, fit, mlp, table_schema

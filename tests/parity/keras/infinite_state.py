@@ -1,4 +1,4 @@
-"""A constant weight with -inf (a causal mask)"""
+"""A constant weight with -inf (a causal mask)."""
 
 import keras
 import numpy as np

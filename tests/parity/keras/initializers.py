@@ -1,4 +1,4 @@
-"""Initializers"""
+"""Initializers."""
 
 import keras
 from shared import fit, numbers, table_schema

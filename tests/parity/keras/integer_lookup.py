@@ -1,4 +1,4 @@
-"""IntegerLookup"""
+"""IntegerLookup."""
 
 import keras
 from shared import fit, tokens, tokens_schema

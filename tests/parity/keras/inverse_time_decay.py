@@ -1,4 +1,4 @@
-"""InverseTimeDecay"""
+"""InverseTimeDecay."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

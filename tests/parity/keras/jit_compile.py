@@ -1,4 +1,4 @@
-"""`jit_compile=True`"""
+"""`jit_compile=True`."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

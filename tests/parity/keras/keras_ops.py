@@ -1,4 +1,4 @@
-"""keras.ops in a model"""
+"""keras.ops in a model."""
 
 import keras
 from shared import fit, numbers, table_schema

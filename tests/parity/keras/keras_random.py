@@ -1,4 +1,4 @@
-"""`keras.random` without a SeedGenerator in a layer"""
+"""`keras.random` without a SeedGenerator in a layer."""
 
 import keras
 from shared import fit, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Lamb"""
+"""Lamb."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

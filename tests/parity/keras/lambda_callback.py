@@ -1,4 +1,4 @@
-"""LambdaCallback"""
+"""LambdaCallback."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

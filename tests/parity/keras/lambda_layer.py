@@ -1,4 +1,4 @@
-"""Lambda layers"""
+"""Lambda layers."""
 
 import keras
 from shared import fit, numbers, table_schema

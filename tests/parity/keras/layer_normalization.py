@@ -1,4 +1,4 @@
-"""LayerNormalization, RMSNormalization"""
+"""LayerNormalization, RMSNormalization."""
 
 import keras
 from shared import fit, numbers, table_schema

@@ -1,4 +1,4 @@
-"""LearningRateScheduler"""
+"""LearningRateScheduler."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

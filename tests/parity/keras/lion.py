@@ -1,4 +1,4 @@
-"""Lion"""
+"""Lion."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

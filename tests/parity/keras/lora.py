@@ -1,4 +1,4 @@
-"""LoRA (`enable_lora`)"""
+"""LoRA (`enable_lora`)."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

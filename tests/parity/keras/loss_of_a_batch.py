@@ -1,4 +1,4 @@
-"""A function that returns the mean of a batch"""
+"""A function that returns the mean of a batch."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

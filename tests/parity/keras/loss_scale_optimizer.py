@@ -1,4 +1,4 @@
-"""LossScaleOptimizer"""
+"""LossScaleOptimizer."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

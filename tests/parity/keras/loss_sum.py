@@ -1,4 +1,4 @@
-"""`reduction="sum"`"""
+"""`reduction="sum"`."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""LSTM, SimpleRNN"""
+"""LSTM, SimpleRNN."""
 
 import keras
 from shared import fit, series, series_schema

@@ -1,4 +1,4 @@
-"""A loss on masked time steps"""
+"""A loss on masked time steps."""
 
 import keras
 from shared import fit, named, tokens, tokens_schema

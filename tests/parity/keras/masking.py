@@ -1,4 +1,4 @@
-"""Embedding(mask_zero=True) with an LSTM"""
+"""Embedding(mask_zero=True) with an LSTM."""
 
 import keras
 from shared import fit, named, tokens, tokens_schema

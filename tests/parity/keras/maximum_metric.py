@@ -1,4 +1,4 @@
-"""A Metric whose state is a maximum"""
+"""A Metric whose state is a maximum."""
 
 import keras
 from shared import fit, mlp, named, numbers, table_schema

@@ -1,4 +1,4 @@
-"""MeanAbsoluteError"""
+"""MeanAbsoluteError."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

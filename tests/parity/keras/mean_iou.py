@@ -1,4 +1,4 @@
-"""MeanIoU, OneHotMeanIoU"""
+"""MeanIoU, OneHotMeanIoU."""
 
 import keras
 from shared import classes, fit, named, table_schema

@@ -1,4 +1,4 @@
-"""A function as a metric"""
+"""A function as a metric."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""A metric named `loss`"""
+"""A metric named `loss`."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

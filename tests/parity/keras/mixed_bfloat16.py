@@ -1,4 +1,4 @@
-"""mixed_bfloat16"""
+"""mixed_bfloat16."""
 
 import keras
 from shared import fit, numbers, table_schema

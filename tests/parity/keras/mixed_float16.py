@@ -1,4 +1,4 @@
-"""mixed_float16"""
+"""mixed_float16."""
 
 import keras
 from shared import fit, numbers, table_schema

@@ -1,4 +1,4 @@
-"""mixed_float16 with small gradients (loss scaling)"""
+"""mixed_float16 with small gradients (loss scaling)."""
 
 import keras
 from shared import fit, numbers, table_schema

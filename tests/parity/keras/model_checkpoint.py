@@ -1,4 +1,4 @@
-"""ModelCheckpoint"""
+"""ModelCheckpoint."""
 
 import tempfile
 from pathlib import Path

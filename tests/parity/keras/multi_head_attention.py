@@ -1,4 +1,4 @@
-"""MultiHeadAttention with a causal mask"""
+"""MultiHeadAttention with a causal mask."""
 
 import keras
 from shared import fit, series, series_schema

@@ -1,4 +1,4 @@
-"""Several inputs"""
+"""Several inputs."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Several outputs with loss weights"""
+"""Several outputs with loss weights."""
 
 import keras
 from shared import classes, fit, numbers, table_schema

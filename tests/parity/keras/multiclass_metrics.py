@@ -1,4 +1,4 @@
-"""SparseTopKCategoricalAccuracy, SparseCategoricalCrossentropy"""
+"""SparseTopKCategoricalAccuracy, SparseCategoricalCrossentropy."""
 
 import keras
 from shared import classes, fit, mlp, named, table_schema

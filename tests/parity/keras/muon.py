@@ -1,4 +1,4 @@
-"""Muon"""
+"""Muon."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

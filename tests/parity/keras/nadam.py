@@ -1,4 +1,4 @@
-"""Nadam"""
+"""Nadam."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Normalization with `adapt`"""
+"""Normalization with `adapt`."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""A Metric of one's own that adds up"""
+"""A Metric of one's own that adds up."""
 
 import keras
 from shared import fit, mlp, named, numbers, table_schema

@@ -1,4 +1,4 @@
-"""ZeroPadding2D, Cropping2D, UpSampling2D, Reshape, Permute"""
+"""ZeroPadding2D, Cropping2D, UpSampling2D, Reshape, Permute."""
 
 import keras
 from shared import fit, image_schema, images

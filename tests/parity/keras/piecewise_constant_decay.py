@@ -1,4 +1,4 @@
-"""PiecewiseConstantDecay"""
+"""PiecewiseConstantDecay."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

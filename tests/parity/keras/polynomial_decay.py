@@ -1,4 +1,4 @@
-"""PolynomialDecay"""
+"""PolynomialDecay."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""keras.utils.PyDataset"""
+"""keras.utils.PyDataset."""
 
 import keras
 from shared import mlp, numbers, table_schema

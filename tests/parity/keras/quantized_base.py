@@ -1,4 +1,4 @@
-"""A base quantized to int8, with LoRA"""
+"""A base quantized to int8, with LoRA."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""R2Score"""
+"""R2Score."""
 
 import keras
 from shared import fit, mlp, named, numbers, table_schema

@@ -1,4 +1,4 @@
-"""RandomFlip, RandomRotation, RandomTranslation"""
+"""RandomFlip, RandomRotation, RandomTranslation."""
 
 import keras
 from shared import fit, image_schema, images

@@ -1,4 +1,4 @@
-"""Recurrent dropout"""
+"""Recurrent dropout."""
 
 import keras
 from shared import fit, series, series_schema

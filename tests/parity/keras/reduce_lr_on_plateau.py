@@ -1,4 +1,4 @@
-"""ReduceLROnPlateau"""
+"""ReduceLROnPlateau."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""MSE, RMSE, MAE, MAPE, LogCosh, CosineSimilarity"""
+"""MSE, RMSE, MAE, MAPE, LogCosh, CosineSimilarity."""
 
 import keras
 from shared import fit, mlp, named, numbers, table_schema

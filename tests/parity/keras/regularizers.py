@@ -1,4 +1,4 @@
-"""Kernel and bias regularizers"""
+"""Kernel and bias regularizers."""
 
 import keras
 from shared import fit, numbers, table_schema

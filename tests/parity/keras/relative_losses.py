@@ -1,4 +1,4 @@
-"""MeanAbsolutePercentageError, MeanSquaredLogarithmicError"""
+"""MeanAbsolutePercentageError, MeanSquaredLogarithmicError."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

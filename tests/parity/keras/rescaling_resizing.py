@@ -1,4 +1,4 @@
-"""Rescaling, Resizing, CenterCrop"""
+"""Rescaling, Resizing, CenterCrop."""
 
 import keras
 from shared import fit, image_schema, images

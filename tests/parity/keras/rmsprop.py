@@ -1,4 +1,4 @@
-"""RMSprop, centered"""
+"""RMSprop, centered."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""`run_eagerly=True`"""
+"""`run_eagerly=True`."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

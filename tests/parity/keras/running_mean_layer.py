@@ -1,4 +1,4 @@
-"""A layer with a running mean of its own"""
+"""A layer with a running mean of its own."""
 
 import keras
 from shared import fit, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Sample weights"""
+"""Sample weights."""
 
 import keras
 import numpy as np

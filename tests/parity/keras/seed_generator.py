@@ -1,4 +1,4 @@
-"""`keras.random` with a SeedGenerator in a layer"""
+"""`keras.random` with a SeedGenerator in a layer."""
 
 import keras
 from shared import fit, numbers, table_schema

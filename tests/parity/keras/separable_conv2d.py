@@ -1,4 +1,4 @@
-"""SeparableConv2D"""
+"""SeparableConv2D."""
 
 import keras
 from shared import fit, image_schema, images

@@ -1,4 +1,4 @@
-"""SGD with momentum, Nesterov"""
+"""SGD with momentum, Nesterov."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

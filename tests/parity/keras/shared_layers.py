@@ -1,4 +1,4 @@
-"""One layer used twice"""
+"""One layer used twice."""
 
 import keras
 from shared import fit, numbers, table_schema

@@ -1,4 +1,4 @@
-"""SparseCategoricalCrossentropy of a softmax"""
+"""SparseCategoricalCrossentropy of a softmax."""
 
 import keras
 from shared import classes, fit, table_schema

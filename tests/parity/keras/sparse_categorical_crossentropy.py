@@ -1,4 +1,4 @@
-"""SparseCategoricalCrossentropy"""
+"""SparseCategoricalCrossentropy."""
 
 import keras
 from shared import classes, fit, mlp, named, table_schema

@@ -1,4 +1,4 @@
-"""SpatialDropout2D, GaussianNoise, AlphaDropout"""
+"""SpatialDropout2D, GaussianNoise, AlphaDropout."""
 
 import keras
 from shared import fit, image_schema, images

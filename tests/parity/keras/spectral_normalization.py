@@ -1,4 +1,4 @@
-"""SpectralNormalization"""
+"""SpectralNormalization."""
 
 import keras
 from shared import fit, numbers, table_schema

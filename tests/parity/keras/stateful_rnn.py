@@ -1,4 +1,4 @@
-"""Stateful RNN"""
+"""Stateful RNN."""
 
 import keras
 from shared import fit, series, series_schema

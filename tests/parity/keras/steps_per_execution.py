@@ -1,4 +1,4 @@
-"""`steps_per_execution`"""
+"""`steps_per_execution`."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Subclass of keras.Model"""
+"""Subclass of keras.Model."""
 
 import keras
 from shared import fit, numbers, table_schema

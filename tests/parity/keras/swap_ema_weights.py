@@ -1,4 +1,4 @@
-"""SwapEMAWeights"""
+"""SwapEMAWeights."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""TensorBoard"""
+"""TensorBoard."""
 
 import tempfile
 

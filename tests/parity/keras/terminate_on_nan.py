@@ -1,4 +1,4 @@
-"""TerminateOnNaN"""
+"""TerminateOnNaN."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""A `test_step` of one's own"""
+"""A `test_step` of one's own."""
 
 import keras
 from shared import fit, numbers, table_schema

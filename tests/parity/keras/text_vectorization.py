@@ -1,4 +1,4 @@
-"""TextVectorization with `adapt`"""
+"""TextVectorization with `adapt`."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""A `tf.data` pipeline"""
+"""A `tf.data` pipeline."""
 
 import keras
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""`tf.function`, `tf.cond` and `tf.while_loop` in a layer"""
+"""`tf.function`, `tf.cond` and `tf.while_loop` in a layer."""
 
 import keras
 import tensorflow as tf

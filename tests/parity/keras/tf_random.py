@@ -1,4 +1,4 @@
-"""`tf.random` in a layer"""
+"""`tf.random` in a layer."""
 
 import keras
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Transfer learning: a frozen base called with `training=False`"""
+"""Transfer learning: a frozen base called with `training=False`."""
 
 import keras
 from shared import classes, fit, table_schema

@@ -1,4 +1,4 @@
-"""UnitNormalization"""
+"""UnitNormalization."""
 
 import keras
 from shared import fit, numbers, table_schema

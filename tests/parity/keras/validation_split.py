@@ -1,4 +1,4 @@
-"""`validation_split`"""
+"""`validation_split`."""
 
 import keras
 from shared import fit, mlp, numbers, table_schema

@@ -1,4 +1,4 @@
-"""torch.optim.Adadelta"""
+"""torch.optim.Adadelta."""
 
 import torch
 from shared import loop, net, numbers, table_schema

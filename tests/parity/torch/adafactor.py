@@ -1,4 +1,4 @@
-"""torch.optim.Adafactor"""
+"""torch.optim.Adafactor."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""torch.optim.Adagrad"""
+"""torch.optim.Adagrad."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""torch.optim.Adam"""
+"""torch.optim.Adam."""
 
 import torch
 from shared import loop, net, numbers, table_schema

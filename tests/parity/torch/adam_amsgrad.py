@@ -1,4 +1,4 @@
-"""torch.optim.Adam with AMSGrad"""
+"""torch.optim.Adam with AMSGrad."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""torch.optim.Adamax"""
+"""torch.optim.Adamax."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""torch.optim.AdamW"""
+"""torch.optim.AdamW."""
 
 import torch
 from shared import loop, net, numbers, table_schema

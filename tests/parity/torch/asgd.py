@@ -1,4 +1,4 @@
-"""torch.optim.ASGD"""
+"""torch.optim.ASGD."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""torch.autocast in forward (bfloat16)"""
+"""torch.autocast in forward (bfloat16)."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""torch.optim.swa_utils.AveragedModel in a model"""
+"""torch.optim.swa_utils.AveragedModel in a model."""
 
 import torch
 from shared import loop, net, numbers, table_schema

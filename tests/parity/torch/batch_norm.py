@@ -1,4 +1,4 @@
-"""nn.BatchNorm1d"""
+"""nn.BatchNorm1d."""
 
 import torch
 from shared import classes, loop, table_schema

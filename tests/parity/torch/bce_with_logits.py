@@ -1,4 +1,4 @@
-"""BCEWithLogitsLoss with pos_weight"""
+"""BCEWithLogitsLoss with pos_weight."""
 
 import torch
 from shared import loop, net, table_schema, yes_or_no

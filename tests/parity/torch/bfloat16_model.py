@@ -1,4 +1,4 @@
-"""A bfloat16 model"""
+"""A bfloat16 model."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""A boolean buffer"""
+"""A boolean buffer."""
 
 import torch
 from shared import loop, numbers, table_schema

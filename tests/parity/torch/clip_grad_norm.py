@@ -1,4 +1,4 @@
-"""clip_grad_norm_ in a hook of the optimizer"""
+"""clip_grad_norm_ in a hook of the optimizer."""
 
 import torch
 from shared import loop, net, numbers, table_schema

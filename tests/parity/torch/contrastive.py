@@ -1,4 +1,4 @@
-"""Contrastive loss (in-batch negatives)"""
+"""Contrastive loss (in-batch negatives)."""
 
 import torch
 from shared import classes, loop, net, table_schema

@@ -1,4 +1,4 @@
-"""nn.Conv2d, pooling"""
+"""nn.Conv2d, pooling."""
 
 import torch
 from shared import image_schema, images, loop

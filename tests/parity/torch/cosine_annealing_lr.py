@@ -1,4 +1,4 @@
-"""CosineAnnealingLR in a hook of the optimizer"""
+"""CosineAnnealingLR in a hook of the optimizer."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""CrossEntropyLoss with label smoothing"""
+"""CrossEntropyLoss with label smoothing."""
 
 import torch
 from shared import classes, loop, net, table_schema

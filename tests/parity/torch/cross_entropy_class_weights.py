@@ -1,4 +1,4 @@
-"""CrossEntropyLoss with class weights"""
+"""CrossEntropyLoss with class weights."""
 
 import torch
 from shared import classes, loop, net, table_schema

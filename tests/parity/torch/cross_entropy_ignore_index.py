@@ -1,4 +1,4 @@
-"""CrossEntropyLoss with ignore_index"""
+"""CrossEntropyLoss with ignore_index."""
 
 import torch
 from shared import classes, loop, net, table_schema

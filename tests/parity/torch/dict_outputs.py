@@ -1,4 +1,4 @@
-"""Outputs in a dict"""
+"""Outputs in a dict."""
 
 import torch
 from shared import loop, numbers, table_schema

@@ -1,4 +1,4 @@
-"""nn.Dropout"""
+"""nn.Dropout."""
 
 import torch
 from shared import loop, numbers, table_schema

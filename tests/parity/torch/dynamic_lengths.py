@@ -1,4 +1,4 @@
-"""Batches of different sequence lengths"""
+"""Batches of different sequence lengths."""
 
 import torch
 from shared import loop, tokens, tokens_schema

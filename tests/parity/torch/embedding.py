@@ -1,4 +1,4 @@
-"""nn.Embedding with padding_idx"""
+"""nn.Embedding with padding_idx."""
 
 import torch
 from shared import loop, tokens, tokens_schema

@@ -1,4 +1,4 @@
-"""nn.Embedding with max_norm"""
+"""nn.Embedding with max_norm."""
 
 import torch
 from shared import loop, tokens, tokens_schema

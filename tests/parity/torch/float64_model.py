@@ -1,4 +1,4 @@
-"""A float64 model"""
+"""A float64 model."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Frozen layers (`requires_grad_(False)`)"""
+"""Frozen layers (`requires_grad_(False)`)."""
 
 import torch
 from shared import loop, net, numbers, table_schema

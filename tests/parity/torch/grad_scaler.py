@@ -1,4 +1,4 @@
-"""torch.amp.GradScaler"""
+"""torch.amp.GradScaler."""
 
 import torch
 from shared import loop, net, numbers, table_schema

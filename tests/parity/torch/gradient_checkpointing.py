@@ -1,4 +1,4 @@
-"""torch.utils.checkpoint"""
+"""torch.utils.checkpoint."""
 
 import torch
 from shared import loop, net, numbers, table_schema

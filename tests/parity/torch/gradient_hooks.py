@@ -1,4 +1,4 @@
-"""Gradient hooks of parameters"""
+"""Gradient hooks of parameters."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""LambdaLR (linear warmup) in a hook of the optimizer"""
+"""LambdaLR (linear warmup) in a hook of the optimizer."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Lazy modules"""
+"""Lazy modules."""
 
 import torch
 from shared import loop, numbers, table_schema

@@ -1,4 +1,4 @@
-"""torch.optim.LBFGS"""
+"""torch.optim.LBFGS."""
 
 import torch
 from shared import loop, net, numbers, table_schema

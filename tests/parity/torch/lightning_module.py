@@ -1,4 +1,4 @@
-"""LightningModule"""
+"""LightningModule."""
 
 import torch
 from shared import loop, net, numbers, table_schema

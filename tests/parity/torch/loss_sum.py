@@ -1,4 +1,4 @@
-"""`reduction="sum"`"""
+"""`reduction="sum"`."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""nn.LSTM, nn.GRU"""
+"""nn.LSTM, nn.GRU."""
 
 import torch
 from shared import loop, series, series_schema

@@ -1,4 +1,4 @@
-"""torch.optim.NAdam"""
+"""torch.optim.NAdam."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Outputs in a namedtuple"""
+"""Outputs in a namedtuple."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""nn.LayerNorm, nn.RMSNorm, nn.GroupNorm"""
+"""nn.LayerNorm, nn.RMSNorm, nn.GroupNorm."""
 
 import torch
 from shared import loop, numbers, table_schema

@@ -1,4 +1,4 @@
-"""OneCycleLR in a hook of the optimizer"""
+"""OneCycleLR in a hook of the optimizer."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""pack_padded_sequence"""
+"""pack_padded_sequence."""
 
 import torch
 from shared import loop, tokens, tokens_schema

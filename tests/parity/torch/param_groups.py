@@ -1,4 +1,4 @@
-"""Parameter groups"""
+"""Parameter groups."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""torch.optim.RAdam"""
+"""torch.optim.RAdam."""
 
 import torch
 from shared import loop, net, numbers, table_schema

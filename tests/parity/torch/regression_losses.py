@@ -1,4 +1,4 @@
-"""L1Loss, SmoothL1Loss, HuberLoss"""
+"""L1Loss, SmoothL1Loss, HuberLoss."""
 
 import torch
 from shared import loop, net, numbers, table_schema

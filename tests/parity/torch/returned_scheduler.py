@@ -1,4 +1,4 @@
-"""A scheduler that `optimizer` returns"""
+"""A scheduler that `optimizer` returns."""
 
 import torch
 from shared import loop, net, numbers, table_schema

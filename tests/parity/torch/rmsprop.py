@@ -1,4 +1,4 @@
-"""torch.optim.RMSprop, centered"""
+"""torch.optim.RMSprop, centered."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""torch.optim.Rprop"""
+"""torch.optim.Rprop."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Sample weights"""
+"""Sample weights."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""scaled_dot_product_attention, nn.MultiheadAttention"""
+"""scaled_dot_product_attention, nn.MultiheadAttention."""
 
 import torch
 from shared import loop, series, series_schema

@@ -1,4 +1,4 @@
-"""torch.optim.SGD"""
+"""torch.optim.SGD."""
 
 import torch
 from shared import loop, numbers, table_schema

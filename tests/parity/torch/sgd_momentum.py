@@ -1,4 +1,4 @@
-"""torch.optim.SGD with momentum, Nesterov, weight decay"""
+"""torch.optim.SGD with momentum, Nesterov, weight decay."""
 
 import torch
 from shared import loop, net, numbers, table_schema

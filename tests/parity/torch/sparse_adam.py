@@ -1,4 +1,4 @@
-"""Sparse embeddings with SparseAdam"""
+"""Sparse embeddings with SparseAdam."""
 
 import torch
 from shared import loop, tokens, tokens_schema

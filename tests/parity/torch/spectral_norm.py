@@ -1,4 +1,4 @@
-"""Spectral norm, weight norm (parametrizations)"""
+"""Spectral norm, weight norm (parametrizations)."""
 
 import torch
 from shared import loop, numbers, table_schema

@@ -1,4 +1,4 @@
-"""StepLR in a hook of the optimizer"""
+"""StepLR in a hook of the optimizer."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""nn.SyncBatchNorm"""
+"""nn.SyncBatchNorm."""
 
 import torch
 from shared import loop, numbers, table_schema

@@ -1,4 +1,4 @@
-"""torch.compile"""
+"""torch.compile."""
 
 import torch
 from shared import loop, net, numbers, table_schema

@@ -1,4 +1,4 @@
-"""nn.TransformerEncoder with a causal mask as a buffer"""
+"""nn.TransformerEncoder with a causal mask as a buffer."""
 
 import torch
 from shared import loop, series, series_schema

@@ -1,4 +1,4 @@
-"""Parameters without a gradient"""
+"""Parameters without a gradient."""
 
 import torch
 from shared import loop, numbers, table_schema

@@ -1,4 +1,4 @@
-"""Tied weights"""
+"""Tied weights."""
 
 import torch
 from shared import loop, numbers, table_schema
