@@ -1,0 +1,42 @@
+"""Trainings of one feature, shared by the tests of its four places."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+
+import pytest
+from tests.parity.cells import features_of
+from tests.parity.features import PLACES
+
+
+def pytest_generate_tests(metafunc):
+    """Give each test of a cell a feature of its file, and a place."""
+    if {"trainings", "place"} <= set(metafunc.fixturenames):
+        features = features_of(metafunc.module.__name__.rpartition(".")[2])
+        metafunc.parametrize(
+            "trainings", features, ids=lambda feature: feature.id, indirect=True, scope="module"
+        )
+        metafunc.parametrize("place", PLACES)
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    """Return a folder with the records that all features are trained on."""
+    from tests.parity import runner
+
+    folder = tmp_path_factory.mktemp("data")
+    runner.write_data(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trainings(request, data, tmp_path_factory):
+    """Return the trainings of a feature: each is made once, for all places that look at it."""
+    from tests.parity import runner
+
+    folder = tmp_path_factory.mktemp(request.param.name)
+    yield runner.Trainings(request.param, folder, data)
+    # A hundred features leave a hundred times their exports and compiled functions.
+    shutil.rmtree(folder)
+    gc.collect()

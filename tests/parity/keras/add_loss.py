@@ -1,0 +1,31 @@
+"""`add_loss` in a layer."""
+
+import keras
+from shared import fit, numbers, table_schema
+
+GROUP = "Regularization"
+
+data_schema, input_fn = table_schema, numbers
+loss = keras.losses.MeanSquaredError()
+
+
+class Penalty(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(0.1 * keras.ops.mean(keras.ops.square(x)))
+        return x
+
+
+def custom_model():
+    return keras.Sequential(
+        [keras.Input((8,)), keras.layers.Dense(6), Penalty(), keras.layers.Dense(1)]
+    )
+
+
+def optimizer():
+    return keras.optimizers.SGD(0.1)
+
+
+def plain(data):
+    model = custom_model()
+    model.compile(optimizer(), loss)
+    return fit(data, model, input_fn)

@@ -1,0 +1,31 @@
+"""Initializers."""
+
+import keras
+from shared import fit, numbers, table_schema
+
+GROUP = "Layers"
+
+data_schema, input_fn = table_schema, numbers
+loss = keras.losses.MeanSquaredError()
+
+
+def custom_model():
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            keras.layers.Dense(6, kernel_initializer="he_normal"),
+            keras.layers.Dense(6, kernel_initializer=keras.initializers.Orthogonal(seed=3)),
+            keras.layers.Dense(6, kernel_initializer="glorot_normal", bias_initializer="ones"),
+            keras.layers.Dense(1),
+        ]
+    )
+
+
+def optimizer():
+    return keras.optimizers.SGD(0.1)
+
+
+def plain(data):
+    model = custom_model()
+    model.compile(optimizer(), loss)
+    return fit(data, model, input_fn)

@@ -1,0 +1,29 @@
+"""A metric named `loss`."""
+
+import keras
+from shared import fit, mlp, numbers, table_schema
+
+GROUP = "Metrics"
+EXPECT = "refused: it would hide the loss"
+REFUSAL = "loss"
+
+data_schema, input_fn = table_schema, numbers
+loss = keras.losses.MeanSquaredError()
+
+
+def custom_model():
+    return mlp()
+
+
+def optimizer():
+    return keras.optimizers.SGD(0.1)
+
+
+def eval_metrics_fn():
+    return {"loss": keras.metrics.MeanAbsoluteError()}
+
+
+def plain(data):
+    model = custom_model()
+    model.compile(optimizer(), loss)
+    return fit(data, model, input_fn)

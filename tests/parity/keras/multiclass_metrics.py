@@ -1,0 +1,31 @@
+"""SparseTopKCategoricalAccuracy, SparseCategoricalCrossentropy."""
+
+import keras
+from shared import classes, fit, mlp, named, table_schema
+
+GROUP = "Metrics"
+
+data_schema, input_fn = table_schema, classes
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def custom_model():
+    return mlp(3)
+
+
+def optimizer():
+    return keras.optimizers.SGD(0.1)
+
+
+def eval_metrics_fn():
+    return {
+        "top2": keras.metrics.SparseTopKCategoricalAccuracy(2),
+        "accuracy": keras.metrics.SparseCategoricalAccuracy(),
+        "crossentropy": keras.metrics.SparseCategoricalCrossentropy(from_logits=True),
+    }
+
+
+def plain(data):
+    model = custom_model()
+    model.compile(optimizer(), loss, metrics=named(eval_metrics_fn()))
+    return fit(data, model, input_fn)

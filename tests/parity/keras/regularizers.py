@@ -1,0 +1,34 @@
+"""Kernel and bias regularizers."""
+
+import keras
+from shared import fit, numbers, table_schema
+
+GROUP = "Regularization"
+
+data_schema, input_fn = table_schema, numbers
+loss = keras.losses.MeanSquaredError()
+
+
+def custom_model():
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            keras.layers.Dense(
+                6, kernel_regularizer="l2", bias_regularizer=keras.regularizers.L1(0.01)
+            ),
+            keras.layers.Dense(
+                6, kernel_regularizer=keras.regularizers.OrthogonalRegularizer(0.05)
+            ),
+            keras.layers.Dense(1),
+        ]
+    )
+
+
+def optimizer():
+    return keras.optimizers.SGD(0.1)
+
+
+def plain(data):
+    model = custom_model()
+    model.compile(optimizer(), loss)
+    return fit(data, model, input_fn)

@@ -1,0 +1,35 @@
+"""`keras.random` with a SeedGenerator in a layer."""
+
+import keras
+from shared import fit, numbers, table_schema
+
+GROUP = "Randomness in layers"
+EXPECT = "differs: what is drawn is a function of (seed, step, worker), not of a generator's state"
+
+data_schema, input_fn = table_schema, numbers
+loss = keras.losses.MeanSquaredError()
+
+
+class Noisy(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.seed_generator = keras.random.SeedGenerator(3)
+
+    def call(self, x, training=False):
+        if not training:
+            return x
+        return x + keras.random.normal(keras.ops.shape(x), seed=self.seed_generator)
+
+
+def custom_model():
+    return keras.Sequential([keras.Input((8,)), Noisy(), keras.layers.Dense(1)])
+
+
+def optimizer():
+    return keras.optimizers.SGD(0.1)
+
+
+def plain(data):
+    model = custom_model()
+    model.compile(optimizer(), loss)
+    return fit(data, model, input_fn)

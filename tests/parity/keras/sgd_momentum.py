@@ -1,0 +1,23 @@
+"""SGD with momentum, Nesterov."""
+
+import keras
+from shared import fit, mlp, numbers, table_schema
+
+GROUP = "Optimizers"
+
+data_schema, input_fn = table_schema, numbers
+loss = keras.losses.MeanSquaredError()
+
+
+def custom_model():
+    return mlp()
+
+
+def optimizer():
+    return keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True)
+
+
+def plain(data):
+    model = custom_model()
+    model.compile(optimizer(), loss)
+    return fit(data, model, input_fn)

@@ -1,0 +1,7 @@
+"""Keras: callbacks, custom training and input, against plain scripts."""
+
+from tests.parity import runner
+
+
+def test_a_feature_gives_the_numbers_of_its_plain_script_or_is_refused(trainings, place):
+    runner.check(trainings.feature, place, trainings)

@@ -1,0 +1,38 @@
+"""torch.autocast in forward (bfloat16)."""
+
+import torch
+from shared import loop, net, numbers, table_schema
+from torch import nn
+
+GROUP = "Number formats"
+EXPECT = {
+    "two workers": (
+        "equal within 0.02: bfloat16 keeps eight bits, and halves of a batch round otherwise"
+    ),
+}
+
+data_schema, input_fn = table_schema, numbers
+loss = nn.MSELoss()
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = net()
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.inner(x).float()
+
+
+def custom_model():
+    return Mixed()
+
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def plain(data):
+    model = custom_model()
+    return loop(data, model, optimizer(model.parameters()), loss, input_fn)

@@ -1,0 +1,120 @@
+"""Records, and the plain loop, that the features of this folder share."""
+
+import numpy as np
+import torch
+from torch import nn
+
+
+def table_schema():
+    """Eight numbers, a number to predict, one of three classes, and a weight."""
+    return [
+        {"name": "x", "shape": [8], "dtype": "float32"},
+        {"name": "y", "shape": [1], "dtype": "float32"},
+        {"name": "label", "shape": [1], "dtype": "int64"},
+        {"name": "weight", "shape": [1], "dtype": "float32"},
+    ]
+
+
+def _column(records, name):
+    return np.stack([record[name] for record in records])
+
+
+def numbers(records):
+    """Return (x, y): a number is to be predicted."""
+    return _column(records, "x"), _column(records, "y")
+
+
+def classes(records):
+    """Return (x, label): one of three classes."""
+    return _column(records, "x"), _column(records, "label")[:, 0]
+
+
+def yes_or_no(records):
+    """Return (x, whether y is positive)."""
+    return _column(records, "x"), np.float32(_column(records, "y") > 0)
+
+
+def image_schema():
+    """A picture of 8 x 8 pixels with two channels, and one of three classes."""
+    return [
+        {"name": "image", "shape": [8, 8, 2], "dtype": "float32"},
+        {"name": "label", "shape": [1], "dtype": "int64"},
+    ]
+
+
+def images(records):
+    """Return (image with its channels first, label)."""
+    return _column(records, "image").transpose(0, 3, 1, 2).copy(), _column(records, "label")[:, 0]
+
+
+def series_schema():
+    """Six moments of three numbers, and a number to predict."""
+    return [
+        {"name": "series", "shape": [6, 3], "dtype": "float32"},
+        {"name": "y", "shape": [1], "dtype": "float32"},
+    ]
+
+
+def series(records):
+    """Return (series, y)."""
+    return _column(records, "series"), _column(records, "y")
+
+
+def tokens_schema():
+    """Up to ten tokens below 20, filled up with zeros, and a number to predict."""
+    return [
+        {"name": "tokens", "shape": [10], "dtype": "int64"},
+        {"name": "y", "shape": [1], "dtype": "float32"},
+    ]
+
+
+def tokens(records):
+    """Return (tokens, y)."""
+    return _column(records, "tokens"), _column(records, "y")
+
+
+def net(outputs=1):
+    """Return two linear layers."""
+    return nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, outputs))
+
+
+def loop(data, model, optimizer, loss, input_fn, metric=None):
+    """Return the losses of a plain loop over records in their order, and the model.
+
+    Args:
+        data: Records, and how to train on them.
+        model: A module.
+        optimizer: Over its parameters.
+        loss: (outputs, labels) -> the mean over a batch.
+        input_fn: Records -> (features, labels).
+        metric: (outputs, labels) -> the mean over a batch; called `metric`.
+    """
+    history = {"loss": [], "val_loss": []} | ({"val_metric": []} if metric else {})
+    for _ in range(data.epochs):
+        model.train()
+        total = 0.0
+        for first in range(0, len(data.train), data.batch_size):
+            features, labels = _batch(data.train[first:], data, input_fn)
+            optimizer.zero_grad()
+            value = loss(model(features), labels)
+            value.backward()
+            optimizer.step()
+            total += value.item() * len(labels)
+        history["loss"].append(total / len(data.train))
+        model.eval()
+        sums = [0.0, 0.0]
+        with torch.no_grad():
+            for first in range(0, len(data.validation), data.batch_size):
+                features, labels = _batch(data.validation[first:], data, input_fn)
+                outputs = model(features)
+                sums[0] += loss(outputs, labels).item() * len(labels)
+                sums[1] += metric(outputs, labels).item() * len(labels) if metric else 0.0
+        history["val_loss"].append(sums[0] / len(data.validation))
+        if metric:
+            history["val_metric"].append(sums[1] / len(data.validation))
+    return history, model
+
+
+def _batch(records, data, input_fn):
+    features, labels = input_fn(records[: data.batch_size])
+    return torch.tensor(features), torch.tensor(labels)
