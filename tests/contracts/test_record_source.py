@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from elasticdl.data import csv, parquet, recordio, tfrecord
+from elasticdl.data import csv, parquet, recordio, tfrecord, units
 from elasticdl.data.example import Features, encode
 from elasticdl.data.schema import Field, Schema
-from elasticdl.testing.record_source import check_decoding, check_record_source
+from elasticdl.testing.record_source import check_decoding, check_gathering, check_record_source
 
 if TYPE_CHECKING:
     from elasticdl.data.record_source import RecordSource
@@ -111,6 +111,16 @@ def test_ranges_are_exact_in_threads_and_after_pickling(source: RecordSource) ->
 
 def test_files_are_listed_with_their_counts(source: RecordSource) -> None:
     assert [file.num_records for file in source.files] == [5, 0, 1, 17]
+
+
+@pytest.mark.parametrize("cache_bytes", [units.CACHE_BYTES, 100])
+def test_records_are_gathered_in_any_order(
+    source: RecordSource, cache_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(units, "CACHE_BYTES", cache_bytes)
+
+    check_gathering(source)
+    check_gathering(source, Schema((Field("label", (), np.dtype(np.int64)),)))
 
 
 def test_records_say_of_themselves_what_they_hold(source: RecordSource) -> None:

@@ -12,7 +12,7 @@ from elasticdl.data.schema import Field, Schema
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, Origin, RecordInput
 from elasticdl.engines.feed import training_batches
 from elasticdl.engines.prefetch import Prefetch
-from elasticdl.engines.record_data import batches_in_order, shard_batches
+from elasticdl.engines.record_data import RecordData, batches_in_order, shard_batches
 from elasticdl.errors import DataError, DefinitionError, UserCodeError
 from elasticdl.sharding.ledger import Ledger, Piece
 from elasticdl.sharding.shard import ShardPlan
@@ -54,9 +54,18 @@ def values(batches):
     return [fed.batch.features["x"].ravel().tolist() for fed in batches]
 
 
+def reader_of(definition, source):
+    return RecordData(definition, source).reader
+
+
+def from_shard(definition, num_records, plan, epoch, piece):
+    reader = reader_of(definition, source_of(num_records))
+    return shard_batches(definition, reader, plan, epoch, piece)
+
+
 def feed(definition, source, plan, ledger=None, num_epochs=1):
     return training_batches(
-        functools.partial(shard_batches, definition, source, plan),
+        functools.partial(shard_batches, definition, reader_of(definition, source), plan),
         ledger or Ledger(plan.num_shards),
         slot=0,
         slots=[0],
@@ -78,10 +87,10 @@ def test_each_epoch_is_every_record_once_in_another_order():
 def test_a_batch_can_be_made_again_from_its_place_alone(committed):
     plan = ShardPlan(12, 2, 3)
     definition = definition_of(RecordInput(noisy, SCHEMA))
-    whole = values(shard_batches(definition, source_of(12), plan, 1, Piece(0)))
+    whole = values(from_shard(definition, 12, plan, 1, Piece(0)))
     np.random.rand(17)  # noqa: NPY002 - as above
 
-    rest = values(shard_batches(definition, source_of(12), plan, 1, Piece(0, committed)))
+    rest = values(from_shard(definition, 12, plan, 1, Piece(0, committed)))
 
     assert rest == whole[committed:]
 
@@ -95,14 +104,17 @@ def test_only_the_last_batch_of_a_shard_says_finished():
     assert [f.batch.num_examples for f in fed] == [2, 2, 1]
 
 
-def test_an_error_of_the_input_function_names_records_and_the_users_line():
+def test_an_error_of_the_input_function_names_the_minibatchs_records_and_the_users_line():
+    plan = ShardPlan(9, 2, seed=1)
+
     def broken(records):
         return records[0]["missing"]
 
     with pytest.raises(UserCodeError) as caught:
-        list(feed(definition_of(RecordInput(broken, SCHEMA)), source_of(4), ShardPlan(4, 2)))
+        list(feed(definition_of(RecordInput(broken, SCHEMA)), source_of(9), plan))
 
-    assert "memory, records 0 to 3" in str(caught.value)
+    first, second = sorted(plan.record_numbers(0, 0)[:2].tolist())
+    assert f"raised on memory, records {first} and {second}:" in str(caught.value)
     assert 'return records[0]["missing"]' in str(caught.value)
     assert "engines/feed.py" not in str(caught.value)
 
@@ -177,12 +189,12 @@ def shuffled(dataset, mode):
 def test_an_unseeded_pipeline_goes_on_where_it_was():
     plan = ShardPlan(40, 4, 5)
     definition = definition_of(DatasetInput(shuffled))
-    whole = list(shard_batches(definition, source_of(40), plan, 2, Piece(1)))
+    whole = list(from_shard(definition, 40, plan, 2, Piece(1)))
 
-    rest = shard_batches(definition, source_of(40), plan, 2, Piece(1, 3, digest=whole[2].digest))
+    rest = from_shard(definition, 40, plan, 2, Piece(1, 3, digest=whole[2].digest))
 
     assert values(rest) == values(whole[3:])
-    assert values(whole) != values(shard_batches(definition, source_of(40), plan, 3, Piece(1)))
+    assert values(whole) != values(from_shard(definition, 40, plan, 3, Piece(1)))
 
 
 def test_a_pipeline_that_does_not_repeat_itself_is_named():
@@ -192,10 +204,10 @@ def test_a_pipeline_that_does_not_repeat_itself_is_named():
 
     plan = ShardPlan(8, 2)
     definition = definition_of(DatasetInput(unrepeatable))
-    first = next(shard_batches(definition, source_of(8), plan, 0, Piece(0)))
+    first = next(from_shard(definition, 8, plan, 0, Piece(0)))
 
     with pytest.raises(DefinitionError, match=r"model.py:7: the data pipeline does not yield the"):
-        list(shard_batches(definition, source_of(8), plan, 0, Piece(0, 1, digest=first.digest ^ 1)))
+        list(from_shard(definition, 8, plan, 0, Piece(0, 1, digest=first.digest ^ 1)))
 
 
 def test_a_pipeline_may_filter_everything_away():

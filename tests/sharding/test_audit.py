@@ -80,10 +80,10 @@ def test_rows_the_plan_has_no_place_for_are_named_and_not_counted(row) -> None:
     assert epoch.findings == []
 
 
-def test_the_short_shard_is_where_the_order_of_the_epoch_puts_it() -> None:
+def test_the_short_shard_is_the_last_of_every_epoch() -> None:
     plan = ShardPlan(1000, minibatch_size=7, minibatches_per_shard=4, seed=3)
     rows = [
-        (epoch, 0, position, 0, plan.num_batches(epoch, position))
+        (epoch, 0, position, 0, plan.num_batches(position))
         for epoch in range(5)
         for position in range(plan.num_shards)
     ]
@@ -152,7 +152,7 @@ def histories(draw):
     rows = []
     for epoch in range(num_epochs):
         for shard in range(plan.num_shards):
-            stop = plan.num_batches(epoch, shard)
+            stop = plan.num_batches(shard)
             cuts = draw(st.sets(st.integers(0, stop))) | {0, stop}
             edges = sorted(cuts)
             rows += [
@@ -193,11 +193,11 @@ def test_any_rows_are_counted_as_one_by_one(rows, by_record) -> None:
     for told in epochs:
         own = [row for row in rows if row[0] == told.epoch and row[2] < plan.num_shards]
         if by_record:
-            own = [row for row in own if row[4] <= plan.num_batches(told.epoch, row[2])]
+            own = [row for row in own if row[4] <= plan.num_batches(row[2])]
         counts = Counter((row[2], batch) for row in own for batch in range(row[3], row[4]))
         for shard in range(plan.num_shards):
             ends = [row[4] for row in own if row[2] == shard and row[3] < row[4]]
-            stop = plan.num_batches(told.epoch, shard) if by_record else max(ends, default=0)
+            stop = plan.num_batches(shard) if by_record else max(ends, default=0)
             counts.update({(shard, batch): 0 for batch in range(stop)})
         wrong = {key: times for key, times in counts.items() if times != 1}
         assert wrong == {

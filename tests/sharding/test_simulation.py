@@ -160,9 +160,9 @@ def test_only_the_ledgers_own_work_is_measured():
 def test_shards_have_as_many_batches_as_the_plan_says(shuffle):
     plan = ShardPlan(1000, 3, 4, seed=2, shuffle=shuffle)
 
-    numbers = num_batches_by_position(plan, epoch=3)
+    numbers = num_batches_by_position(plan)
 
-    assert numbers.tolist() == [plan.num_batches(3, position) for position in range(84)]
+    assert numbers.tolist() == [plan.num_batches(position) for position in range(84)]
 
 
 def test_a_first_shard_beyond_the_epoch_is_refused():

@@ -19,17 +19,20 @@ import functools
 import re
 import threading
 from bisect import bisect_right
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
-from elasticdl.data.csv_index import CSVIndex, index_rows
+from elasticdl.data.csv_index import BLOCK_BYTES, CSVIndex, index_rows
 from elasticdl.data.field import STRING
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import open_each, open_stored
-from elasticdl.data.table import columns_of, decode_table, encode_table
+from elasticdl.data.table import TableUnit, columns_of, decode_table, encode_table
+from elasticdl.data.units import Units, is_remote, unit_bytes
 from elasticdl.data.wording import counted, listed, shown
 from elasticdl.errors import CorruptDataError, SchemaError
 
@@ -45,6 +48,11 @@ _Types = dict[str, pa.DataType]
 
 # How pyarrow says which cell it could not convert.
 _CELL = re.compile(r"CSV column #(\d+): Row #(\d+): .*?invalid value '(.*)'", re.DOTALL)
+
+
+# Below, calls take longer than parsing.
+_UNIT_BYTES = 1 << 20
+_CELL_BYTES = 8
 
 
 class CSVSource:
@@ -64,6 +72,14 @@ class CSVSource:
         self._numbering = Numbering(
             [RecordFile(file.uri, index.firsts[-1]) for file, index in self._files]
         )
+        # The blocks (first, stop) of each unit of a file.
+        blocks = max(_UNIT_BYTES, unit_bytes([file.uri for file, _ in self._files])) // BLOCK_BYTES
+        self._units = [
+            [(first, min(first + blocks, last)) for first in range(0, last, blocks)]
+            for last in (len(index.firsts) - 1 for _, index in self._files)
+        ]
+        # The number of the first unit of each file, counted over all files.
+        self._first_units = [0, *accumulate(len(units) for units in self._units)]
         self._types: _Types | None = None
         self._here = _OfThisThread()
 
@@ -102,6 +118,38 @@ class CSVSource:
             records += decode_table(table, schema, where)
         return records
 
+    def units(self, schema: Schema | None) -> Units:
+        """Return stretches of rows that are worth reading at once; see `units.UnitSource`."""
+        sizes = [
+            index.firsts[stop] - index.firsts[first]
+            for (_, index), units in zip(self._files, self._units, strict=True)
+            for first, stop in units
+        ]
+        memory_bytes = 0
+        for file, index in self._files:
+            types = [] if schema is None else list(_types_of(schema, index.header).values())
+            # Texts take about what they take in the file; without a schema any column may be one.
+            texts = file.size_bytes if schema is None or pa.binary() in types else 0
+            columns = len(index.header) if schema is None else len(types)
+            memory_bytes += texts + _CELL_BYTES * columns * index.firsts[-1]
+        remote = is_remote([file.uri for file, _ in self._files])
+        return Units(np.array(sizes, np.int64), memory_bytes, remote)
+
+    def read_unit(self, index: int, schema: Schema | None) -> TableUnit:
+        """Return a stretch of rows, counted over all files; see `units.UnitSource`.
+
+        Raises:
+            SchemaError: A cell is not what the schema says.
+        """
+        file_index = bisect_right(self._first_units, index) - 1
+        file, rows = self._files[file_index]
+        blocks = self._units[file_index][index - self._first_units[file_index]]
+        return TableUnit(_read(file, rows, blocks, self._types_for(schema, rows)))
+
+    def joined(self, units: Sequence[TableUnit]) -> TableUnit | None:
+        """Return all units as one, if their columns are the same."""
+        return TableUnit.joined(units)
+
     def _tables(
         self, start: int, stop: int, schema: Schema | None
     ) -> Iterator[tuple[pa.Table, Callable[[int], str]]]:
@@ -127,7 +175,9 @@ class CSVSource:
         key = (file_index, block_index, schema)
         if here.key != key:
             file, index = self._files[file_index]
-            here.table = _read(file, index, block_index, self._types_for(schema, index))
+            here.table = _read(
+                file, index, (block_index, block_index + 1), self._types_for(schema, index)
+            )
             here.key = key
         return here.table
 
@@ -192,7 +242,7 @@ def _inferred_types(files: Sequence[tuple[StoredFile, CSVIndex]]) -> _Types:
                 "unless data_schema() names those that are used."
             )
         for block in range(len(other.firsts) - 1):
-            table = _parse(file, other, block, None)
+            table = _parse(file, other, (block, block + 1), None)
             for name in types:
                 types[name] = _wider(types[name], table.schema.field(name).type)
     return types
@@ -211,26 +261,28 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 # --- reading a block ---------------------------------------------------------------------------
 
 
-def _read(file: StoredFile, index: CSVIndex, block: int, types: _Types) -> pa.Table:
-    """Return the rows of a block, its cells as the given types.
+def _read(
+    file: StoredFile, index: CSVIndex, blocks: tuple[int, int], types: _Types
+) -> pa.Table:
+    """Return the rows of some blocks (first, stop), their cells as the given types.
 
     Raises:
         SchemaError: A cell is something else.
     """
     try:
-        return _parse(file, index, block, types)
+        return _parse(file, index, blocks, types)
     except pa.ArrowInvalid:
         # 3.0 is an integer, too; whether all are is checked where the field is known.
         relaxed = {name: _relaxed(arrow_type) for name, arrow_type in types.items()}
     try:
-        return _parse(file, index, block, relaxed)
+        return _parse(file, index, blocks, relaxed)
     except pa.ArrowInvalid as error:
         cell = _CELL.search(str(error))
         if cell is None:
-            first, last = index.firsts[block], index.firsts[block + 1] - 1
+            first, last = index.firsts[blocks[0]], index.firsts[blocks[1]] - 1
             raise SchemaError(f"{file.uri}, records {first} to {last}: {error}") from None
         name = index.header[int(cell[1])]
-        record = index.firsts[block] + int(cell[2]) - 1
+        record = index.firsts[blocks[0]] + int(cell[2]) - 1
         expected = {pa.bool_(): "true, false, 1 or 0"}.get(types[name], "a number")
         raise SchemaError(
             f"{file.uri}, record {record}: column {name!r} holds {shown(cell[3])}; data_schema() "
@@ -243,10 +295,13 @@ def _relaxed(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def _parse(
-    file: StoredFile, index: CSVIndex, block: int, types: Mapping[str, pa.DataType] | None
+    file: StoredFile,
+    index: CSVIndex,
+    blocks: tuple[int, int],
+    types: Mapping[str, pa.DataType] | None,
 ) -> pa.Table:
-    start, stop = index.offsets[block : block + 2]
-    first, past = index.firsts[block : block + 2]
+    start, stop = (index.offsets[block] for block in blocks)
+    first, past = (index.firsts[block] for block in blocks)
     data = file.read(start, stop)
     bad: list[arrow_csv.InvalidRow] = []
 

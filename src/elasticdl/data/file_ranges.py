@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    import numpy.typing as npt
+
     from elasticdl.data.record_source import RecordFile
+
+
+_MOST_NAMED = 8
 
 
 class FileRange(NamedTuple):
@@ -85,6 +91,48 @@ class Numbering:
         """
         part = self.split(record, record + 1)[0]
         return f"{self.files[part.file_index].uri}, record {part.start}"
+
+    def name_some(self, records: Sequence[int] | npt.NDArray[np.int64]) -> str:
+        """Name the files and numbers of some records, to be used in an error message.
+
+        A range is named by its ends; of others, as many as a line holds.
+
+        Args:
+            records: Global numbers, at least one, in any order.
+
+        Raises:
+            IndexError: There is no such record.
+
+        Example:
+            >>> from elasticdl.data.record_source import RecordFile
+            >>> numbering = Numbering([RecordFile("a", 9), RecordFile("b", 9)])
+            >>> numbering.name_some([7, 12, 2]), numbering.name_some(range(12, 18))
+            ('a, records 2 and 7; b, record 3', 'b, records 3 to 8')
+        """
+        numbers = sorted(int(record) for record in records)
+        first, last = self.name(numbers[0]), self.name(numbers[-1])
+        if len(numbers) == 1:
+            return first
+        if numbers[-1] - numbers[0] == len(numbers) - 1:
+            parts = self.split(numbers[0], numbers[-1] + 1)
+            if len(parts) > 1:
+                return f"{first}, to {last}"
+            return f"{self.files[parts[0].file_index].uri}, records {parts[0].start} to {parts[0].stop - 1}"
+        shown = numbers[:_MOST_NAMED]
+        by_file: dict[str, list[int]] = {}
+        for record in shown:
+            ((index, number, _),) = self.split(record, record + 1)
+            by_file.setdefault(self.files[index].uri, []).append(number)
+        named = "; ".join(f"{uri}, {_listed(there)}" for uri, there in by_file.items())
+        rest = len(numbers) - len(shown)
+        return f"{named} and {rest} more" if rest else named
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    texts = [str(number) for number in numbers]
+    if len(texts) == 1:
+        return f"record {texts[0]}"
+    return f"records {', '.join(texts[:-1])} and {texts[-1]}"
 
 
 def split_range(files: Sequence[RecordFile], start: int, stop: int) -> list[FileRange]:

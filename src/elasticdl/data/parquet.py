@@ -20,13 +20,15 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import filesystem, local_path, open_each, open_stored
-from elasticdl.data.table import columns_of, decode_table, encode_table
+from elasticdl.data.table import TableUnit, columns_of, decode_table, encode_table
+from elasticdl.data.units import Units, is_remote
 from elasticdl.errors import CorruptDataError, DataError
 
 if TYPE_CHECKING:
@@ -47,12 +49,14 @@ class RowGroup(NamedTuple):
         size_bytes: Size of its columns as stored.
         num_rows: How many rows it has.
         compression: Name of its codec, as Parquet has it.
+        memory_bytes: What each column takes in memory, about.
     """
 
     offset_bytes: int
     size_bytes: int
     num_rows: int
     compression: str
+    memory_bytes: tuple[int, ...]
 
 
 class _File(NamedTuple):
@@ -62,6 +66,7 @@ class _File(NamedTuple):
     columns: tuple[str, ...]
     row_groups: tuple[RowGroup, ...]
     firsts: tuple[int, ...]
+    footer: Any
 
 
 class ParquetSource:
@@ -78,6 +83,8 @@ class ParquetSource:
     def __init__(self, uris: Sequence[str]) -> None:
         self._files = open_each(uris, _open)
         self._numbering = Numbering([RecordFile(file.uri, file.firsts[-1]) for file in self._files])
+        # The number of the first row group of each file, counted over all files.
+        self._first_groups = [0, *accumulate(len(file.row_groups) for file in self._files)]
         self._here = _OfThisThread()
 
     @property
@@ -119,6 +126,32 @@ class ParquetSource:
         for table, where in self._tables(start, stop, schema):
             records += decode_table(table, schema, where)
         return records
+
+    def units(self, schema: Schema | None) -> Units:
+        """Return the row groups; see `units.UnitSource`."""
+        memory_bytes = 0
+        for file in self._files:
+            wanted = set(_wanted(file, schema))
+            for group in file.row_groups:
+                columns = zip(file.columns, group.memory_bytes, strict=True)
+                memory_bytes += sum(size for name, size in columns if name in wanted)
+        sizes = [group.num_rows for file in self._files for group in file.row_groups]
+        remote = is_remote([file.uri for file in self._files])
+        return Units(np.array(sizes, np.int64), memory_bytes, remote)
+
+    def read_unit(self, index: int, schema: Schema | None) -> TableUnit:
+        """Return a row group, counted over all files; see `units.UnitSource`.
+
+        Raises:
+            CorruptDataError: It is damaged.
+        """
+        file_index = bisect_right(self._first_groups, index) - 1
+        file = self._files[file_index]
+        return TableUnit(_read(file, index - self._first_groups[file_index], _wanted(file, schema)))
+
+    def joined(self, units: Sequence[TableUnit]) -> TableUnit | None:
+        """Return all units as one, if their columns are the same."""
+        return TableUnit.joined(units)
 
     def _tables(
         self, start: int, stop: int, schema: Schema | None
@@ -193,11 +226,34 @@ def _open(uri: str) -> _File:
                     sum(column.total_compressed_size for column in columns),
                     group.num_rows,
                     columns[0].compression if columns else "",
+                    _memory_bytes(file.schema_arrow, columns, group.num_rows),
                 )
             )
         names = tuple(file.schema_arrow.names)
     firsts = (0, *accumulate(group.num_rows for group in groups))
-    return _File(uri, names, tuple(groups), firsts)
+    return _File(uri, names, tuple(groups), firsts, metadata)
+
+
+def _memory_bytes(schema: pa.Schema, columns: Sequence[Any], num_rows: int) -> tuple[int, ...]:
+    """Return what the values of each field take in memory."""
+    # A field of structs or lists is stored in columns whose paths begin with its name.
+    stored = dict.fromkeys(schema.names, 0)
+    for column in columns:
+        name = column.path_in_schema.split(".")[0]
+        stored[name] = stored.get(name, 0) + column.total_uncompressed_size
+    return tuple(
+        # What repeats is stored once, so that the stored size says little of numbers.
+        max(stored[field.name], num_rows * _width_bytes(field.type))
+        for field in schema
+    )
+
+
+def _width_bytes(arrow_type: pa.DataType) -> int:
+    try:
+        return -(-int(arrow_type.bit_width) // 8)
+    except ValueError:
+        # Of lists and texts, at least where each of them starts.
+        return 8
 
 
 def _offset(column: Any) -> int:
@@ -207,7 +263,8 @@ def _offset(column: Any) -> int:
 
 def _read(file: _File, index: int, columns: tuple[str, ...]) -> pa.Table:
     group = file.row_groups[index]
-    with _opened(file.uri, group.offset_bytes, f"row group {index}") as opened:
+    expected = f"row group {index}"
+    with _opened(file.uri, group.offset_bytes, expected, file.footer) as opened:
         table = opened.read_row_group(index, columns=list(columns), use_threads=False)
     if table.num_rows != group.num_rows:
         raise CorruptDataError(
@@ -217,13 +274,16 @@ def _read(file: _File, index: int, columns: tuple[str, ...]) -> pa.Table:
 
 
 @contextlib.contextmanager
-def _opened(uri: str, offset_bytes: int, expected: str) -> Iterator[Any]:
+def _opened(
+    uri: str, offset_bytes: int, expected: str, footer: Any = None
+) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file.
 
     Args:
         uri: Which.
         offset_bytes: Where what is read lies in it, for the message if it is damaged.
         expected: What should lie there.
+        footer: Its metadata, if they were read before.
 
     Raises:
         CorruptDataError: pyarrow cannot make sense of it.
@@ -237,7 +297,9 @@ def _opened(uri: str, offset_bytes: int, expected: str) -> Iterator[Any]:
             system, path = filesystem(uri)
             stream = system.open(path, "rb")
         with stream:
-            yield pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=True)
+            yield pq.ParquetFile(
+                stream, metadata=footer, page_checksum_verification=True, pre_buffer=True
+            )
     except (FileNotFoundError, PermissionError) as error:
         raise DataError(f"{uri} cannot be read: {error.strerror or error}.") from error
     except (pa.ArrowException, OSError) as error:

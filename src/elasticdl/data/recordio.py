@@ -21,10 +21,15 @@ Callers: `sources.py`, `prepare.py`, `prediction/`.
 
 from __future__ import annotations
 
+import mmap
 import threading
+import weakref
 from bisect import bisect_right
+from collections import deque
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from elasticdl.data.atomic_file import AtomicFile
 from elasticdl.data.file_ranges import Numbering
@@ -43,6 +48,7 @@ from elasticdl.data.recordio_chunk import (
     parse_header,
 )
 from elasticdl.data.stored_file import open_each, open_stored
+from elasticdl.data.units import BytesUnit, Units, is_remote, sample
 from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import DataError, UsageError
 
@@ -72,6 +78,10 @@ it, a large one needs few requests to open a remote file (one a chunk). 4 MiB is
 store sends in about the time it takes to answer, and stays in a processor's cache.
 """
 
+# Memory for chunks to come, which would cost more to get from the system than reading them.
+_MOST_SPARE = 4
+# What does not travel to another process.
+_STAYS = ("_here", "_spare")
 # Empty records add nothing to the bytes of a chunk, and yet a chunk must end at some time.
 _MAX_CHUNK_RECORDS = 1 << 20
 
@@ -104,7 +114,10 @@ class RecordIOSource:
                 for stored, firsts in zip(self._stored, self._firsts, strict=True)
             ]
         )
+        # The number of the first chunk of each file, counted over all files.
+        self._first_chunks = [0, *accumulate(len(chunks) for chunks in self._chunks)]
         self._here = _OfThisThread()
+        self._spare: deque[mmap.mmap] = deque(maxlen=_MOST_SPARE)
 
     @property
     def files(self) -> Sequence[RecordFile]:
@@ -157,6 +170,43 @@ class RecordIOSource:
         records = self.read_bytes(start, stop)
         return decode_records(records, schema, lambda i: self._numbering.name(start + i))
 
+    def units(self, schema: Schema | None) -> Units:
+        """Return the chunks; see `units.UnitSource`.
+
+        Raises:
+            CorruptDataError: One of the few that are read to see how well they are compressed is
+                damaged.
+        """
+        del schema
+        chunks = [chunk for chunks in self._chunks for chunk in chunks]
+        sizes = np.array([chunk.num_records for chunk in chunks], np.int64)
+        memory_bytes = sum(chunk.size_bytes for chunk in chunks)
+        compressed = [i for i, chunk in enumerate(chunks) if chunk.compressor != "none"]
+        if compressed:
+            sampled = [compressed[i] for i in sample(len(compressed))]
+            stored = sum(chunks[i].size_bytes for i in sampled)
+            plain = sum(self.read_unit(i, None).payload_bytes for i in sampled)
+            memory_bytes = round(memory_bytes * plain / stored)
+        memory_bytes += BytesUnit.INDEX_BYTES * int(sizes.sum())
+        return Units(sizes, memory_bytes, is_remote([stored.uri for stored in self._stored]))
+
+    def read_unit(self, index: int, schema: Schema | None) -> BytesUnit:
+        """Return a chunk, counted over all files; see `units.UnitSource`.
+
+        Raises:
+            CorruptDataError: It is damaged.
+        """
+        del schema
+        file_index = bisect_right(self._first_chunks, index) - 1
+        chunk = self._chunks[file_index][index - self._first_chunks[file_index]]
+        reader = self._here.unit_reader
+        unit = reader.read(self._stored[file_index], chunk).unit()
+        # The unit stays while others are read. When it is gone, another one takes its memory.
+        reader.exchange(unit.memory, self._spare.pop() if self._spare else None)
+        if isinstance(unit.memory, mmap.mmap):
+            weakref.finalize(unit, _give_back, self._spare, unit.memory).atexit = False
+        return unit
+
     def _decoded_chunks(self, start: int, stop: int) -> Iterator[tuple[DecodedChunk, int, int]]:
         """Yield the chunks of a range, each with the part of its own records that is in it."""
         for part in self._numbering.split(start, stop):
@@ -180,10 +230,10 @@ class RecordIOSource:
         return here.chunk
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_here"}
+        return {name: value for name, value in vars(self).items() if name not in _STAYS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _here=_OfThisThread())
+        vars(self).update(state, _here=_OfThisThread(), _spare=deque(maxlen=_MOST_SPARE))
 
 
 class _OfThisThread(threading.local):
@@ -191,8 +241,13 @@ class _OfThisThread(threading.local):
 
     def __init__(self) -> None:
         self.reader = ChunkReader()
+        self.unit_reader = ChunkReader()
         self.key = (-1, -1)
         self.chunk: DecodedChunk | None = None
+
+
+def _give_back(spare: deque[mmap.mmap], memory: mmap.mmap) -> None:
+    spare.append(memory)
 
 
 def _open(uri: str) -> tuple[StoredFile, list[Chunk]]:

@@ -25,6 +25,7 @@ import cramjam
 import numpy as np
 from isal.isal_zlib import crc32
 
+from elasticdl.data.units import BytesUnit
 from elasticdl.errors import CorruptDataError, DataError
 
 if TYPE_CHECKING:
@@ -225,6 +226,13 @@ class ChunkReader:
         """Let go of the memory of the chunk read last: its holder may keep it."""
         self._stored = self._plain = _memory(0)
 
+    def exchange(self, memory: _Memory, spare: mmap.mmap | None) -> None:
+        """Let go of the memory of the chunk read last, and take other memory for the next one."""
+        if memory is self._stored:
+            self._stored = spare or _memory(0)
+        elif memory is self._plain:
+            self._plain = spare or _memory(0)
+
     def _decompress(self, compressor: Compressor, payload: memoryview) -> tuple[_Memory, int]:
         """Return where a payload lies after decompression, and its size."""
         if compressor == "gzip":
@@ -302,6 +310,7 @@ class DecodedChunk:
     ) -> None:
         self._memory = memory
         self._base = base
+        self._num_records = chunk.num_records
         # The length of every record, None if they differ.
         self._length = _common_length(memory, base, end, chunk.num_records)
         # Where each record starts, and where one behind the last would, if they differ.
@@ -319,8 +328,18 @@ class DecodedChunk:
         rows = memoryview(memory)[self._base + first * stride : self._base + stop * stride]
         return [record for (record,) in struct.iter_unpack(f"{LENGTH_BYTES}x{self._length}s", rows)]
 
+    def unit(self) -> BytesUnit:
+        """Return all records as they lie in memory, which is the caller's from now on."""
+        starts, lengths = self._places(0, self._num_records)
+        return BytesUnit(self._memory, starts, starts + lengths)
+
     def views(self, first: int, stop: int) -> RecordViews:
         """Return where records `first` to `stop` (exclusive) of this chunk lie."""
+        starts, lengths = self._places(first, stop)
+        return RecordViews(memoryview(self._memory).toreadonly(), starts, lengths)
+
+    def _places(self, first: int, stop: int) -> tuple[Indices, Indices]:
+        """Return where records start, and their lengths."""
         if self._length is None:
             edges = np.array(self._starts[first : stop + 1], dtype=np.int64)
             starts, lengths = edges[:-1], np.diff(edges) - LENGTH_BYTES
@@ -328,7 +347,7 @@ class DecodedChunk:
             stride = LENGTH_BYTES + self._length
             starts = np.arange(first, stop, dtype=np.int64) * stride + self._base + LENGTH_BYTES
             lengths = np.full(stop - first, self._length, dtype=np.int64)
-        return RecordViews(memoryview(self._memory).toreadonly(), starts, lengths)
+        return starts, lengths
 
 
 def _common_length(memory: _Memory, base: int, end: int, num_records: int) -> int | None:

@@ -25,10 +25,11 @@ from elasticdl.data.field import STRING, Field
 from elasticdl.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from elasticdl.data.batch import Record
     from elasticdl.data.schema import Schema
+    from elasticdl.data.units import Picked
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -77,6 +78,92 @@ def columns_of(field: Field, names: Sequence[str]) -> list[str]:
         return [field.name]
     parts = [f"{field.name}_{i}" for i in range(field.size)]
     return parts if field.shape and set(parts) <= set(names) else []
+
+
+class TableUnit:
+    """Rows in memory, picked and decoded when they are wanted; see `units.Unit`.
+
+    Args:
+        table: The rows, only the columns that are needed.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        # Units may have different dictionaries, which cannot be joined.
+        for i, column in enumerate(table.columns):
+            if pa.types.is_dictionary(column.type):
+                plain = column.cast(column.type.value_type)
+                table = table.set_column(i, table.column_names[i], plain)
+        # Of another file, a column of the same name may be of another type.
+        self.table = table.combine_chunks().replace_schema_metadata()
+        self.columns = str(self.table.schema)
+
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory the values take."""
+        return int(self.table.nbytes)
+
+    @staticmethod
+    def joined(units: Sequence[TableUnit]) -> TableUnit | None:
+        """Return the rows of several units as one; None if their columns differ."""
+        if len({unit.columns for unit in units}) > 1:
+            return None
+        return TableUnit(pa.concat_tables([unit.table for unit in units]))
+
+    @staticmethod
+    def records(picked: Picked, schema: Schema | None) -> list[Record]:
+        """Return the picked rows, decoded."""
+        records: list[Any] = [None] * len(picked.rows)
+        for places, table in TableUnit._tables(picked):
+            where = functools.partial(_name_at, picked.name, places)
+            for place, record in zip(
+                places.tolist(), decode_table(table, schema, where), strict=True
+            ):
+                records[place] = record
+        return records
+
+    @staticmethod
+    def serialized(picked: Picked) -> list[bytes]:
+        """Return the picked rows as serialized `tf.Example`s."""
+        return [example.encode(record) for record in TableUnit.records(picked, None)]
+
+    @staticmethod
+    def _tables(picked: Picked) -> Iterator[tuple[Array, pa.Table]]:
+        """Yield the picked rows of all units with the same columns, and their places."""
+        by_columns: dict[str, list[int]] = {}
+        for index, unit in enumerate(picked.units):
+            by_columns.setdefault(unit.columns, []).append(index)
+        for indices in by_columns.values():
+            tables = [picked.units[index].table for index in indices]
+            bases = np.full(len(picked.units), -1, np.int64)
+            bases[indices] = _starts(np.array([table.num_rows for table in tables], np.int64))
+            base = bases[picked.which]
+            places = np.flatnonzero(base >= 0)
+            if len(places):
+                rows = base[places] + picked.rows[places]
+                yield places, _taken(tables, rows)
+
+
+def _taken(tables: Sequence[pa.Table], rows: Array) -> pa.Table:
+    """Return rows, counted over all of some tables."""
+    fixed = all(pa.types.is_primitive(column_type) for column_type in tables[0].schema.types)
+    if len(tables) == 1 or fixed:
+        return pa.concat_tables(tables).take(pa.array(rows))
+    # Of texts and lists, all would be copied to take some.
+    order = np.argsort(rows, kind="stable")
+    borders = np.cumsum([0, *(table.num_rows for table in tables)])
+    cuts = np.searchsorted(rows[order], borders)
+    pieces = [
+        table.take(pa.array(rows[order[start:stop]] - border))
+        for table, start, stop, border in zip(tables, cuts, cuts[1:], borders, strict=False)
+        if stop > start
+    ]
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    return pa.concat_tables(pieces).combine_chunks().take(pa.array(places))
+
+
+def _name_at(name: Callable[[int], str], places: Array, row: int) -> str:
+    return name(int(places[row]))
 
 
 class _TableGroup:

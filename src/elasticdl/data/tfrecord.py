@@ -25,9 +25,11 @@ import struct
 import zlib
 from array import array
 from bisect import bisect_right
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import google_crc32c
+import numpy as np
 
 from elasticdl.data.atomic_file import AtomicFile
 from elasticdl.data.file_ranges import Numbering
@@ -35,6 +37,7 @@ from elasticdl.data.inflated_file import InflatedFile
 from elasticdl.data.record_decoding import decode_records
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import local_path, open_each, open_stored
+from elasticdl.data.units import BytesUnit, Units, is_remote, unit_bytes
 from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import CorruptDataError, UsageError
 
@@ -56,6 +59,9 @@ _FRAME_BYTES = _HEADER.size + _CHECKSUM.size
 _WALK_BYTES = 256 << 10
 _REMOTE_WALK_BYTES = 4 << 20
 _READ_BYTES = 4 << 20
+# Of a compressed file: to reach a position, what lies before it since the last kept state is
+# decompressed as well, which may be some MiB.
+_INFLATED_UNIT_BYTES = 8 << 20
 # Of gzip, and of zlib with the usual window, by how hard it was told to compress.
 _COMPRESSED_STARTS = (b"\x1f\x8b\x08", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 # For zlib, "write gzip" (a plain number of window bits is "write zlib").
@@ -110,6 +116,14 @@ class TFRecordSource:
         self._numbering = Numbering(
             [RecordFile(data.uri, len(starts) - 1) for data, starts in opened]
         )
+        at_once = unit_bytes([data.uri for data in self._bytes])
+        # The first record of each unit of a file, and one past its last.
+        self._units = [
+            _unit_firsts(starts, at_once if data.counted == "" else _INFLATED_UNIT_BYTES)
+            for data, starts in opened
+        ]
+        # The number of the first unit of each file, counted over all files.
+        self._first_units = [0, *accumulate(len(firsts) - 1 for firsts in self._units)]
 
     @property
     def files(self) -> Sequence[RecordFile]:
@@ -150,6 +164,42 @@ class TFRecordSource:
         """
         records = self.read_bytes(start, stop)
         return decode_records(records, schema, lambda i: self._numbering.name(start + i))
+
+
+    def units(self, schema: Schema | None) -> Units:
+        """Return stretches of records that are worth reading at once; see `units.UnitSource`."""
+        del schema
+        sizes = [np.diff(np.array(firsts, np.int64)) for firsts in self._units]
+        memory_bytes = sum(starts[-1] for starts in self._starts)
+        memory_bytes += BytesUnit.INDEX_BYTES * self.num_records
+        return Units(
+            np.concatenate(sizes), memory_bytes, is_remote([data.uri for data in self._bytes])
+        )
+
+    def read_unit(self, index: int, schema: Schema | None) -> BytesUnit:
+        """Return a unit, counted over all files; see `units.UnitSource`.
+
+        Raises:
+            CorruptDataError: A record of it is damaged.
+        """
+        del schema
+        file_index = bisect_right(self._first_units, index) - 1
+        at = index - self._first_units[file_index]
+        first, stop = self._units[file_index][at : at + 2]
+        starts = self._starts[file_index][first : stop + 1]
+        data, _ = _checked(self._bytes[file_index], starts)
+        borders = np.frombuffer(starts, np.int64) - starts[0]
+        return BytesUnit(data, borders[:-1] + _HEADER.size, borders[1:] - _CHECKSUM.size)
+
+
+def _unit_firsts(starts: array[int], at_once: int) -> list[int]:
+    """Return the first record of each unit of a file, and one past its last."""
+    firsts = [0]
+    while firsts[-1] < len(starts) - 1:
+        # As many as fit, and one in any case.
+        fitting = bisect_right(starts, starts[firsts[-1]] + at_once) - 1
+        firsts.append(max(fitting, firsts[-1] + 1))
+    return firsts
 
 
 def _open(uri: str) -> tuple[_Bytes, array[int]]:
@@ -221,6 +271,11 @@ def _raise_truncated(file: _Bytes, starts: array[int]) -> None:
 
 def _read(file: _Bytes, starts: array[int]) -> list[bytes]:
     """Return the records between some starts, having checked the data of each."""
+    return _checked(file, starts)[1]
+
+
+def _checked(file: _Bytes, starts: array[int]) -> tuple[bytes, list[bytes]]:
+    """Return the bytes between some starts, and the records in them, each of them checked."""
     base = starts[0]
     data = file.read(base, starts[-1])
     if len(data) != starts[-1] - base:
@@ -234,8 +289,8 @@ def _read(file: _Bytes, starts: array[int]) -> list[bytes]:
     begin = _HEADER.size
     for next_start in starts[1:]:
         end = next_start - base - _CHECKSUM.size
-        record = data[begin:end]
         (checksum,) = _CHECKSUM.unpack_from(data, end)
+        record = data[begin:end]
         found = masked_crc32c(record)
         if found != checksum:
             raise CorruptDataError(
@@ -246,7 +301,7 @@ def _read(file: _Bytes, starts: array[int]) -> list[bytes]:
             )
         records.append(record)
         begin = end + _FRAME_BYTES
-    return records
+    return data, records
 
 
 # --- writing -----------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from elasticdl.events import (
     parse_events,
 )
 from elasticdl.sharding import audit as sharding_audit
-from elasticdl.sharding.shard import ShardPlan
+from elasticdl.sharding.shard import ShardPlan, plan_from
 
 if TYPE_CHECKING:
     import os
@@ -135,8 +135,7 @@ class AuditReport:
             epoch = report.counts.epoch
             for finding in report.counts.findings:
                 rows = [_as_row(row) for row in report.counts.rows_of(finding)]
-                start, _ = self.plan.record_range(epoch, finding.shard)
-                order = start + self.plan.record_order(epoch, finding.shard)
+                order = self.plan.record_numbers(epoch, finding.shard)
                 size = self.plan.minibatch_size
                 for batch in range(finding.first, finding.stop):
                     chosen = order[batch * size : (batch + 1) * size] if self.by_record else order
@@ -185,7 +184,7 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
     history = parse_events(folder.read_bytes(EVENTS_FILE), where)
     metadata = restored.checkpoint.metadata
     ledger = metadata["place"]["ledger"]
-    plan = ShardPlan(**metadata["plan"])
+    plan = plan_from(metadata["plan"], folder.where())
     # The ledger may split a shard only if the plan knows its batches.
     by_record = ledger["batches_per_shard"] > 0
     finished = {event.epoch for event in history if isinstance(event, EpochFinished)}

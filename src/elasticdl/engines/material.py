@@ -22,7 +22,7 @@ from elasticdl.engines.record_data import RecordData, open_records
 from elasticdl.errors import DataError, UsageError
 from elasticdl.job import TrainingOptions
 from elasticdl.sharding.ledger import Ledger, Piece
-from elasticdl.sharding.shard import ShardPlan
+from elasticdl.sharding.shard import ShardPlan, plan_from
 from elasticdl.training.create import create_trainer
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def open_material(
     metadata: dict[str, Any] = {}
     if plan is None:
         metadata = _metadata(job, data, checkpoint)
-        plan = ShardPlan(**metadata["plan"])
+        plan = plan_from(metadata["plan"], f"The checkpoint of {job.output}")
     validation = data.validation(job.validation_data, plan) if job.validation_data else None
     return Material(job, definition, data, plan, validation), metadata
 

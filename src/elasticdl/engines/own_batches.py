@@ -231,7 +231,7 @@ class OwnBatches:
         Raises:
             DefinitionError: The pipeline does not yield the same batches again.
         """
-        start, end = plan.record_range(epoch, piece.shard)
+        start, end = plan.span(piece.shard)
         first = start + piece.committed
         stop = min(end, start + piece.stop) if piece.stop else end
         if first >= stop:
@@ -294,7 +294,7 @@ def open_validation(pipeline: BatchesInput, data: str, seed: int) -> tuple[Valid
     reading = Reading(epochs, derive_seed(seed, 0, 3))
 
     def batches(shard: int) -> Iterator[Batch]:
-        start, stop = cut.record_range(0, shard)
+        start, stop = cut.span(shard)
         return (made.batch for made in reading.batches(0, start, stop))
 
     return Validation(cut.num_shards, batches), epochs.num_examples

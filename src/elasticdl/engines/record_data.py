@@ -2,7 +2,7 @@
 
 A batch is a function of (seed, epoch, shard, number): it can be made again, here or on
 another worker, and is the same. Records are found by seeking; a `tf.data` pipeline of the
-user's over records is built again and its committed batches skipped (`replay.py`).
+user's over records is built again and its committed batches skipped (`_after_replay`).
 
 Callers: `material.py`, `trained.py` and `elastic/tasks.py`.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,13 @@ import numpy as np
 
 from elasticdl.data.batch import Batch, Record, batch_of, leaves
 from elasticdl.data.class_weights import with_class_weights
-from elasticdl.data.record_source import RecordSource, locate
+from elasticdl.data.file_ranges import Numbering
+from elasticdl.data.record_source import RecordSource
 from elasticdl.data.schema import Schema
 from elasticdl.data.sources import open_source
+from elasticdl.data.units import UnitReader
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
+from elasticdl.engines.cut import cut
 from elasticdl.engines.feed import FedBatch, Resume, chained_digest
 from elasticdl.engines.randomness import Stream, seeded
 from elasticdl.engines.seams import Validation
@@ -36,12 +39,13 @@ from elasticdl.errors import (
 )
 from elasticdl.sharding.ledger import Piece
 from elasticdl.sharding.permutation import derive_seed
-from elasticdl.sharding.shard import DEFAULT_MINIBATCHES_PER_SHARD, ShardPlan
+from elasticdl.sharding.shard import DEFAULT_MINIBATCHES_PER_SHARD, Ints, ShardPlan
 
 if TYPE_CHECKING:
     from elasticdl.job import Job
 
-_MAX_SHARD_BYTES = 256 * 2**20
+# As they are stored: what is made of them may be much larger.
+_MAX_DECODED_BYTES = 64 * 2**20
 # A shard of validation data is evaluated between two looks at what else there is to do.
 _MINIBATCHES_PER_VALIDATION_SHARD = 8
 
@@ -85,25 +89,22 @@ class RecordData:
         """How a shard is entered."""
         return "exact" if isinstance(self.definition.input, RecordInput) else "replayed"
 
+    @functools.cached_property
+    def reader(self) -> UnitReader:
+        """What reads the records in a shuffled order."""
+        how = self.definition.input
+        if isinstance(how, RecordInput):
+            return UnitReader(self.source, how.schema)
+        return UnitReader(self.source, None, serialized=True)
+
     def cut(self, job: Job) -> ShardPlan:
-        """Return shards of so many records as a process can well hold."""
-        size, num_records = job.training.minibatch_size, self.source.num_records
-        record_bytes = max(1, len(self.source.read_bytes(0, 1)[0]))
-        return ShardPlan(
-            num_records=num_records,
-            minibatch_size=size,
-            # A shard is held in memory; large records make shorter ones.
-            minibatches_per_shard=max(
-                1,
-                min(
-                    DEFAULT_MINIBATCHES_PER_SHARD,
-                    _MAX_SHARD_BYTES // (size * record_bytes),
-                    -(-num_records // size),
-                ),
-            ),
-            seed=job.training.seed,
-            shuffle=job.training.shuffle,
-        )
+        """Return shards of so many records as a process can well hold and mix.
+
+        Raises:
+            DataError: The sample that their size is judged by cannot be read.
+        """
+        splits = isinstance(self.definition.input, RecordInput)
+        return cut(self.reader.units, job.training, splits=splits)
 
     def batches_per_shard(self, plan: ShardPlan) -> int:
         """Return the plan's number; a pipeline may filter and repeat."""
@@ -116,7 +117,7 @@ class RecordData:
 
     def shard_batches(self, plan: ShardPlan, epoch: int, piece: Piece) -> Iterator[FedBatch]:
         """Yield the batches of a piece that are not committed yet."""
-        return shard_batches(self.definition, self.source, plan, epoch, piece)
+        return shard_batches(self.definition, self.reader, plan, epoch, piece)
 
     def example(self, plan: ShardPlan) -> Batch:
         """Return the first batch of the first shard that has one.
@@ -147,65 +148,83 @@ class RecordData:
         length = DEFAULT_MINIBATCHES_PER_SHARD
         if isinstance(self.definition.input, RecordInput):
             length = _MINIBATCHES_PER_VALIDATION_SHARD
-        cut = ShardPlan(source.num_records, plan.minibatch_size, length, shuffle=False)
+        in_shards = ShardPlan(source.num_records, plan.minibatch_size, length, shuffle=False)
 
         def batches(shard: int) -> Iterator[Batch]:
-            start, stop = cut.record_range(0, shard)
+            start, stop = in_shards.span(shard)
             in_order = batches_in_order(
                 self.definition,
                 source,
-                cut.minibatch_size,
+                plan.minibatch_size,
                 Mode.EVALUATION,
                 start=start,
                 stop=stop,
             )
             return (batch for _, batch in in_order)
 
-        return Validation(cut.num_shards, batches)
+        return Validation(in_shards.num_shards, batches)
 
 
 def shard_batches(
     definition: ModelDefinition,
-    source: RecordSource,
+    reader: UnitReader,
     plan: ShardPlan,
     epoch: int,
     piece: Piece,
 ) -> Iterator[FedBatch]:
     """Yield the batches of a piece that are not committed yet."""
-    start, _ = plan.record_range(epoch, piece.shard)
-    order = plan.record_order(epoch, piece.shard)
     if isinstance(definition.input, RecordInput):
-        records = source.read_records(start, start + len(order), definition.input.schema)
-        num_batches = plan.num_batches(epoch, piece.shard)
-        stop = min(num_batches, piece.stop or num_batches)
-        if piece.committed >= stop:
-            # The rear part of a shard that is shorter than others.
-            yield FedBatch(epoch, piece.shard, piece.committed, None, finished=True)
-        for number in range(piece.committed, stop):
-            chosen = order[number * plan.minibatch_size : (number + 1) * plan.minibatch_size]
-            with seeded(derive_seed(plan.seed, epoch, piece.shard, number, 2)):
-                batch = make_batch(
-                    definition,
-                    definition.input,
-                    [records[i] for i in chosen],
-                    Mode.TRAINING,
-                    _range_name(source, start, start + len(order)),
-                )
-            yield FedBatch(epoch, piece.shard, number, batch, number + 1 == num_batches)
+        yield from _record_batches(definition, definition.input, reader, plan, epoch, piece)
         return
     how = _over_records(definition)
-    raw = source.read_bytes(start, start + len(order))
+    numbers = plan.record_numbers(epoch, piece.shard)
     batches = Stream(derive_seed(plan.seed, epoch, piece.shard, 2)).drawn(
         lambda: _pipeline_batches(
             definition,
             how,
-            [raw[i] for i in order],
+            reader.gather(numbers).serialized(),
             mode=Mode.TRAINING,
             minibatch_size=plan.minibatch_size,
-            where=_range_name(source, start, start + len(order)),
+            where=functools.partial(reader.numbering.name_some, numbers),
         )
     )
     yield from _after_replay(definition, batches, epoch, piece)
+
+
+def _record_batches(
+    definition: ModelDefinition,
+    how: RecordInput,
+    reader: UnitReader,
+    plan: ShardPlan,
+    epoch: int,
+    piece: Piece,
+) -> Iterator[FedBatch]:
+    size, num_batches = plan.minibatch_size, plan.num_batches(piece.shard)
+    stop = min(num_batches, piece.stop or num_batches)
+    if piece.committed >= stop:
+        # The rear part of a shard that is shorter than others.
+        yield FedBatch(epoch, piece.shard, piece.committed, None, finished=True)
+        return
+    numbers = plan.record_numbers(epoch, piece.shard)[piece.committed * size : stop * size]
+    gathered = reader.gather(numbers)
+    # Decoding some batches at once is quicker, but a shard may have thousands.
+    minibatch_bytes = size * reader.units.memory_bytes // plan.num_records + 1
+    at_once = size * max(1, min(MINIBATCHES_AT_ONCE, _MAX_DECODED_BYTES // minibatch_bytes))
+    records: list[Record] = []
+    for first in range(0, len(numbers), size):
+        last = min(first + size, len(numbers))
+        if first % at_once == 0:
+            records = gathered.records(first, min(first + at_once, len(numbers)))
+        number = piece.committed + first // size
+        with seeded(derive_seed(plan.seed, epoch, piece.shard, number, 2)):
+            batch = make_batch(
+                definition,
+                how,
+                records[first % at_once : first % at_once + size],
+                Mode.TRAINING,
+                functools.partial(reader.numbering.name_some, numbers[first:last]),
+            )
+        yield FedBatch(epoch, piece.shard, number, batch, number + 1 == num_batches)
 
 
 def batches_in_order(
@@ -231,7 +250,7 @@ def batches_in_order(
         schema, missing = _without_labels(definition, source, schema)
     for first in range(start, stop, chunk):
         last = min(first + chunk, stop)
-        where = _range_name(source, first, last)
+        numbers = np.arange(first, last)
         if not isinstance(definition.input, RecordInput):
             how = _over_records(definition)
             begin = functools.partial(
@@ -241,7 +260,7 @@ def batches_in_order(
                 source.read_bytes(first, last),
                 mode=mode,
                 minibatch_size=minibatch_size,
-                where=where,
+                where=functools.partial(_names, source, numbers),
             )
             done = first
             for batch in Stream(derive_seed(0, first, 3)).drawn(begin):
@@ -249,7 +268,7 @@ def batches_in_order(
                 done += batch.num_examples
             if mode is Mode.PREDICTION and done != last:
                 raise DataError(
-                    f"{where}: the pipeline of {definition.origin} yields {done - first} "
+                    f"{_names(source, numbers)}: the pipeline of {definition.origin} yields {done - first} "
                     f"examples of {last - first} records in prediction mode, so outputs cannot "
                     "be matched with records. Do not filter or repeat there."
                 )
@@ -264,6 +283,7 @@ def batches_in_order(
             ]
             # For each, so that what is drawn does not depend on where a range of records begins.
             with seeded(derive_seed(0, first + at, 3)):
+                where = functools.partial(_names, source, numbers[at : at + minibatch_size])
                 batch = make_batch(definition, definition.input, some, mode, where)
             yield first + at, batch
 
@@ -273,9 +293,16 @@ def make_batch(
     how: RecordInput,
     records: Sequence[Record],
     mode: Mode,
-    where: str,
+    where: Callable[[], str],
 ) -> Batch:
     """Run the user's input function on decoded records.
+
+    Args:
+        definition: Whose function it is.
+        how: The function.
+        records: Those of one minibatch.
+        mode: What the batch is for.
+        where: Names the records, for an error.
 
     Raises:
         UserCodeError: It raised; names the records and holds the user's traceback.
@@ -287,7 +314,7 @@ def make_batch(
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{definition.origin}: the input function raised on {where}:\n{users_traceback(error)}"
+            f"{definition.origin}: the input function raised on {where()}:\n{users_traceback(error)}"
         ) from error
     parts = made if isinstance(made, tuple) else (made,)
     batch = batch_of(
@@ -332,7 +359,7 @@ def _pipeline_batches(
     *,
     mode: Mode,
     minibatch_size: int,
-    where: str,
+    where: Callable[[], str],
 ) -> Iterator[Batch]:
     from elasticdl.data import tensorflow  # noqa: PLC0415 - only pipelines need it
 
@@ -348,7 +375,7 @@ def _pipeline_batches(
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{definition.origin}: the data pipeline raised on {where}:\n{users_traceback(error)}"
+            f"{definition.origin}: the data pipeline raised on {where()}:\n{users_traceback(error)}"
         ) from error
 
 
@@ -405,7 +432,7 @@ def _without_labels(
     reduced = Schema(tuple(field for field in schema.fields if field.name in present))
     how = definition.input
     assert isinstance(how, RecordInput)  # noqa: S101 - only these have a schema
-    where = _range_name(source, 0, 1)
+    where = functools.partial(_names, source, np.arange(1))
 
     def features_with(value: int) -> list[Any]:
         record = dict(source.read_records(0, 1, reduced)[0])
@@ -417,16 +444,12 @@ def _without_labels(
         not np.array_equal(a, b) for a, b in zip(features_with(0), features_with(1), strict=True)
     ):
         raise DataError(
-            f"{where}: the records have no {', '.join(f.name for f in missing)}, which "
+            f"{where()}: the records have no {', '.join(f.name for f in missing)}, which "
             f"{definition.origin} makes the model's inputs from. They have "
             f"{', '.join(sorted(present))}."
         )
     return reduced, missing
 
 
-def _range_name(source: RecordSource, start: int, stop: int) -> str:
-    file, first = locate(source.files, start)
-    last_file, last = locate(source.files, stop - 1)
-    if file == last_file:
-        return f"{file}, records {first} to {last}"
-    return f"{file}, record {first}, to {last_file}, record {last}"
+def _names(source: RecordSource, numbers: Ints) -> str:
+    return Numbering(source.files).name_some(numbers)

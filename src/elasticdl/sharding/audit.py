@@ -28,8 +28,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from elasticdl.sharding.permutation import derive_seed, permute
-
 if TYPE_CHECKING:
     from elasticdl.sharding.shard import ShardPlan
 
@@ -119,11 +117,12 @@ def audit(
     impossible = [rows[~possible]]
     rows = rows[possible]
     rows = rows[np.lexsort((rows[:, _STOP], rows[:, _FIRST], rows[:, _SHARD], rows[:, _EPOCH]))]
+    starts = np.arange(plan.num_shards, dtype=np.int64) * plan.shard_size
+    num_records = np.minimum(plan.shard_size, plan.num_records - starts)
     audits = []
     for epoch in sorted({*finished, *np.unique(rows[:, _EPOCH]).tolist()}):
         begin, end = np.searchsorted(rows[:, _EPOCH], [epoch, epoch + 1])
         own = rows[begin:end]
-        num_records = _records_per_shard(plan, epoch)
         # Ends of the shards: as planned, or as far as anybody came.
         num_batches = np.zeros(plan.num_shards, np.int64)
         if by_record:
@@ -172,15 +171,6 @@ def untold_steps(steps: Ints, num_batches: Ints) -> Ints:
     # What was told late is told all the same.
     reached = np.maximum.accumulate(steps)
     return np.maximum(0, np.diff(reached, prepend=0) - num_batches)
-
-
-def _records_per_shard(plan: ShardPlan, epoch: int) -> Ints:
-    """Return how many records the shard at each position of an epoch's order has."""
-    shards = np.arange(plan.num_shards, dtype=np.int64)
-    if plan.shuffle:
-        # `ShardPlan.record_range`, for all positions at once.
-        shards = permute(shards, plan.num_shards, derive_seed(plan.seed, epoch))
-    return np.minimum(plan.shard_size, plan.num_records - shards * plan.shard_size)
 
 
 def _sweep(rows: Ints, num_batches: Ints) -> Ints:

@@ -1,21 +1,36 @@
 """How the records of a dataset are cut into shards, and in which order they come.
 
-A shard is a range of consecutive records, a whole number of minibatches long (the last one
-may be shorter). Everything here is computed from a few integers, never stored as a list: the
-order of the shards is a keyed permutation of (seed, epoch), the order of the records within
-one of (seed, epoch, shard).
+An epoch's order is a keyed permutation of blocks of consecutive records. A shard is a stretch of
+that order, a whole number of minibatches long (the last one may be shorter); the records within it
+are permuted once more, so that each of its minibatches mixes all of its blocks:
+
+    stored      | A | B | C | D | E | F | G | H |
+    epoch       | F | B | H | A | D | G | C | E |       blocks, by (seed, epoch)
+    shards      |    F B H A    |    D G C E    |       records, by (seed, epoch, shard)
+
+Where a block is a single record the epoch's order is a permutation of all records, as in a plain
+script. Everything is computed from the numbers of a `ShardPlan`, never stored as a list of
+records: any shard can be computed alone.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from elasticdl.errors import DataError
 from elasticdl.sharding.permutation import derive_seed, permute
 
+Ints: TypeAlias = npt.NDArray[np.int64]
+
 DEFAULT_MINIBATCHES_PER_SHARD = 32
+
+_PLACES_AT_ONCE = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -27,7 +42,18 @@ class ShardPlan:
         minibatch_size: Records in one minibatch.
         minibatches_per_shard: Length of a shard.
         seed: Chooses the orders.
-        shuffle: False keeps shards and records in the order they are stored.
+        shuffle: False keeps the order in which the records are stored.
+        blocks: Lengths of the blocks in stored order, as pairs (records in a block, how many such
+            blocks follow each other); they add up to `num_records`. Without any, each record is
+            a block.
+
+    Raises:
+        ValueError: The blocks do not add up to the records.
+
+    Example:
+        >>> plan = ShardPlan(6, minibatch_size=2, minibatches_per_shard=1, blocks=((2, 3),))
+        >>> [sorted(plan.record_numbers(0, shard).tolist()) for shard in range(3)]
+        [[4, 5], [0, 1], [2, 3]]
     """
 
     num_records: int
@@ -35,6 +61,15 @@ class ShardPlan:
     minibatches_per_shard: int = DEFAULT_MINIBATCHES_PER_SHARD
     seed: int = 0
     shuffle: bool = True
+    blocks: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        # JSON, which checkpoints keep plans in, has lists only.
+        pairs = tuple((int(size), int(count)) for size, count in self.blocks)
+        object.__setattr__(self, "blocks", pairs)
+        total = sum(size * count for size, count in pairs)
+        if pairs and (total != self.num_records or any(min(pair) < 1 for pair in pairs)):
+            raise ValueError(f"Blocks of {total} records do not cut {self.num_records} records.")
 
     @property
     def shard_size(self) -> int:
@@ -46,23 +81,104 @@ class ShardPlan:
         """How many shards an epoch has."""
         return -(-self.num_records // self.shard_size)
 
-    def record_range(self, epoch: int, position: int) -> tuple[int, int]:
-        """Return the records (start, stop) of the shard at a position of an epoch's order."""
-        shard = position
-        if self.shuffle:
-            shard = int(permute(position, self.num_shards, derive_seed(self.seed, epoch)))
-        start = shard * self.shard_size
+    def span(self, position: int) -> tuple[int, int]:
+        """Return the places (start, stop) of a shard in an epoch's order.
+
+        Without shuffling, places are the numbers of the records.
+        """
+        start = position * self.shard_size
         return start, min(start + self.shard_size, self.num_records)
 
-    def record_order(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
-        """Return the order of a shard's records, as offsets from the first of them."""
-        start, stop = self.record_range(epoch, position)
-        offsets = np.arange(stop - start, dtype=np.int64)
-        if not self.shuffle:
-            return offsets
-        return permute(offsets, stop - start, derive_seed(self.seed, epoch, position, 1))
-
-    def num_batches(self, epoch: int, position: int) -> int:
+    def num_batches(self, position: int) -> int:
         """Return how many minibatches the records of a shard make."""
-        start, stop = self.record_range(epoch, position)
+        start, stop = self.span(position)
         return -(-(stop - start) // self.minibatch_size)
+
+    def record_numbers(self, epoch: int, position: int) -> Ints:
+        """Return the records of a shard in the order in which they are trained on.
+
+        Args:
+            epoch: From 0.
+            position: Of the shard in the epoch's order.
+
+        Returns:
+            int64 [records of the shard], numbers over all files.
+        """
+        start, stop = self.span(position)
+        if not self.shuffle:
+            return np.arange(start, stop, dtype=np.int64)
+        key = derive_seed(self.seed, epoch)
+        if not self.blocks:
+            return _permuted(start, stop, self.num_records, key)
+        stored = _laid_out(self.blocks, key).records(start, stop)
+        order = np.arange(len(stored), dtype=np.int64)
+        return stored[permute(order, len(stored), derive_seed(self.seed, epoch, position, 1))]
+
+
+def plan_from(metadata: Mapping[str, Any], where: str) -> ShardPlan:
+    """Return the plan that a checkpoint holds.
+
+    Args:
+        metadata: The fields of the plan.
+        where: What holds them, for the message.
+
+    Raises:
+        DataError: An earlier version cut the data in another way, so that the records trained on
+            cannot be told from the others.
+    """
+    if "blocks" not in metadata and metadata.get("shuffle"):
+        raise DataError(
+            f"{where} was written by an earlier version of elasticdl, which shuffled records only "
+            "among their neighbours: its place in the data means nothing to this version. Finish "
+            "the training with that version, or start it again with another --output."
+        )
+    return ShardPlan(**metadata)
+
+
+class _LaidOut:
+    """Blocks one after the other, in the order of an epoch.
+
+    Args:
+        sizes: Records of each block, in stored order.
+        key: Chooses the order.
+    """
+
+    def __init__(self, sizes: Ints, key: int) -> None:
+        order = permute(np.arange(len(sizes), dtype=np.int64), len(sizes), key)
+        self._firsts = (np.cumsum(sizes) - sizes)[order]
+        self._ends = np.cumsum(sizes[order])
+        self._begins = self._ends - sizes[order]
+
+    def records(self, start: int, stop: int) -> Ints:
+        """Return the records that stand at the places `start` to `stop` (exclusive)."""
+        low = int(np.searchsorted(self._ends, start, "right"))
+        high = int(np.searchsorted(self._begins, stop, "left"))
+        begins = np.maximum(self._begins[low:high], start)
+        lengths = np.minimum(self._ends[low:high], stop) - begins
+        firsts = self._firsts[low:high] + begins - self._begins[low:high]
+        # The number of a record minus its place is the same within a block.
+        return np.arange(start, stop, dtype=np.int64) + np.repeat(firsts - begins, lengths)
+
+
+def _permuted(start: int, stop: int, size: int, key: int) -> Ints:
+    """Return which records stand at the places `start` to `stop` (exclusive) of an epoch."""
+    first = start // _PLACES_AT_ONCE
+    last = (stop - 1) // _PLACES_AT_ONCE
+    stretches = [_stretch(index, size, key) for index in range(first, last + 1)]
+    offset = first * _PLACES_AT_ONCE
+    return np.concatenate(stretches)[start - offset : stop - offset]
+
+
+# A few thousand places alone take ten times as long each.
+@functools.lru_cache(maxsize=4)
+def _stretch(index: int, size: int, key: int) -> Ints:
+    start = index * _PLACES_AT_ONCE
+    places = np.arange(start, min(start + _PLACES_AT_ONCE, size), dtype=np.int64)
+    return permute(places, size, key)
+
+
+# Of this epoch and the next one, which a feed begins ahead of the training.
+@functools.lru_cache(maxsize=2)
+def _laid_out(blocks: tuple[tuple[int, int], ...], key: int) -> _LaidOut:
+    pairs = np.array(blocks, np.int64)
+    return _LaidOut(np.repeat(pairs[:, 0], pairs[:, 1]), key)

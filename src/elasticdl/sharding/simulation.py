@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from elasticdl.sharding.ledger import Ints, Ledger, Piece
-from elasticdl.sharding.permutation import derive_seed, permute
 from elasticdl.sharding.shard import DEFAULT_MINIBATCHES_PER_SHARD, ShardPlan
 
 # How often the state is written, measured, and gone on with from what was written.
@@ -149,12 +148,9 @@ def simulate(scenario: Scenario, clock: Callable[[], float] = time.perf_counter)
     return simulation.report()
 
 
-def num_batches_by_position(plan: ShardPlan, epoch: int) -> Ints:
+def num_batches_by_position(plan: ShardPlan) -> Ints:
     """Return `plan.num_batches` of every position of an epoch's order at once."""
-    shards = np.arange(plan.num_shards)
-    if plan.shuffle:
-        shards = permute(shards, plan.num_shards, derive_seed(plan.seed, epoch))
-    starts = shards * plan.shard_size
+    starts = np.arange(plan.num_shards) * plan.shard_size
     num_records = np.minimum(starts + plan.shard_size, plan.num_records) - starts
     return -(-num_records // plan.minibatch_size)
 
@@ -172,7 +168,7 @@ class _Simulation:
         self.ledger = Ledger(
             scenario.plan.num_shards, batches_per_shard, dealt=scenario.first_shard
         )
-        self._book = _Book(scenario.plan, epoch=0, first_shard=scenario.first_shard)
+        self._book = _Book(scenario.plan, scenario.first_shard)
         self._steps: list[tuple[bool, float, int, int]] = []
         self._num_twice = self._num_missing = self._num_failed_commits = self._state_bytes = 0
 
@@ -203,7 +199,7 @@ class _Simulation:
         if self.ledger.epoch_done:
             self._audit()
             self.ledger = self.ledger.next_epoch()
-            self._book = _Book(scenario.plan, self.ledger.epoch)
+            self._book = _Book(scenario.plan)
 
     def report(self) -> Report:
         """Return what came of it up to here."""
@@ -257,10 +253,10 @@ class _Workers:
 class _Book:
     """Which batches of an epoch the workers have fed, written down beside the ledger."""
 
-    def __init__(self, plan: ShardPlan, epoch: int, first_shard: int = 0) -> None:
+    def __init__(self, plan: ShardPlan, first_shard: int = 0) -> None:
         self._width = plan.minibatches_per_shard
         self._first = first_shard
-        self._lengths = num_batches_by_position(plan, epoch)
+        self._lengths = num_batches_by_position(plan)
         num_batches = (plan.num_shards - first_shard) * self._width
         self._times = np.zeros(num_batches, np.uint8)
 

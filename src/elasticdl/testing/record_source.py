@@ -21,11 +21,14 @@ import numpy as np
 
 from elasticdl.data.example import decode_batch_schemaless
 from elasticdl.data.record_source import RecordSource
+from elasticdl.data.units import UnitReader
 from elasticdl.errors import CorruptDataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
+
+    import numpy.typing as npt
 
     from elasticdl.data.batch import Record
     from elasticdl.data.schema import Schema
@@ -91,6 +94,43 @@ def check_decoding(source: RecordSource, schema: Schema | None = None) -> None:
         )
         for number, record in enumerate(records, start):
             _check_same_fields(number, record, expected[number])
+
+
+def check_gathering(source: RecordSource, schema: Schema | None = None) -> None:
+    """Check that records gathered in any order are those that are read in stored order.
+
+    Args:
+        source: A reader of files whose records are `tf.Example`s or rows of a table.
+        schema: What they are decoded with; None decodes what each says of itself.
+
+    Raises:
+        AssertionError: A unit is not counted right, or a record is another one.
+    """
+    count = source.num_records
+    expected = source.read_records(0, count, schema)
+    serialized = source.read_bytes(0, count)
+    reader = UnitReader(source, schema)
+    sizes = reader.units.sizes
+    _require(
+        int(sizes.sum()) == count and bool((sizes >= 0).all()),
+        f"The units have {sizes.tolist()} records; there are {count}.",
+    )
+    for chosen in _orders(count):
+        gathered = reader.gather(chosen)
+        half = len(chosen) // 2
+        records = [*gathered.records(0, half), *gathered.records(half, len(chosen))]
+        for number, record in zip(chosen.tolist(), records, strict=True):
+            _check_same_fields(number, record, expected[number])
+        as_stored = UnitReader(source, None, serialized=True).gather(chosen).serialized()
+        _require(
+            as_stored == [serialized[number] for number in chosen.tolist()],
+            f"Gathered as stored, records {chosen.tolist()} are not those of read_bytes.",
+        )
+
+
+def _orders(count: int) -> list[npt.NDArray[np.int64]]:
+    everything = np.random.default_rng(0).permutation(count).astype(np.int64)
+    return [everything, everything[::-1][: count // 3], everything[:1], everything[:0]]
 
 
 def check_damage_is_found(

@@ -1,0 +1,211 @@
+"""What shuffling all records costs: batches a second, against those of records in stored order.
+
+Both come from the same feed in one process: records are read, decoded, and made batches of 64 by an
+input function that stacks arrays. Each run opens the files anew and is one epoch long, so that it
+contains all reading, checking and decompressing; files are in the page cache (`cold`: the kernel is
+asked to forget them before each run). Runs of the two alternate.
+
+Each format is measured twice: with data that fit into memory, any record of which may follow any
+other, and with data that do not. For the second, the memory is made smaller, not the data larger.
+"""
+
+import os
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from benchmarks.record import ratio
+
+BATCH_SIZE = 64
+RUNS = 7
+TOTAL_BYTES = 64 << 20
+# Data with small records take longest for their bytes.
+SMALL_BYTES = 12 << 20
+# Where data shall not fit: a quarter of them does.
+PART = 4
+BAR = 0.95
+
+
+def run():
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from elasticdl.data import units
+    from elasticdl.engines import cut
+
+    result, before = {}, (units.CACHE_BYTES, cut.MAX_SHARD_BYTES)
+    print(f"{'records':<14}{'format':<18}{'data':<12}{'shuffled/s':>11}{'stored/s':>10}{'ratio':>7}")
+    for kind, make in KINDS.items():
+        for name, write in FORMATS.items():
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / f"data.{name.split()[0]}"
+                total_bytes, records = _records(make)
+                if not write(path, records):
+                    continue
+                for fits in (True, False):
+                    if not fits:
+                        units.CACHE_BYTES = cut.MAX_SHARD_BYTES = total_bytes // PART
+                    try:
+                        figures = _compare(path, kind)
+                    finally:
+                        units.CACHE_BYTES, cut.MAX_SHARD_BYTES = before
+                    data = "fit" if fits else "do not fit"
+                    print(
+                        f"{kind:<14}{name:<18}{data:<12}{figures['ours']:>11.0f}"
+                        f"{figures['peer']:>10.0f}{figures['ratio']:>7.2f}"
+                    )
+                    key = f"{kind} {name} {data}".replace(" ", "_")
+                    result[f"{key}_records_per_s"] = figures
+    return result
+
+
+def _small(rng, number):
+    import numpy as np
+
+    return {"x": rng.normal(size=8).astype(np.float32), "label": np.int64([number % 10])}
+
+
+def _bytes(size, rng, number):
+    import numpy as np
+
+    # Every second byte is drawn: what is stored compresses, but not to nothing.
+    x = np.zeros(size, np.uint8)
+    x[::2] = rng.integers(256, size=-(-size // 2))
+    return {"x": [x.tobytes()], "label": np.int64([number % 10])}
+
+
+KINDS = {"row 8": _small, "image 784": partial(_bytes, 784), "image 10 kB": partial(_bytes, 10_000)}
+
+
+def _records(make):
+    import numpy as np
+
+    from elasticdl.data.example import encode
+
+    rng = np.random.default_rng(0)
+    record_bytes = len(encode(make(rng, 0)))
+    total_bytes = TOTAL_BYTES if record_bytes > 500 else SMALL_BYTES
+    return total_bytes, [make(rng, i) for i in range(total_bytes // record_bytes)]
+
+
+def _write_recordio(compressor, path, records):
+    from elasticdl.data.example import encode
+    from elasticdl.data.recordio import Writer
+
+    # So that a quarter of the data is as many chunks as 256 MiB are of the usual 4 MiB.
+    size_bytes = max(64 << 10, sum(len(encode(record)) for record in records) // (64 * PART))
+    with Writer(str(path), compressor, size_bytes) as writer:
+        for record in records:
+            writer.write(encode(record))
+    return True
+
+
+def _write_tfrecord(path, records):
+    from elasticdl.data.example import encode
+    from elasticdl.data.tfrecord import Writer
+
+    with Writer(str(path)) as writer:
+        for record in records:
+            writer.write(encode(record))
+    return True
+
+
+def _write_csv(path, records):
+    if isinstance(records[0]["x"], list):
+        return False
+    lines = [",".join([f"x_{i}" for i in range(8)] + ["label"])]
+    lines += [",".join(f"{x:.6g}" for x in r["x"]) + f",{r['label'][0]}" for r in records]
+    path.write_text("\n".join(lines) + "\n")
+    return True
+
+
+def _write_parquet(path, records):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if isinstance(records[0]["x"], list):
+        columns = {"x": pa.array([r["x"][0] for r in records], pa.binary())}
+    else:
+        columns = {f"x_{i}": pa.array([r["x"][i] for r in records]) for i in range(8)}
+    columns["label"] = pa.array([int(r["label"][0]) for r in records])
+    pq.write_table(pa.table(columns), path, row_group_size=len(records) // (64 * PART))
+    return True
+
+
+FORMATS = {
+    "recordio none": partial(_write_recordio, "none"),
+    "recordio snappy": partial(_write_recordio, "snappy"),
+    "recordio gzip": partial(_write_recordio, "gzip"),
+    "tfrecord": _write_tfrecord,
+    "csv": _write_csv,
+    "parquet": _write_parquet,
+}
+
+
+def _compare(path, kind):
+    shuffled, stored = [], []
+    for i in range(RUNS + 1):
+        mine, theirs = _rate(path, kind, shuffle=True), _rate(path, kind, shuffle=False)
+        # The first time warms up.
+        if i:
+            shuffled.append(mine)
+            stored.append(theirs)
+    figures = ratio(shuffled, stored, BAR)
+    cold = [
+        [_rate(path, kind, shuffle=shuffle, cold=True) for _ in range(3)]
+        for shuffle in (True, False)
+    ]
+    figures["cold"] = ratio(*cold, BAR)
+    return figures
+
+
+def _rate(path, kind, *, shuffle, cold=False):
+    """Return records a second of an epoch."""
+    import numpy as np
+
+    from elasticdl.data.schema import Field, Schema
+    from elasticdl.data.sources import open_source
+    from elasticdl.definition import ModelDefinition, Origin, RecordInput
+    from elasticdl.engines.feed import training_batches
+    from elasticdl.engines.record_data import RecordData
+    from elasticdl.job import TrainingOptions
+    from elasticdl.sharding.ledger import Ledger
+
+    x = (
+        Field("x", (8,), np.dtype("float32"))
+        if kind == "row 8"
+        else Field("x", (784 if kind == "image 784" else 10_000,), np.dtype("uint8"))
+    )
+    schema = Schema((x, Field("label", (1,), np.dtype("int64"))))
+
+    def stack(records):
+        return np.stack([r["x"] for r in records]), np.stack([r["label"] for r in records])
+
+    definition = ModelDefinition(
+        origin=Origin("benchmark", "shuffle.py", 1, "model", "zoo"),
+        framework="keras",
+        create_model=lambda: None,
+        input=RecordInput(stack, schema),
+        loss=None,
+        create_optimizer=lambda: None,
+    )
+    if cold:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+    data = RecordData(definition, open_source(str(path)))
+    options = TrainingOptions(minibatch_size=BATCH_SIZE, shuffle=shuffle)
+    started = time.perf_counter()
+    plan = data.cut(_JobOf(options))
+    ledger = Ledger(plan.num_shards, plan.minibatches_per_shard)
+    total = 0
+    for fed in training_batches(
+        partial(data.shard_batches, plan), ledger, slot=0, slots=[0], num_epochs=1
+    ):
+        total += fed.batch.num_examples
+    return total / (time.perf_counter() - started)
+
+
+class _JobOf:
+    def __init__(self, training):
+        self.training = training
