@@ -183,7 +183,7 @@ def test_weighted_metrics_are_those_in_which_weights_count(define) -> None:
 
     (mae,) = definition.create_metrics(Mode.EVALUATION).named
     assert (mae.name, mae.weighted) == ("mae", True)
-    assert definition.create_metrics(Mode.TRAINING).named == ()
+    assert not definition.create_metrics(Mode.TRAINING).named
 
 
 def test_a_keras_class_says_its_class_weights_and_weighted_metrics(define) -> None:
