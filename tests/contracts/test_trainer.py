@@ -13,7 +13,7 @@ from elasticdl.definition import (
     Origin,
     RecordInput,
 )
-from elasticdl.testing.trainer import check_trainer
+from elasticdl.testing.trainer import check_parts_make_the_whole, check_trainer
 
 ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
 
@@ -283,3 +283,25 @@ def test_the_torch_trainer_keeps_the_laws(create_model, create_optimizer):
         )
 
     check_trainer(create, batches)
+
+
+def keras_trainer():
+    import keras
+
+    from elasticdl.training.keras import KerasTrainer
+
+    def small():
+        inputs = keras.Input((8, 8), name="image")
+        hidden = keras.layers.Dense(8, "relu", kernel_regularizer="l2")
+        return keras.Model(inputs, keras.layers.Dense(10)(hidden(keras.layers.Flatten()(inputs))))
+
+    example = batch(np.random.default_rng(0), 8)
+    return lambda slot: KerasTrainer(
+        definition_of(small), example, minibatch_size=8, seed=3, slot=slot
+    )
+
+
+def test_uneven_parts_make_the_whole_step_of_keras():
+    rng = np.random.default_rng(1)
+
+    check_parts_make_the_whole(keras_trainer(), [batch(rng, 8), batch(rng, 3), batch(rng, 1)])

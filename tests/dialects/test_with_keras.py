@@ -52,7 +52,7 @@ def test_names_of_keras_stand_for_its_objects(define) -> None:
     assert isinstance(definition.create_optimizer(), keras.optimizers.SGD)
     assert definition.create_optimizer() is not definition.create_optimizer()
     outputs, labels = np.float32([[1.0], [2.0]]), np.float32([[1.0], [4.0]])
-    np.testing.assert_allclose(definition.loss(outputs, labels), [0.0, 4.0])
+    np.testing.assert_allclose(definition.loss(outputs, labels), 2.0)
     accuracy, mae, auc = definition.create_metrics(Mode.TRAINING).named
     assert [accuracy.name, mae.name, auc.name[:3]] == ["accuracy", "mae", "auc"]
     assert isinstance(mae.metric, keras.metrics.MeanAbsoluteError)
@@ -129,3 +129,73 @@ def test_two_runs_of_one_definition_start_and_end_alike(define) -> None:
     assert list(first) == list(second)
     for path in first:
         np.testing.assert_array_equal(first[path], second[path])
+
+
+def test_a_loss_of_keras_gets_labels_in_the_shape_that_compile_gives_it(define) -> None:
+    text = CLASS.replace('"mse"', '"binary_crossentropy"')
+    outputs, labels = np.float32([[0.5], [0.5]]), np.int64([0, 1])
+
+    np.testing.assert_allclose(define(text, "m.Mine").loss(outputs, labels), np.log(2), rtol=1e-5)
+
+
+WEIGHTED = MODULE.format(arguments="labels, outputs").replace(
+    "def input_fn(records): ...",
+    """
+import numpy as np
+
+def input_fn(records):
+    return np.ones((3, 2), "float32"), np.array([0, 1, 1]), np.float32([1, 1, 2])
+
+{class_weight}
+
+def weighted_metrics_fn():
+    return {{"mae": "mae"}}
+""",
+)
+
+
+def batch_of(definition, mode):
+    from elasticdl.engines.record_data import make_batch
+
+    return make_batch(definition, definition.input, [{}] * 3, mode, "here")
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["class_weight = {1: 5.0}", "def class_weight(rare: float = 5.0):\n    return {1: rare}"],
+)
+def test_class_weights_multiply_sample_weights_in_training_alone(define, written) -> None:
+    definition = define(WEIGHTED.format(class_weight=written))
+
+    trained, evaluated = (batch_of(definition, m) for m in (Mode.TRAINING, Mode.EVALUATION))
+
+    np.testing.assert_array_equal(trained.weights, [1, 5, 10])
+    np.testing.assert_array_equal(evaluated.weights, [1, 1, 2])
+
+
+def test_class_weights_for_names_are_refused_with_their_place(define) -> None:
+    with pytest.raises(DefinitionError, match=r"m.py:\d+: class_weight has the key 'rare'"):
+        define(WEIGHTED.format(class_weight='class_weight = {"rare": 5.0}'))
+
+
+def test_weighted_metrics_are_those_in_which_weights_count(define) -> None:
+    definition = define(WEIGHTED.format(class_weight=""))
+
+    (mae,) = definition.create_metrics(Mode.EVALUATION).named
+    assert (mae.name, mae.weighted) == ("mae", True)
+    assert not definition.create_metrics(Mode.TRAINING).named
+
+
+def test_a_keras_class_says_its_class_weights_and_weighted_metrics(define) -> None:
+    more = """    default_weighted_metrics = ["mae"]
+
+    def default_class_weight(self):
+        return {0: 2.0}
+"""
+    definition = define(CLASS + more, "m.Mine")
+
+    named = definition.create_metrics(Mode.EVALUATION).named
+    assert [(each.name, each.weighted) for each in named][1:2] == [("mae", False)]
+    assert (named[-1].name, named[-1].weighted) == ("weighted_mae", True)
+    assert definition.class_weight is not None
+    assert definition.class_weight() == {0: 2.0}

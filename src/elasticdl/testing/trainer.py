@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.data.batch import leaves
+from elasticdl.data.batch import leaves, map_arrays
 from elasticdl.training.trainer import Contribution, Examiner, State, Trainer
 
 if TYPE_CHECKING:
@@ -97,6 +98,42 @@ def check_contributions_add_up(create: Callable[[int], Trainer], batch: Batch) -
     twice.gradients(batch)
     twice.apply(Contribution(contribution.buffer * 2, contribution.num_examples * 2))
     _nearly_same(once.state(), twice.state(), "A contribution is not a sum over its examples")
+
+
+def check_parts_make_the_whole(create: Callable[[int], Trainer], parts: Sequence[Batch]) -> None:
+    """Uneven contributions, added up, make the update of one step on all their examples.
+
+    Not part of `check_trainer`: it holds where no layer draws or looks at other examples.
+
+    Args:
+        create: As in `check_trainer`.
+        parts: Batches of one structure, of different sizes.
+    """
+    whole = create(0)
+    whole.train_steps([_joined(parts)])
+    workers = [create(slot) for slot in range(len(parts))]
+    added = [worker.gradients(part)[0] for worker, part in zip(workers, parts, strict=True)]
+    buffer = np.sum([each.buffer for each in added], axis=0)
+    total = Contribution(buffer, sum(each.num_examples for each in added))
+    for worker in workers:
+        worker.apply(total)
+        _nearly_same(whole.state(), worker.state(), "Uneven contributions are not the whole")
+
+
+def _joined(parts: Sequence[Batch]) -> Batch:
+    first = parts[0]
+
+    def join(trees: Sequence[Any]) -> Any:
+        arrays = iter([np.concatenate(each) for each in zip(*map(leaves, trees), strict=True)])
+        return map_arrays(lambda _: next(arrays), trees[0])
+
+    return replace(
+        first,
+        features=join([part.features for part in parts]),
+        labels=join([part.labels for part in parts]),
+        num_examples=sum(part.num_examples for part in parts),
+        weights=join([part.weights for part in parts]),
+    )
 
 
 def check_nothing_to_add_is_no_update(create: Callable[[int], Trainer], batch: Batch) -> None:

@@ -12,9 +12,11 @@ Laws, held by `tests/contracts/test_trainer.py` for every trainer:
   `train_steps([b])`, to rounding.
 * **No trace.** `gradients`, `evaluate` and `predict` leave `state()` as it was: a step that
   does not commit never happened.
-* **Sums, not means.** A `Contribution` adds up over workers: gradient *sums* over examples,
-  example-weighted *changes* of statistics (BatchNorm), metric states. Who applies it divides
-  once, by the summed count. Count 0 means no update.
+* **Sums, not means.** A `Contribution` adds up over workers: gradients times what the loss was
+  divided by (examples, or time steps that are not masked), that divisor itself, example-weighted
+  *changes* of statistics (BatchNorm), metric states. Who applies it divides once, by the summed
+  divisor and the summed count, so uneven parts make the update of the whole. Count 0 means no
+  update.
 * **Randomness is a function of (seed, step, slot)**, never a state that drifts: dropout
   masks are the same after a resume, and different on every slot.
 * `load_state(state())` restores everything, bit for bit.
@@ -52,7 +54,8 @@ class Contribution:
     """What one batch adds to an update.
 
     Attributes:
-        buffer: 1-D float32: gradient sums, then weighted changes of statistics.
+        buffer: 1-D float32: what the loss was divided by, gradients times that, and weighted
+            changes of statistics. Only the trainer knows the layout; everyone else adds.
         num_examples: How many examples it sums over.
     """
 
@@ -319,7 +322,8 @@ class Examined:
         outputs: As `Trainer.predict` returns them.
         values: Name -> float64, one value an example: `loss`, and the metrics that are functions
             of one value an example. An example's loss is that of a batch of it alone.
-            There is no `loss` where labels come with weights, as a compiled Keras model's do.
+            There is no `loss` where labels come with weights, as a compiled Keras model's do, or
+            where a model computes its loss by itself.
     """
 
     states: MetricStates
