@@ -9,11 +9,12 @@ Laws, held by `tests/contracts/test_trainer.py` for every trainer:
 * **Grouping changes nothing.** `train_steps([a, b])` leaves the same bits as
   `train_steps([a]); train_steps([b])`.
 * **train_steps = gradients + apply.** `apply(gradients(b))` is the same update as
-  `train_steps([b])`, to rounding.
+  `train_steps([b])`, to rounding. (One exception, which is logged: where an optimizer squares the
+  rows of an embedding one by one, a sum of gradients cannot.)
 * **No trace.** `gradients`, `evaluate` and `predict` leave `state()` as it was: a step that
   does not commit never happened.
-* **Sums, not means.** A `Contribution` adds up over workers: gradient *sums* over examples,
-  example-weighted *changes* of statistics (BatchNorm), metric states. Who applies it divides
+* **Sums, not means.** A `Contribution` adds up over workers: gradient *sums* over examples, in
+  the scale of the loss, *changes* of statistics (BatchNorm), metric states. Who applies it divides
   once, by the summed count. Count 0 means no update.
 * **Randomness is a function of (seed, step, slot)**, never a state that drifts: dropout
   masks are the same after a resume, and different on every slot.

@@ -97,7 +97,12 @@ class KerasTrainer:
         self.optimizer = self._create_optimizer()
         self.training_metrics = self._create_metrics(Mode.TRAINING, example)
         self.evaluation_metrics = self._create_metrics(Mode.EVALUATION, example)
-        self.hooks = KerasHooks(self.model, definition.create_callbacks(), str(definition.origin))
+        self.hooks = KerasHooks(
+            self.model,
+            definition.create_callbacks(),
+            str(definition.origin),
+            self.evaluation_metrics.direction,
+        )
         self._with_gradient: list[int] | None = None
         # What parameters are pulled to, and how strongly: variables, so that a compiled step
         # serves all rounds.
