@@ -31,6 +31,7 @@ def check_trainer(create: Callable[[int], Trainer], batches: Sequence[Batch]) ->
     check_contributions_add_up(create, batches[0])
     check_nothing_to_add_is_no_update(create, batches[0])
     check_state_restores_everything(create, batches)
+    check_finishing_is_beside_the_state(create, batches)
     check_slots_draw_differently(create, batches[0])
 
 
@@ -158,6 +159,24 @@ def check_state_restores_everything(
         first.train_steps([batch])
         second.train_steps([batch])
     _same_bits(first.state(), second.state(), "A restored trainer goes on differently")
+
+
+def check_finishing_is_beside_the_state(
+    create: Callable[[int], Trainer], batches: Sequence[Batch]
+) -> None:
+    """A trainer that finished goes on from the state before as one that did not."""
+    finished, other = create(0), create(0)
+    for batch in batches:
+        finished.train_steps([batch])
+        other.train_steps([batch])
+    before = finished.state()
+    finished.finish()
+    if not finished.keeps_averages:
+        _same_bits(before, finished.state(), "finish() changed weights without averages")
+    finished.load_state(before)
+    for trainer in (finished, other):
+        trainer.train_steps([batches[0]])
+    _same_bits(finished.state(), other.state(), "A trainer that finished trains on differently")
 
 
 def check_slots_draw_differently(create: Callable[[int], Trainer], batch: Batch) -> None:

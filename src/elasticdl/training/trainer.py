@@ -9,10 +9,11 @@ Laws, held by `tests/contracts/test_trainer.py` for every trainer:
 * **Grouping changes nothing.** `train_steps([a, b])` leaves the same bits as
   `train_steps([a]); train_steps([b])`.
 * **train_steps = gradients + apply.** `apply(gradients(b))` is the same update as
-  `train_steps([b])`, to rounding.
+  `train_steps([b])`, to rounding. (One exception, which is logged: where an optimizer squares the
+  rows of an embedding one by one, a sum of gradients cannot.)
 * **No trace.** `gradients`, `evaluate` and `predict` leave `state()` as it was: a step that
   does not commit never happened.
-* **Sums, not means.** A `Contribution` adds up over workers: gradients times what the loss was
+* **Sums, not means.** A `Contribution` adds up over workers: unscaled gradients times what the loss was
   divided by (examples, or time steps that are not masked), that divisor itself, example-weighted
   *changes* of statistics (BatchNorm), metric states. Who applies it divides once, by the summed
   divisor and the summed count, so uneven parts make the update of the whole. Count 0 means no

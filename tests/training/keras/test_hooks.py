@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from tests.training.keras.test_trainer import batch_of, definition_of, trainer_of
 
+from elasticdl.definition import MetricFunctions, NamedMetric
+
 
 @pytest.fixture(autouse=True)
 def keras():
@@ -303,6 +305,21 @@ def test_what_cannot_be_kept_is_named_before_the_first_step_and_once(keras, tmp_
     assert "the callback Writing keeps a _io.TextIOWrapper in file" in said[0]
     assert "LambdaCallback.on_epoch_end keeps a list in seen" in said[1]
     assert [record.getMessage() for record in caplog.records] == said
+
+
+def test_a_callback_learns_from_a_metric_of_the_definition_which_values_are_better(keras):
+    stopping = keras.callbacks.EarlyStopping("val_good", patience=1)
+    metrics = MetricFunctions(
+        named=[NamedMetric("good", keras.metrics.SparseCategoricalAccuracy())]
+    )
+    hooks = trainer_of(
+        definition_of(create_callbacks=lambda: [stopping], create_metrics=lambda mode: metrics)
+    ).hooks
+    hooks.train_begin(num_epochs=3, num_steps=1, resumes=False)
+    for epoch, value in enumerate([0.1, 0.2, 0.3]):
+        hooks.epoch_end(epoch, {"val_good": value})
+
+    assert not hooks.stop_requested
 
 
 def test_callbacks_know_how_many_epochs_and_steps_there_are_as_in_fit(keras):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -36,6 +37,8 @@ class KerasHooks:
         model: The model, compiled with its optimizer.
         callbacks: The user's.
         where: Names the user's code, for messages.
+        direction: Says which values of a metric are better, where the model was not compiled
+            with its metrics and Keras cannot find it.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class KerasHooks:
         model: keras.Model,
         callbacks: Sequence[keras.callbacks.Callback],
         where: str = "the model",
+        direction: Callable[[str], str | None] | None = None,
     ) -> None:
         self._where = where
         self._callbacks = [each for each in callbacks if not self._is_left_out(each)]
@@ -50,6 +54,9 @@ class KerasHooks:
         self._list = keras.callbacks.CallbackList(
             self._callbacks, add_history=bool(self._callbacks), add_progbar=False, model=model
         )
+        for each in self._callbacks:
+            if direction and getattr(each, "mode", None) == "auto" and hasattr(each, "monitor_op"):
+                each.mode = direction(each.monitor.removeprefix("val_")) or "auto"
         # With the history that `fit` adds.
         self._callbacks = list(self._list.callbacks)
         self.observes_batches = self._any_overrides(_BATCH_MOMENTS)
@@ -150,6 +157,8 @@ class KerasHooks:
                 vars(callback)[name] = callback_state.decode(value, current, arrays)
             if isinstance(callback, keras.callbacks.CSVLogger) and written is not None:
                 _write_on(callback, written)
+        # What cannot be kept is named at every start.
+        self._keep()
 
     def _keep(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
         values: dict[str, Any] = {}
@@ -171,8 +180,7 @@ class KerasHooks:
                 arrays |= found
             if isinstance(callback, keras.callbacks.CSVLogger):
                 values[key] |= _written(callback)
-            if isinstance(callback, keras.callbacks.LambdaCallback):
-                self._warn_of_closures(callback)
+            self._warn_of_closures(callback)
         return values, arrays
 
     def _key(self, number: int) -> str:
@@ -197,12 +205,12 @@ class KerasHooks:
             )
 
     def _warn_of_closures(self, callback: keras.callbacks.Callback) -> None:
-        for moment, function in vars(callback).items():
-            names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-            for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=True):
-                value = cell.cell_contents
-                if isinstance(value, (list, dict, set, np.ndarray)):
-                    self._warn(f"{type(callback).__name__}.{moment}", name, type(value).__name__)
+        for moment, function in {**vars(type(callback)), **vars(callback)}.items():
+            if inspect.isfunction(function):
+                for name, value in inspect.getclosurevars(function).nonlocals.items():
+                    if isinstance(value, (list, dict, set, np.ndarray)):
+                        where = f"{type(callback).__name__}.{moment}"
+                        self._warn(where, name, type(value).__name__)
 
     def _is_left_out(self, callback: keras.callbacks.Callback) -> bool:
         if not isinstance(callback, keras.callbacks.BackupAndRestore):

@@ -130,7 +130,12 @@ class KerasTrainer:
         self.evaluation_metrics = self._create_metrics(Mode.EVALUATION, example)
         for metrics in (self.training_metrics, self.evaluation_metrics):
             self._probe_on_example(example, metrics)
-        self.hooks = KerasHooks(self.model, definition.create_callbacks(), str(definition.origin))
+        self.hooks = KerasHooks(
+            self.model,
+            definition.create_callbacks(),
+            str(definition.origin),
+            self.evaluation_metrics.direction,
+        )
         self._with_gradient: list[int] | None = None
         # What parameters are pulled to, and how strongly: variables, so that a compiled step
         # serves all rounds.
