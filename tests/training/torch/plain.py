@@ -9,6 +9,7 @@ import torch
 from tests.training.torch.conftest import total_of, trainer_of
 
 from elasticdl.data.batch import Batch, map_arrays
+from elasticdl.training.torch.tensors import to_array
 
 
 def tensor_of(array):
@@ -43,7 +44,7 @@ def plain_loop(definition, batches, loss=None, seed=0):
     # A tied parameter has two names and counts once.
     once = {id(t): name for name, t in reversed(model.state_dict(keep_vars=True).items())}
     state = model.state_dict(keep_vars=True)
-    return losses, {name: state[name].detach().numpy() for name in once.values()}
+    return losses, {name: to_array(state[name]) for name in once.values()}
 
 
 def cut(batch, *rows):
@@ -88,11 +89,12 @@ def weights_of(trainer):
 def assert_close(one, other, atol=1e-6):
     assert one.keys() == other.keys()
     for name in one:
-        np.testing.assert_allclose(one[name], other[name], atol=atol, rtol=1e-6, err_msg=name)
+        mine, theirs = (np.asarray(a[name], np.float64) for a in (one, other))
+        np.testing.assert_allclose(mine, theirs, atol=atol, rtol=1e-6, err_msg=name)
 
 
 def assert_parity(definition, batches, loss=None, *, atol=1e-6):
-    """Hold that one process gives the bits of the plain loop, and workers its numbers."""
+    """Check that one process gives the bits of the plain loop, and workers its numbers."""
     losses, weights = plain_loop(definition, batches, loss)
     mine, here = in_process(definition, batches)
     np.testing.assert_array_equal(mine, np.float32(losses))

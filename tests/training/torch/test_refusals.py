@@ -287,6 +287,7 @@ MODELS = {
     "a module in evaluation mode": FrozenNorm,
     "attention": attention,
     "autocast to bfloat16": autocast,
+    "bfloat16": lambda: nn.Sequential(_ToBfloat16(), nn.Linear(4, 3).bfloat16()),
     "compiled": lambda: torch.compile(nn.Linear(4, 3), backend="eager"),
     "DataParallel": lambda: nn.DataParallel(nn.Linear(4, 3)),
     "double": lambda: nn.Sequential(_ToDouble(), nn.Linear(4, 3).double()),
@@ -303,6 +304,11 @@ MODELS = {
 }
 
 
+class _ToBfloat16(nn.Module):
+    def forward(self, x):
+        return x.bfloat16()
+
+
 class _ToDouble(nn.Module):
     def forward(self, x):
         return x.double()
@@ -312,7 +318,7 @@ class _ToDouble(nn.Module):
 def test_a_module_trains_as_in_a_plain_loop_here_on_workers_and_after_a_resume(name):
     definition, some = definition_of(MODELS[name]), [batch_of(12, seed) for seed in range(4)]
     # Gradients in bfloat16 are rounded batch by batch.
-    assert_parity(definition, some, atol=1e-3 if "bfloat16" in name else 1e-6)
+    assert_parity(definition, some, atol=4e-3 if "bfloat16" in name else 1e-6)
 
     whole, first, second = (trainer_of(definition) for _ in "123")
     whole.train_steps(some)

@@ -3,9 +3,15 @@
 trainer.py      the steps
 determinism.py  what is drawn and computed is the same each time
 inputs.py       how a batch's features are handed to a module
+outputs.py      what a module returns: dicts, namedtuples, dataclasses
+losses.py       the loss of a batch, and what its mean divides by
 buffers.py      what a module keeps beside its parameters: BatchNorm's running statistics
+statistics.py   how changes of buffers add up over workers
 optimizer.py    the user's optimizer, and what it remembers as named arrays
+memory.py       what the hooks of an optimizer remember
 metrics.py      metrics as states that add up
+refusals.py     what would be ignored, lost or summed up wrongly, by the model's class
+outside.py      memory that is in no checkpoint, found by trying
 hooks.py        the moments of a run, which nobody listens to
 tensors.py      arrays as tensors and back
 export.py       what serving needs

@@ -75,12 +75,14 @@ class BatchLoss:
         value: The loss, a float32 scalar with its graph.
         divisor: What its sum was divided by, a scalar.
         is_known: PyTorch's own function computed it as a mean, or it has a value per example.
+        precision: Relative difference that rounding alone can make of it.
         unsplittable: Why the divisor is unknown for this batch; empty where it is known.
     """
 
     value: torch.Tensor
     divisor: torch.Tensor
     is_known: bool
+    precision: float = 1e-3
     unsplittable: str = ""
 
 
@@ -165,14 +167,16 @@ class Loss:
                 (values.float() * self._spread(weights, values)).mean(), of_examples, is_known=True
             )
         value = loss.float().mean()
+        precision = max(1e-3, 4 * torch.finfo(loss.dtype).eps) if loss.is_floating_point() else 0.0
         if call is not None and call.function in _DIVIDE_BY_TARGETS:
             divisor, _ = _targets_that_count(call)
-            return BatchLoss(value, divisor, is_known=True)
+            return BatchLoss(value, divisor, is_known=True, precision=precision)
         odd = [c for c in watch.calls if _divides_oddly(c)]
         return BatchLoss(
             value,
             of_examples,
             is_known=call is not None or bool(loss.ndim and len(loss) == num_examples),
+            precision=precision,
             unsplittable=f"{odd[0].function.__name__}() in it" if odd else "",
         )
 
@@ -216,9 +220,10 @@ class Loss:
         self._num_checks += 1
         # Two cuts: the parts of one may weigh as much as they have examples by accident.
         for first in {max(1, num_examples // 3), num_examples // 2}:
-            self._check_split(first, (outputs, labels, weights), num_examples, once)
+            self._check_split(first, (outputs, labels, weights), num_examples, whole)
 
-    def _check_split(self, first: int, tensors: Any, num_examples: int, once: float) -> None:
+    def _check_split(self, first: int, tensors: Any, num_examples: int, whole: BatchLoss) -> None:
+        once, precision = float(whole.value), whole.precision
         parts, sums, divisors = [], 0.0, 0.0
         for rows in (slice(0, first), slice(first, num_examples)):
             # An output that is no row per example stays: it is the same for all of them.
@@ -235,14 +240,14 @@ class Loss:
             parts.append(float(part.value))
             sums += parts[-1] * divisor if divisor else 0.0
             divisors += divisor
-        if math.isclose(once, sums / divisors, rel_tol=1e-3, abs_tol=1e-6):
+        if math.isclose(once, sums / divisors, rel_tol=precision, abs_tol=1e-6):
             return
         what = (
             f"{self._definition.origin}: the loss of a batch of {num_examples} is {once:.6g}, and "
             f"that of its first {first} and last {num_examples - first} examples {parts[0]:.6g} "
             f"and {parts[1]:.6g}."
         )
-        if math.isclose(once, sum(parts), rel_tol=1e-3, abs_tol=1e-6):
+        if math.isclose(once, sum(parts), rel_tol=precision, abs_tol=1e-6):
             raise DefinitionError(
                 f"{what} It is a sum. Sums over workers need a loss that is a mean over the batch: "
                 "take reduction='mean' instead of 'sum'."
