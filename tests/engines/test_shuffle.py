@@ -11,7 +11,6 @@ from elasticdl.data import csv, csv_index, recordio, tfrecord, units
 from elasticdl.data.example import encode
 from elasticdl.data.schema import Field, Schema
 from elasticdl.data.sources import open_source
-from elasticdl.data.units import UnitReader
 from elasticdl.definition import DatasetInput, ModelDefinition, Origin, RecordInput
 from elasticdl.engines import cut as cutting
 from elasticdl.engines.record_data import RecordData
@@ -175,7 +174,7 @@ def test_memory_is_bounded_where_data_do_not_fit(path, too_large):
     assert plan.shard_size < NUM_RECORDS / 2
 
 
-def test_a_unit_is_read_once_where_data_fit(path, monkeypatch):
+def test_a_unit_is_read_once_where_data_fit(path):
     data = data_of(path)
     plan = plan_of(data)
     batches_of(data, plan)
@@ -235,21 +234,3 @@ def test_large_records_behind_a_small_one_make_short_shards(tmp_path, monkeypatc
     plan = cutting.cut(data.reader.units, TrainingOptions(minibatch_size=2), splits=True)
 
     assert plan.minibatches_per_shard == 5
-
-
-def test_records_are_named_by_their_file():
-    source = UnitReader(open_source_of_two(), SCHEMA)
-
-    assert source.numbering.name_some(np.array([9, 1, 4])) == "a, records 1 and 4; b, record 4"
-
-
-def open_source_of_two():
-    from elasticdl.data.record_source import RecordFile
-    from elasticdl.testing.memory_source import MemorySource
-
-    class TwoFiles(MemorySource):
-        @property
-        def files(self):
-            return [RecordFile("a", 5), RecordFile("b", 5)]
-
-    return TwoFiles([{"label": np.int64([i])} for i in range(10)])
