@@ -33,7 +33,9 @@ def run():
     from elasticdl.engines import cut
 
     result, before = {}, (units.CACHE_BYTES, cut.MAX_SHARD_BYTES)
-    print(f"{'records':<14}{'format':<18}{'data':<12}{'shuffled/s':>11}{'stored/s':>10}{'ratio':>7}")
+    print(
+        f"{'records':<14}{'format':<18}{'data':<12}{'shuffled/s':>11}{'stored/s':>10}{'ratio':>7}"
+    )
     for kind, make in KINDS.items():
         for name, write in FORMATS.items():
             with tempfile.TemporaryDirectory() as folder:

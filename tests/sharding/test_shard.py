@@ -1,5 +1,6 @@
 """The cut of a dataset into shards."""
 
+import itertools
 import json
 from collections import Counter
 from dataclasses import asdict
@@ -69,7 +70,7 @@ def test_a_shard_is_a_stretch_of_the_epochs_blocks(blocks, shard_size, epoch):
         shards = [shard for shard, blocks_there in enumerate(seen) if block in blocks_there]
         assert shards == list(range(shards[0], shards[-1] + 1))
     # One block begins and one ends at a border; all others are whole.
-    assert all(len(one & other) <= 1 for one, other in zip(seen, seen[1:], strict=False))
+    assert all(len(one & other) <= 1 for one, other in itertools.pairwise(seen))
 
 
 @pytest.mark.parametrize("blocks", [(), ((7, 20), (3, 1), (7, 11))])

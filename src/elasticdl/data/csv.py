@@ -261,9 +261,7 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 # --- reading a block ---------------------------------------------------------------------------
 
 
-def _read(
-    file: StoredFile, index: CSVIndex, blocks: tuple[int, int], types: _Types
-) -> pa.Table:
+def _read(file: StoredFile, index: CSVIndex, blocks: tuple[int, int], types: _Types) -> pa.Table:
     """Return the rows of some blocks (first, stop), their cells as the given types.
 
     Raises:

@@ -117,7 +117,9 @@ class Numbering:
             parts = self.split(numbers[0], numbers[-1] + 1)
             if len(parts) > 1:
                 return f"{first}, to {last}"
-            return f"{self.files[parts[0].file_index].uri}, records {parts[0].start} to {parts[0].stop - 1}"
+            (part,) = parts
+            uri = self.files[part.file_index].uri
+            return f"{uri}, records {part.start} to {part.stop - 1}"
         shown = numbers[:_MOST_NAMED]
         by_file: dict[str, list[int]] = {}
         for record in shown:

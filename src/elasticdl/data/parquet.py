@@ -66,7 +66,6 @@ class _File(NamedTuple):
     columns: tuple[str, ...]
     row_groups: tuple[RowGroup, ...]
     firsts: tuple[int, ...]
-    footer: Any
 
 
 class ParquetSource:
@@ -231,7 +230,7 @@ def _open(uri: str) -> _File:
             )
         names = tuple(file.schema_arrow.names)
     firsts = (0, *accumulate(group.num_rows for group in groups))
-    return _File(uri, names, tuple(groups), firsts, metadata)
+    return _File(uri, names, tuple(groups), firsts)
 
 
 def _memory_bytes(schema: pa.Schema, columns: Sequence[Any], num_rows: int) -> tuple[int, ...]:
@@ -263,8 +262,7 @@ def _offset(column: Any) -> int:
 
 def _read(file: _File, index: int, columns: tuple[str, ...]) -> pa.Table:
     group = file.row_groups[index]
-    expected = f"row group {index}"
-    with _opened(file.uri, group.offset_bytes, expected, file.footer) as opened:
+    with _opened(file.uri, group.offset_bytes, f"row group {index}") as opened:
         table = opened.read_row_group(index, columns=list(columns), use_threads=False)
     if table.num_rows != group.num_rows:
         raise CorruptDataError(
@@ -274,16 +272,13 @@ def _read(file: _File, index: int, columns: tuple[str, ...]) -> pa.Table:
 
 
 @contextlib.contextmanager
-def _opened(
-    uri: str, offset_bytes: int, expected: str, footer: Any = None
-) -> Iterator[pq.ParquetFile]:
+def _opened(uri: str, offset_bytes: int, expected: str) -> Iterator[Any]:
     """Open a Parquet file.
 
     Args:
         uri: Which.
         offset_bytes: Where what is read lies in it, for the message if it is damaged.
         expected: What should lie there.
-        footer: Its metadata, if they were read before.
 
     Raises:
         CorruptDataError: pyarrow cannot make sense of it.
@@ -297,9 +292,7 @@ def _opened(
             system, path = filesystem(uri)
             stream = system.open(path, "rb")
         with stream:
-            yield pq.ParquetFile(
-                stream, metadata=footer, page_checksum_verification=True, pre_buffer=True
-            )
+            yield pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=True)
     except (FileNotFoundError, PermissionError) as error:
         raise DataError(f"{uri} cannot be read: {error.strerror or error}.") from error
     except (pa.ArrowException, OSError) as error:

@@ -202,7 +202,7 @@ class RecordIOSource:
         reader = self._here.unit_reader
         unit = reader.read(self._stored[file_index], chunk).unit()
         # The unit stays while others are read. When it is gone, another one takes its memory.
-        reader.exchange(unit.memory, self._spare.pop() if self._spare else None)
+        reader.exchange(unit.memory, _taken(self._spare))
         if isinstance(unit.memory, mmap.mmap):
             weakref.finalize(unit, _give_back, self._spare, unit.memory).atexit = False
         return unit
@@ -244,6 +244,13 @@ class _OfThisThread(threading.local):
         self.unit_reader = ChunkReader()
         self.key = (-1, -1)
         self.chunk: DecodedChunk | None = None
+
+
+def _taken(spare: deque[mmap.mmap]) -> mmap.mmap | None:
+    try:
+        return spare.pop()
+    except IndexError:
+        return None
 
 
 def _give_back(spare: deque[mmap.mmap], memory: mmap.mmap) -> None:

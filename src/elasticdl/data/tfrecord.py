@@ -165,7 +165,6 @@ class TFRecordSource:
         records = self.read_bytes(start, stop)
         return decode_records(records, schema, lambda i: self._numbering.name(start + i))
 
-
     def units(self, schema: Schema | None) -> Units:
         """Return stretches of records that are worth reading at once; see `units.UnitSource`."""
         del schema

@@ -56,7 +56,7 @@ CACHE_BYTES = 256 * 2**20
 """Records that a process keeps in memory of each source it reads in a shuffled order."""
 
 LOCAL_UNIT_BYTES = 256 << 10
-"""Least that readers without units of their own read at once: a tenth of a millisecond of a disk."""
+"""Least that is worth reading at once where the format has no units: 0.1 ms of a disk."""
 
 REMOTE_UNIT_BYTES = 4 << 20
 """The same where each request waits for an answer."""
@@ -243,7 +243,9 @@ class Gathered:
         Raises:
             SchemaError: A record does not fit the schema; names file, record and field.
         """
-        return self._units[0].records(self._picked(start, stop), self._schema) if self._units else []
+        return (
+            self._units[0].records(self._picked(start, stop), self._schema) if self._units else []
+        )
 
     def serialized(self) -> list[bytes]:
         """Return all of them as stored; rows of tables as serialized `tf.Example`s."""
@@ -442,4 +444,4 @@ def is_remote(uris: Sequence[str]) -> bool:
 def _memory_bytes(record: Any) -> int:
     if isinstance(record, bytes):
         return len(record) + 1
-    return _RECORD_BYTES + sum(_ARRAY_BYTES + array.nbytes for array in record.values())
+    return _RECORD_BYTES + sum(_ARRAY_BYTES + int(array.nbytes) for array in record.values())

@@ -20,7 +20,6 @@ import numpy as np
 from elasticdl.data.batch import Batch, Record, batch_of, leaves
 from elasticdl.data.class_weights import with_class_weights
 from elasticdl.data.file_ranges import Numbering
-from elasticdl.data.record_source import RecordSource
 from elasticdl.data.schema import Schema
 from elasticdl.data.sources import open_source
 from elasticdl.data.units import UnitReader
@@ -42,6 +41,7 @@ from elasticdl.sharding.permutation import derive_seed
 from elasticdl.sharding.shard import DEFAULT_MINIBATCHES_PER_SHARD, Ints, ShardPlan
 
 if TYPE_CHECKING:
+    from elasticdl.data.record_source import RecordSource
     from elasticdl.job import Job
 
 # As they are stored: what is made of them may be much larger.
@@ -174,7 +174,8 @@ def shard_batches(
 ) -> Iterator[FedBatch]:
     """Yield the batches of a piece that are not committed yet."""
     if isinstance(definition.input, RecordInput):
-        yield from _record_batches(definition, definition.input, reader, plan, epoch, piece)
+        make = functools.partial(make_batch, definition, definition.input)
+        yield from _record_batches(make, reader, plan, epoch, piece)
         return
     how = _over_records(definition)
     numbers = plan.record_numbers(epoch, piece.shard)
@@ -192,8 +193,7 @@ def shard_batches(
 
 
 def _record_batches(
-    definition: ModelDefinition,
-    how: RecordInput,
+    make: Callable[[Sequence[Record], Mode, Callable[[], str]], Batch],
     reader: UnitReader,
     plan: ShardPlan,
     epoch: int,
@@ -217,9 +217,7 @@ def _record_batches(
             records = gathered.records(first, min(first + at_once, len(numbers)))
         number = piece.committed + first // size
         with seeded(derive_seed(plan.seed, epoch, piece.shard, number, 2)):
-            batch = make_batch(
-                definition,
-                how,
+            batch = make(
                 records[first % at_once : first % at_once + size],
                 Mode.TRAINING,
                 functools.partial(reader.numbering.name_some, numbers[first:last]),
@@ -268,9 +266,9 @@ def batches_in_order(
                 done += batch.num_examples
             if mode is Mode.PREDICTION and done != last:
                 raise DataError(
-                    f"{_names(source, numbers)}: the pipeline of {definition.origin} yields {done - first} "
-                    f"examples of {last - first} records in prediction mode, so outputs cannot "
-                    "be matched with records. Do not filter or repeat there."
+                    f"{_names(source, numbers)}: the pipeline of {definition.origin} yields "
+                    f"{done - first} examples of {last - first} records in prediction mode, so "
+                    "outputs cannot be matched with records. Do not filter or repeat there."
                 )
             continue
         records = source.read_records(first, last, schema)
@@ -314,7 +312,8 @@ def make_batch(
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{definition.origin}: the input function raised on {where()}:\n{users_traceback(error)}"
+            f"{definition.origin}: the input function raised on {where()}:\n"
+            f"{users_traceback(error)}"
         ) from error
     parts = made if isinstance(made, tuple) else (made,)
     batch = batch_of(

@@ -112,7 +112,10 @@ class ShardPlan:
             return _permuted(start, stop, self.num_records, key)
         stored = _laid_out(self.blocks, key).records(start, stop)
         order = np.arange(len(stored), dtype=np.int64)
-        return stored[permute(order, len(stored), derive_seed(self.seed, epoch, position, 1))]
+        mixed: Ints = stored[
+            permute(order, len(stored), derive_seed(self.seed, epoch, position, 1))
+        ]
+        return mixed
 
 
 def plan_from(metadata: Mapping[str, Any], where: str) -> ShardPlan:
@@ -157,7 +160,8 @@ class _LaidOut:
         lengths = np.minimum(self._ends[low:high], stop) - begins
         firsts = self._firsts[low:high] + begins - self._begins[low:high]
         # The number of a record minus its place is the same within a block.
-        return np.arange(start, stop, dtype=np.int64) + np.repeat(firsts - begins, lengths)
+        numbers: Ints = np.arange(start, stop, dtype=np.int64) + np.repeat(firsts - begins, lengths)
+        return numbers
 
 
 def _permuted(start: int, stop: int, size: int, key: int) -> Ints:
