@@ -31,19 +31,22 @@ if TYPE_CHECKING:
         Synced,
         Trained,
     )
+    from elasticdl.job import ModelReference
 
 # For a start: a party that hangs must not be waited for without end.
 _MAX_TIMEOUT_S = 600
 _PARTY_FILES = "party*.y*ml"
+_NUM_PARTIES, _MINIBATCH_SIZE = 2, 32
 
 
 def init(
     folder: str,
     *,
     data: str,
-    num_parties: int = 2,
+    num_parties: int | None = None,
     model_def: str | None = None,
     spec: str | None = None,
+    session_config: str | None = None,
     model_zoo: str | None = None,
     params: str | Mapping[str, Any] = "",
     validation_data: str | None = None,
@@ -55,16 +58,23 @@ def init(
     fusion: str = "fedavg",
     num_rounds: int = 10,
     num_epochs: int = 1,
-    minibatch_size: int = 32,
+    minibatch_size: int | None = None,
+    host: str = "127.0.0.1",
+    port: int = 5000,
 ) -> FederationFiles:
     """Deal records out to parties and write the configs of a federation.
 
+    Components of a training session read folders by themselves: of these each party has its own
+    already, and only configs are written.
+
     Args:
         folder: Where; it is made.
-        data: URI or glob of the records to deal out.
-        num_parties: How many parties there are.
+        data: URI or glob of the records to deal out; glob of the parties' folders, if there is a
+            `session_config`.
+        num_parties: How many parties there are; None is two, or one for each folder.
         model_def: Dotted name of the model; a saved model has a `spec` instead.
         spec: YAML file of a saved model.
+        session_config: `runs/NAME/config.yaml` of a training session, instead of both.
         model_zoo: Folder or git URL of the user's code; None is the prebuilt zoo.
         params: For the model.
         validation_data: Records for the parties to evaluate on, dealt out evenly.
@@ -76,43 +86,80 @@ def init(
         fusion: How their models become one.
         num_rounds: How often they do.
         num_epochs: How often a party uses each of its records in a round.
-        minibatch_size: Records in a step.
+        minibatch_size: Records in a step; None is 32. Components have their own.
+        host: Name or address by which parties reach the aggregator.
+        port: Its port.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
     from elasticdl.engines.federated.config import read_aggregator, read_party  # noqa: PLC0415
-    from elasticdl.engines.federated.init import check_split, write_federation  # noqa: PLC0415
+    from elasticdl.engines.federated.init import (  # noqa: PLC0415
+        check_split,
+        write_component_federation,
+        write_federation,
+    )
+    from elasticdl.engines.federated.init_session import (  # noqa: PLC0415
+        check_for_sessions,
+        folders_of,
+        session_section,
+    )
 
     check_split(split)
-    settings: Mapping[str, Mapping[str, Any]] = {
-        "dirichlet": {"alpha": alpha},
-        "shards": {"shards_per_party": shards_per_party},
-    }
-    made = write_federation(
-        Path(folder).expanduser(),
-        data=data,
-        validation_data=validation_data,
-        num_parties=num_parties,
-        split=split,
-        settings=settings.get(split, {}),
-        label=label,
-        seed=seed,
-        aggregator={
+    place = Path(folder).expanduser()
+    address = {"ip": host, "port": port}
+
+    def sections(number: int, **training: Any) -> dict[str, Any]:
+        rounds = {"rounds": num_rounds, "num_parties": number}
+        return {
             "fusion": {"name": fusion},
             "hyperparams": {
-                "global": {
-                    "rounds": num_rounds,
-                    "num_parties": num_parties,
-                    "max_timeout": _MAX_TIMEOUT_S,
-                    "seed": seed,
-                },
-                "local": {"training": {"epochs": num_epochs, "batch_size": minibatch_size}},
+                "global": {**rounds, "max_timeout": _MAX_TIMEOUT_S, "seed": seed},
+                "local": {"training": {"epochs": num_epochs, **training}},
             },
             "output": "trained_model",
-        },
-        model=_model_section(model_def, spec, model_zoo, params),
-    )
+        }
+
+    if session_config is not None:
+        check_for_sessions(
+            {
+                "model_def": model_def,
+                "spec": spec,
+                "model_zoo": model_zoo,
+                "params": params or None,
+                "validation_data": validation_data,
+                "label": label,
+                "minibatch_size": minibatch_size,
+                "split": None if split == "iid" else split,
+            }
+        )
+        data_dirs = folders_of(data, num_parties)
+        made = write_component_federation(
+            place,
+            data_dirs=data_dirs,
+            address=address,
+            aggregator=sections(len(data_dirs)),
+            model=session_section(session_config, place),
+        )
+    else:
+        number = _NUM_PARTIES if num_parties is None else num_parties
+        settings: Mapping[str, Mapping[str, Any]] = {
+            "dirichlet": {"alpha": alpha},
+            "shards": {"shards_per_party": shards_per_party},
+        }
+        made = write_federation(
+            place,
+            data=data,
+            validation_data=validation_data,
+            num_parties=number,
+            split=split,
+            settings=settings.get(split, {}),
+            label=label,
+            seed=seed,
+            address=address,
+            aggregator=sections(number, batch_size=minibatch_size or _MINIBATCH_SIZE),
+            model=_model_section(model_def, spec, model_zoo, params),
+        )
     try:
         read_aggregator(made.aggregator)
         for path in made.parties:
@@ -138,6 +185,8 @@ def _model_section(
     )
     reference = job.model
     assert reference is not None  # noqa: S101 - of a training job
+    if spec is None:
+        _check_not_components(reference)
 
     def named(folder: Path) -> dict[str, Any]:
         del folder
@@ -163,6 +212,25 @@ def _model_section(
         return {**section, **({"params": given} if given else {})}
 
     return named if spec is None else saved
+
+
+def _check_not_components(reference: ModelReference) -> None:
+    """Refuse a class of a session's components: nobody could deal their data out.
+
+    Raises:
+        UsageError: It is one, or there is no such model.
+        UserCodeError: Its file raised while it was imported.
+    """
+    from elasticdl import zoo  # noqa: PLC0415 - not for `--help`
+    from elasticdl.dialects import abstractions  # noqa: PLC0415
+
+    if abstractions.matches(zoo.load(reference)):
+        raise UsageError(
+            f"--model_def={reference.model_def} is the model builder of a training session, whose "
+            "data loader reads a folder by itself: records cannot be dealt out to it. Name the "
+            "session's config and the parties' folders: --session_config=runs/NAME/config.yaml "
+            '--data="FOLDERS/*"'
+        )
 
 
 def simulate(

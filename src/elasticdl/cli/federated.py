@@ -16,6 +16,7 @@ from elasticdl.cli.tracking_options import tracking_options
 
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Outcome
+    from elasticdl.engines.federated.init import Federation
 
 
 @click.group("federated")
@@ -41,11 +42,25 @@ def group() -> None:
 
 @group.command()
 @click.argument("folder")
-@click.option("--data", required=True, metavar="GLOB", help="Records to deal out to the parties.")
+@click.option(
+    "--data",
+    required=True,
+    metavar="GLOB",
+    help="Records to deal out to the parties; with --session_config, the parties' folders.",
+)
 @click.option("--validation_data", metavar="GLOB", help="Records for the parties to evaluate on.")
-@click.option("--num_parties", default=2, show_default=True)
+@click.option(
+    "--num_parties",
+    type=click.IntRange(min=1),
+    help="Default 2; with --session_config, as many as folders.",
+)
 @click.option("--model_def", metavar="NAME", help="Dotted name of the model, as for train.")
 @click.option("--spec", metavar="FILE", help="YAML file of a saved model, instead of --model_def.")
+@click.option(
+    "--session_config",
+    metavar="FILE",
+    help="config.yaml of a training session, whose components are the model, instead of both.",
+)
 @click.option("--model_zoo", metavar="DIR|URL", help="Where the model's code is, as for train.")
 @click.option("--params", default="", metavar="TEXT", help="Values for the model, as for train.")
 @click.option(
@@ -80,19 +95,36 @@ def group() -> None:
     "--num_rounds", default=10, show_default=True, help="How often the models become one."
 )
 @click.option("--num_epochs", default=1, show_default=True, help="Of each party in a round.")
-@click.option("--minibatch_size", default=32, show_default=True, help="Records in a step.")
+@click.option("--minibatch_size", type=click.IntRange(min=1), help="Records in a step; default 32.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Name or address by which parties reach the aggregator.",
+)
+@click.option("--port", default=5000, show_default=True, help="Port of the aggregator.")
 def init(folder: str, **options: Any) -> None:
     """Deal records out to parties, and write the configs of a federation into FOLDER.
 
     No record goes to two parties. A party's config and its folder can be taken to its machine.
+    With --session_config parties keep the folders they have, and configs name them.
     """
     made = federated.init(folder, **options)
+    if made.summary is None:
+        for path, data_dir in zip(made.parties, made.data_dirs, strict=True):
+            click.echo(f"{path.stem}: {data_dir}")
+    else:
+        _print_summary(made)
+    click.echo(f"Configs: {made.aggregator} and {len(made.parties)} of parties beside it.")
+    click.echo(f"Next:    elasticdl federated simulate {made.aggregator}")
+
+
+def _print_summary(made: Federation) -> None:
+    assert made.summary is not None  # noqa: S101 - the caller has looked
     table = Table("party", "records", *map(str, made.summary.labels), title="Records by label")
     for path, counts in zip(made.parties, made.summary.counts, strict=True):
         table.add_row(path.stem, f"{counts.sum():,}", *map(str, counts))
     Console().print(table)
-    click.echo(f"Configs: {made.aggregator} and {len(made.parties)} of parties beside it.")
-    click.echo(f"Next:    elasticdl federated simulate {made.aggregator}")
 
 
 @group.command()

@@ -98,7 +98,7 @@ def _note_what_decides_nothing(section: Section) -> None:
         section.problem(DATA_DIR, "belongs into the section data: a party's data are its own")
     for key, decides in _DECIDED_ELSEWHERE.items():
         if key in section:
-            section.warning(key, f"is for components to read; {decides} decides")
+            section.warning(key, f"is for components to read; what is done is decided by {decides}")
 
 
 def data_in(section: Section, folder: str) -> Data:

@@ -14,6 +14,7 @@ Callers: `elasticdl.federated`.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ SPLITS: Mapping[str, Callable[..., list[Any]]] = {
 _LABELS = ("label", "labels", "y", "y_train", "target", "class")
 _READ_AT_ONCE = 4096
 MODEL_FOLDER = "model"
+_THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,20 @@ class Federation:
     Attributes:
         aggregator: The aggregator's config.
         parties: The parties' configs.
-        summary: Who has how many records of which label.
+        summary: Who has how many records of which label; None where parties have data already.
+        data_dirs: The parties' folders, where they have data already.
     """
 
     aggregator: Path
     parties: Sequence[Path]
-    summary: Summary
+    summary: Summary | None = None
+    data_dirs: Sequence[Path] = ()
 
     def remove(self) -> None:
-        """Delete what was written."""
+        """Delete what was written, and nothing that was there before."""
         for path in self.parties:
-            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+            if self.summary is not None:
+                shutil.rmtree(path.with_suffix(""), ignore_errors=True)
             path.unlink(missing_ok=True)
         self.aggregator.unlink(missing_ok=True)
         shutil.rmtree(self.aggregator.parent / MODEL_FOLDER, ignore_errors=True)
@@ -76,6 +81,7 @@ def write_federation(
     settings: Mapping[str, Any],
     label: str | None,
     seed: int,
+    address: Mapping[str, Any],
     aggregator: Mapping[str, Any],
     model: Callable[[Path], Mapping[str, Any]],
 ) -> Federation:
@@ -90,6 +96,7 @@ def write_federation(
         settings: What that split takes by name.
         label: The field that split goes by; None looks for it.
         seed: Decides who gets what.
+        address: The `ip` and `port` by which parties reach the aggregator.
         aggregator: Sections of the aggregator's config beside `model`.
         model: Gives the section `model` of all configs in a folder; it may write to `model/`.
 
@@ -98,10 +105,7 @@ def write_federation(
         DataError: There are no records, or they have no such label.
         OutputTakenError: There is a federation already.
     """
-    if (folder / "aggregator.yml").exists():
-        raise OutputTakenError(
-            f"There is a federation in {folder} already. Name another folder, or remove it."
-        )
+    _check_free(folder)
     source = open_source(data)
     labels = _labels_of(source, label, needed=split not in {"iid", "size"})
     parts = SPLITS[split](labels, num_parties, seed, **settings)
@@ -121,18 +125,82 @@ def write_federation(
         if test_source is not None:
             _write(folder / name / "test.recordio", test_source, test)
             uris["validation_uri"] = f"{name}/test.recordio"
-        config = {"connection": {"info": {"id": name}}, "data": uris, "model": section}
-        config["privacy"] = {"metrics": True}
-        parties.append(folder / f"{name}.yml")
-        parties[-1].write_text(_PARTY + _as_yaml(config), encoding="utf-8")
-    path = folder / "aggregator.yml"
-    path.write_text(_AGGREGATOR + _as_yaml({**aggregator, "model": section}), encoding="utf-8")
+        parties.append(_write_party(folder, name, address, uris, section))
+    path = _write_aggregator(folder, address, {**aggregator, "model": section})
     return Federation(path, parties, splits.summary(labels, parts))
+
+
+def write_component_federation(
+    folder: Path,
+    *,
+    data_dirs: Sequence[Path],
+    address: Mapping[str, Any],
+    aggregator: Mapping[str, Any],
+    model: Mapping[str, Any],
+) -> Federation:
+    """Write the configs of parties that have data already, read by a session's components.
+
+    Args:
+        folder: Made if it is not there.
+        data_dirs: The parties' folders; they stay where they are.
+        address: The `ip` and `port` by which parties reach the aggregator.
+        aggregator: Sections of the aggregator's config beside `model`.
+        model: The section `model` of all configs.
+
+    Raises:
+        OutputTakenError: There is a federation already.
+    """
+    _check_free(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    parties = []
+    for number, data_dir in enumerate(data_dirs):
+        data = {"data_dir": os.path.relpath(data_dir, folder)}
+        parties.append(_write_party(folder, f"party{number}", address, data, model))
+    path = _write_aggregator(folder, address, {**aggregator, "model": model})
+    return Federation(path, parties, data_dirs=data_dirs)
+
+
+def _check_free(folder: Path) -> None:
+    if (folder / "aggregator.yml").exists():
+        raise OutputTakenError(
+            f"There is a federation in {folder} already. Name another folder, or remove it."
+        )
+
+
+def _write_party(
+    folder: Path,
+    name: str,
+    address: Mapping[str, Any],
+    data: Mapping[str, Any],
+    model: Mapping[str, Any],
+) -> Path:
+    config = {
+        "connection": {"info": {"id": name}},
+        "aggregator": dict(address),
+        "data": dict(data),
+        "model": model,
+        "privacy": {"metrics": True},
+    }
+    path = folder / f"{name}.yml"
+    path.write_text(_PARTY + _as_yaml(config), encoding="utf-8")
+    return path
+
+
+def _write_aggregator(
+    folder: Path, address: Mapping[str, Any], sections: Mapping[str, Any]
+) -> Path:
+    # Parties of other machines come in by any of this one's addresses.
+    listens = address if address["ip"] in _THIS_MACHINE else {**address, "ip": "0.0.0.0"}  # noqa: S104 - asked for by --host
+    path = folder / "aggregator.yml"
+    config = {**sections, "connection": {"info": dict(listens)}}
+    path.write_text(_AGGREGATOR + _as_yaml(config), encoding="utf-8")
+    return path
 
 
 _AGGREGATOR = """\
 # The aggregator of a federation: it sees models and counts, never a record.
 # All of it here:  elasticdl federated simulate {file}
+# On machines of their own:  elasticdl federated aggregator {file}
 """.replace("{file}", "aggregator.yml")
 _PARTY = """\
 # A party of a federation: the records named here stay here.

@@ -22,13 +22,14 @@ import numpy as np
 
 from elasticdl import zoo
 from elasticdl.data.batch import Batch
-from elasticdl.definition import Mode, ModelDefinition
+from elasticdl.definition import BatchesInput, Mode, ModelDefinition
 from elasticdl.engines.attempt import Attempt, attempt
 from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.federated.aggregator import Aggregator
 from elasticdl.engines.federated.control import NoOrders
 from elasticdl.engines.federated.status import published_round
 from elasticdl.engines.federated.verbs import AggregatorVerbs, Followed
+from elasticdl.engines.own_batches import open_validation
 from elasticdl.engines.publish import copy_code, publish, versions
 from elasticdl.engines.record_data import batches_in_order, open_records
 from elasticdl.evaluation.metrics import add_states
@@ -168,6 +169,12 @@ def _measure(job: Job, definition: ModelDefinition) -> Callable[[Trainer], Metri
     """Return what evaluates on the aggregator's own data; None where it has none."""
     if job.validation_data is None:
         return None
+    if isinstance(definition.input, BatchesInput):
+        own, _ = open_validation(definition.input, job.validation_data, job.training.seed)
+        shards = range(own.num_shards)
+        return lambda trainer: add_states(
+            trainer.evaluate(batch) for shard in shards for batch in own.batches(shard)
+        )
     source = open_records(definition, job.validation_data)
     size = job.training.minibatch_size
 
