@@ -71,6 +71,55 @@ def test_command_line_and_python_of_the_documents_ask_for_one_job(documents) -> 
     assert printed.output.strip() == api.training_job(**arguments).to_json()
 
 
+FINTECH = """
+import keras
+import numpy as np
+
+class MyKerasModel(keras.Model):
+    def __init__(self, hidden_units=(8,)):
+        super().__init__()
+        hidden = [keras.layers.Dense(n, activation="relu") for n in hidden_units]
+        self.net = keras.Sequential([*hidden, keras.layers.Dense(1)])
+
+    def call(self, inputs):
+        return self.net(inputs)
+
+    def default_loss(self, labels, predictions):
+        return keras.losses.mean_squared_error(labels, predictions)
+
+    def default_optimizer(self, learning_rate=0.1):
+        return keras.optimizers.SGD(learning_rate)
+
+def credit_data_processor(records):
+    return np.stack([r["x"] for r in records]), np.stack([r["y"] for r in records])
+"""
+
+
+def test_the_commands_of_the_documents_run(documents, tmp_path: Path, monkeypatch) -> None:
+    """As they stand, but for the bucket, which is a folder here."""
+    from elasticdl.data import recordio
+    from elasticdl.data.example import encode
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "fintech.py").write_text(FINTECH)
+    for split in ("train", "test"):
+        folder = tmp_path / "bucket" / "tony" / "imagenet" / split
+        folder.mkdir(parents=True)
+        with recordio.Writer(str(folder / "a.recordio")) as writer:
+            for i in range(64):
+                x = np.float32([i, 1, 2]) / 64
+                writer.write(encode({"x": x, "y": x[:1]}))
+
+    for begin in ("elasticdl train \\\n", "elasticdl predict \\\n"):
+        command = documents.block("elasticdl-high-level-api.md", begin)
+        command = command.replace("gs://bucket-name", str(tmp_path / "bucket"))
+        result = CliRunner().invoke(cli, shlex.split(command.replace("\\\n", " "))[1:])
+        assert result.exit_code == 0, result.output
+
+    assert "Predicted 64 records" in result.output
+
+
 def test_function_of_the_documents_prepares_pictures(
     documents, tmp_path: Path, monkeypatch
 ) -> None:

@@ -61,6 +61,10 @@ _SEED_VARIABLE = "seed_generator_state"
 _MAX_PROBED = 16
 # Rounding, whatever the precision: code that relies on lengths is off by more.
 _LOOSELY = 1e-2
+_WEIGHTS_SHAPE = (
+    "\n  As in Keras, sample weights have the shape of the loss or axes of 1: one a pixel, or (n, "
+    "1, 1), where the loss is one value a pixel."
+)
 
 
 class KerasTrainer:
@@ -728,9 +732,8 @@ class KerasTrainer:
                     f"{definition.origin}: the loss or the metrics that the model was compiled "
                     f"with raised on {describe(example.features)}, labels "
                     f"{describe(example.labels[0])}, sample weights "
-                    f"{describe(example.labels[1])}:\n{users_traceback(error)}\n"
-                    "  As in Keras, weights have the shape of the loss, or axes of 1 in their "
-                    "place: one a pixel, or (n, 1, 1), where the loss is one value a pixel."
+                    f"{describe(example.labels[1])}:\n{users_traceback(error)}"
+                    f"{_WEIGHTS_SHAPE if 'ncompatible shapes' in str(error) else ''}"
                 ) from error
         return KerasMetrics(
             definition.create_metrics(mode),
