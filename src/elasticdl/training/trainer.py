@@ -13,11 +13,11 @@ Laws, held by `tests/contracts/test_trainer.py` for every trainer:
   rows of an embedding one by one, a sum of gradients cannot.)
 * **No trace.** `gradients`, `evaluate` and `predict` leave `state()` as it was: a step that
   does not commit never happened.
-* **Sums, not means.** A `Contribution` adds up over workers: unscaled gradients times what the loss
-  was divided by (examples, or time steps that are not masked), that divisor itself, example-weighted
-  *changes* of statistics (BatchNorm), metric states. Who applies it divides once, by the summed
-  divisor and the summed count, so uneven parts make the update of the whole. Count 0 means no
-  update.
+* **Sums, not means.** A `Contribution` adds up over workers: unscaled gradients times what the
+  loss was divided by (examples, or time steps that are not masked), that divisor itself,
+  example-weighted *changes* of statistics (BatchNorm), metric states. Who applies it divides once,
+  by the summed divisor and the summed count, so uneven parts make the update of the whole.
+  Count 0 means no update.
 * **Randomness is a function of (seed, step, slot)**, never a state that drifts: dropout
   masks are the same after a resume, and different on every slot.
 * `load_state(state())` restores everything, bit for bit.

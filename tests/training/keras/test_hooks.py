@@ -327,14 +327,3 @@ def test_callbacks_know_how_many_epochs_and_steps_there_are_as_in_fit(keras):
     Checkpointed(lambda: [callback], num_epochs=5)
 
     assert callback.params == {"verbose": 1, "epochs": 5, "steps": 1}
-
-
-def test_an_evaluation_may_begin_on_one_worker_and_end_on_another(keras):
-    job = Checkpointed(lambda: [keras.callbacks.EarlyStopping("val_loss")])
-    job.hooks.test_begin()
-    job.resume()
-
-    job.hooks.test_end({"loss": 1.0})
-    job.hooks.test_begin()
-    job.hooks.test_end({"loss": 1.0})
-    job.finish()

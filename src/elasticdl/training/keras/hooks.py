@@ -61,7 +61,6 @@ class KerasHooks:
         self._callbacks = list(self._list.callbacks)
         self.observes_batches = self._any_overrides(_BATCH_MOMENTS)
         self.observes_test_batches = self._any_overrides(_TEST_BATCH_MOMENTS)
-        self._is_testing = False
         # Arguments come from the user's code again; one that a callback has changed is state.
         self._first = [
             {
@@ -104,10 +103,6 @@ class KerasHooks:
         self._list.on_train_batch_end(step, dict(logs))
 
     def test_begin(self) -> None:  # noqa: D102
-        if self._is_testing:
-            # It was taken to the state of a peer in the middle of an evaluation.
-            self._list._on_end()  # noqa: SLF001 - counts beginnings and ends
-        self._is_testing = True
         self._list.on_test_begin()
 
     def test_batch_begin(self, number: int) -> None:  # noqa: D102
@@ -117,10 +112,6 @@ class KerasHooks:
         self._list.on_test_batch_end(number, dict(logs))
 
     def test_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        if not self._is_testing:
-            # It began on a peer, or before a resume; the callbacks have that in their state.
-            self._list._on_begin()  # noqa: SLF001 - counts beginnings and ends
-        self._is_testing = False
         self._list.on_test_end(dict(logs))
 
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
