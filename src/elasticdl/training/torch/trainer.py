@@ -168,8 +168,10 @@ class TorchTrainer:
         with self._telling("gradients", batch):
             self._refusals.check_sums(self._parameters)
             self._check_outputs_split(batch)
+            versions = [p._version for p in self._parameters.values()]  # noqa: SLF001 - no public name
             with self._buffers.restored() as before:
                 step = self._forward_backward(batch, is_summed=True)
+                self._refusals.check_unmoved(self._parameters, versions)
                 divisor = float(step.loss.divisor)
                 # Where no target counts the mean is 0 / 0, and the sum 0.
                 gradients = [
