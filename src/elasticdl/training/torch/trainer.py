@@ -584,7 +584,10 @@ def _to_rows(output: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def _addend_of(loss: BatchLoss) -> Addend:
-    total = loss.value.detach().double() * loss.divisor.double()
+    value = loss.value.detach().double()
+    if isinstance(loss.divisor, float):
+        return value * loss.divisor, loss.divisor
+    total = value * loss.divisor.double()
     # Where no target counts, the mean is NaN and the sum 0.
     return torch.where(loss.divisor == 0, 0.0, total), loss.divisor
 
