@@ -165,6 +165,47 @@ def test_a_hook_on_gradients_trains_alone_and_is_refused_where_they_are_summed(m
         trainer.gradients(batch_of(8))
 
 
+def with_max_norm():
+    class Ids(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.out = nn.Embedding(9, 4, max_norm=0.5), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.out(self.table((x[:, 0].abs() * 4).long().clamp(max=8)))
+
+    return Ids()
+
+
+def with_an_average():
+    class Averaging(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 3)
+            self.average = torch.optim.swa_utils.AveragedModel(self.inner)
+            self.average.requires_grad_(requires_grad=False)
+
+        def forward(self, x):
+            if not self.training:
+                return self.average(x)
+            self.average.update_parameters(self.inner)
+            return self.inner(x)
+
+    return Averaging()
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [(with_max_norm, "table.weight"), (with_an_average, "average.module.weight")],
+)
+def test_a_parameter_that_forward_writes_into_trains_alone_and_is_refused_on_workers(model, name):
+    trainer = trainer_of(definition_of(model))
+    trainer.train_steps([batch_of(8)])
+
+    with pytest.raises(DefinitionError, match=f"changes its parameter {name}"):
+        trainer.gradients(batch_of(8))
+
+
 def test_a_parameter_that_is_frozen_in_training_is_refused():
     class Freezes(nn.Linear):
         def forward(self, x):

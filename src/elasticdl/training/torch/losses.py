@@ -58,7 +58,10 @@ _PLAIN_MEANS: tuple[Any, ...] = (
     functional.cosine_embedding_loss,
 )
 _WATCHED = (*_DIVIDE_BY_TARGETS, *_PLAIN_MEANS)
-_SIGNATURES = {function: inspect.signature(function) for function in _WATCHED}
+_DEFAULTS = {
+    function: {name: p.default for name, p in inspect.signature(function).parameters.items()}
+    for function in _WATCHED
+}
 # A loss of PyTorch's own that couples examples does so in each batch; others may do it in some.
 _CHECKS_OF_A_KNOWN_LOSS = 4
 _ALONE = (
@@ -73,14 +76,14 @@ class BatchLoss:
 
     Attributes:
         value: The loss, a float32 scalar with its graph.
-        divisor: What its sum was divided by, a scalar.
+        divisor: What its sum was divided by: a scalar tensor where the targets decide it.
         is_known: PyTorch's own function computed it as a mean, or it has a value per example.
         precision: Relative difference that rounding alone can make of it.
         unsplittable: Why the divisor is unknown for this batch; empty where it is known.
     """
 
     value: torch.Tensor
-    divisor: torch.Tensor
+    divisor: torch.Tensor | float
     is_known: bool
     precision: float = 1e-3
     unsplittable: str = ""
@@ -104,10 +107,11 @@ class _Watch(TorchFunctionMode):
         del types
         result = func(*args, **(kwargs or {}))
         if func in _WATCHED:
-            bound = _SIGNATURES[func].bind(*args, **(kwargs or {}))
-            bound.apply_defaults()
-            if bound.arguments["reduction"] == "mean":
-                self.calls.append(_Call(result, func, bound.arguments))
+            # By hand: Signature.bind would take as long as the loss of a small batch.
+            given = zip(_DEFAULTS[func], args, strict=False)
+            arguments = {**_DEFAULTS[func], **dict(given), **(kwargs or {})}
+            if arguments["reduction"] == "mean":
+                self.calls.append(_Call(result, func, arguments))
         return result
 
 
@@ -160,7 +164,7 @@ class Loss:
                 "tensor: the batch's mean, or one value an example."
             )
         call = next((c for c in watch.calls if c.result is loss), None)
-        of_examples = loss.new_tensor(num_examples, dtype=torch.float32)
+        of_examples = float(num_examples)
         if weights is not None:
             values = self._values(loss, call, num_examples)
             return BatchLoss(
@@ -169,7 +173,7 @@ class Loss:
         value = loss.float().mean()
         precision = max(1e-3, 4 * torch.finfo(loss.dtype).eps) if loss.is_floating_point() else 0.0
         if call is not None and call.function in _DIVIDE_BY_TARGETS:
-            divisor, _ = _targets_that_count(call)
+            divisor = _targets_that_count(call)
             return BatchLoss(value, divisor, is_known=True, precision=precision)
         odd = [c for c in watch.calls if _divides_oddly(c)]
         return BatchLoss(
@@ -317,18 +321,17 @@ def _divides_oddly(call: _Call) -> bool:
     """Return whether a mean divides by something else than the number of its values."""
     if call.function not in _DIVIDE_BY_TARGETS or call.arguments["target"].is_floating_point():
         return False
-    _, all_count_once = _targets_that_count(call)
-    return not all_count_once
+    target, ignored = call.arguments["target"], call.arguments["ignore_index"]
+    return call.arguments["weight"] is not None or bool((target == ignored).any())
 
 
-def _targets_that_count(call: _Call) -> tuple[torch.Tensor, bool]:
-    """Return what PyTorch divides by, and whether that is the number of targets."""
+def _targets_that_count(call: _Call) -> torch.Tensor | float:
+    """Return what PyTorch divides by."""
     target, weight = call.arguments["target"], call.arguments["weight"]
     if target.is_floating_point():
         # Probabilities: PyTorch divides by their number, weighted or not.
         scores = call.arguments["input"]
-        return scores.new_tensor(scores.numel() / scores.shape[1 if scores.ndim > 1 else 0]), True
-    counts = target != call.arguments["ignore_index"]
-    if weight is None:
-        return counts.sum().float(), bool(counts.all())
-    return weight.float()[target[counts]].sum(), False
+        return float(scores.numel() // scores.shape[1 if scores.ndim > 1 else 0])
+    counts: torch.Tensor = target != call.arguments["ignore_index"]
+    of_each: torch.Tensor = counts if weight is None else weight.float()[target[counts]]
+    return of_each.sum()

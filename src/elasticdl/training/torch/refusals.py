@@ -2,6 +2,7 @@
 
     check_class(model)     in a class: steps and hooks of its own, state beside the state dict
     Refusals.check_sums    on parameters, where gradients are summed: hooks that see a part only
+    check_unmoved          where they are summed: parameters that forward itself writes into
     check_still_trainable  in a step: parameters that were frozen or set free
 
 Callers: `trainer.py`.
@@ -10,7 +11,7 @@ Callers: `trainer.py`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -108,6 +109,26 @@ class Refusals:
                 raise DefinitionError(
                     f"{self._origin}: {name or 'the model'} has a backward hook, which would see "
                     f"gradients of one minibatch and not those of the update. {_ALONE}"
+                )
+
+    def check_unmoved(
+        self, parameters: Mapping[str, nn.Parameter], versions: Sequence[int]
+    ) -> None:
+        """Make sure that computing gradients has changed no parameter.
+
+        Args:
+            parameters: By name.
+            versions: How often each had been changed before.
+
+        Raises:
+            DefinitionError: `forward` writes into one: an average of weights, `max_norm`.
+        """
+        for (name, parameter), before in zip(parameters.items(), versions, strict=True):
+            if parameter._version != before:  # noqa: SLF001 - no public name
+                raise DefinitionError(
+                    f"{self._origin}: the model's `forward` changes its parameter {name} (as an "
+                    "average of weights or an embedding with max_norm does), which workers "
+                    f"would do apart. {_ALONE} Or keep averages in buffers."
                 )
 
     def check_still_trainable(self, parameters: Mapping[str, nn.Parameter]) -> None:

@@ -174,8 +174,10 @@ class TorchTrainer:
         with self._telling("gradients", batch):
             self._refusals.check_sums(self._parameters)
             self._check_outputs_split(batch)
+            versions = [p._version for p in self._parameters.values()]  # noqa: SLF001 - no public name
             with self._buffers.restored() as before:
                 step = self._forward_backward(batch, is_summed=True)
+                self._refusals.check_unmoved(self._parameters, versions)
                 divisor = float(step.loss.divisor)
                 # Where no target counts the mean is 0 / 0, and the sum 0.
                 gradients = [
@@ -601,7 +603,10 @@ def _to_rows(output: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def _addend_of(loss: BatchLoss) -> Addend:
-    total = loss.value.detach().double() * loss.divisor.double()
+    value = loss.value.detach().double()
+    if isinstance(loss.divisor, float):
+        return value * loss.divisor, loss.divisor
+    total = value * loss.divisor.double()
     # Where no target counts, the mean is NaN and the sum 0.
     return torch.where(loss.divisor == 0, 0.0, total), loss.divisor
 
