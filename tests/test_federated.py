@@ -12,7 +12,7 @@ from tests.engines.federated.conftest import TORCH_MODEL
 from elasticdl import federated
 from elasticdl.data.sources import open_source
 from elasticdl.engines.federated import jobs
-from elasticdl.engines.federated.config import read_aggregator, read_party
+from elasticdl.engines.federated.config import Address, read_aggregator, read_party
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import (
     DefinitionError,
@@ -72,6 +72,16 @@ def test_what_is_written_is_what_was_asked_for(made):
     assert (job.federation.fusion, job.federation.num_parties) == ("trimmed_mean", 3)
     assert (job.training.minibatch_size, job.model.params) == (8, {"rate": 0.3})
     assert job.output == str(found.aggregator.parent / "trained_model")
+
+
+def test_all_configs_say_where_the_aggregator_is(made):
+    here = made("here")
+    elsewhere = made("elsewhere", host="fl.example.org", port=5001)
+
+    assert read_aggregator(here.aggregator).listen == Address("127.0.0.1", 5000)
+    assert {read_party(path).aggregator for path in here.parties} == {Address("127.0.0.1", 5000)}
+    assert read_aggregator(elsewhere.aggregator).listen == Address("0.0.0.0", 5001)
+    assert read_party(elsewhere.parties[0]).aggregator == Address("fl.example.org", 5001)
 
 
 def test_a_federation_is_not_overwritten(made):
@@ -167,6 +177,8 @@ def test_a_simulated_party_trains_with_the_params_of_its_own_config(made):
 
 def test_an_aggregator_and_a_party_elsewhere_must_know_where(made):
     found = made()
+    change(found.aggregator, connection={"info": {}})
+    change(found.parties[0], aggregator=None)
 
     with pytest.raises(DefinitionError, match="no ip and port"):
         federated.aggregator(str(found.aggregator), reporter=Silent())

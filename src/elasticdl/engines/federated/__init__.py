@@ -20,6 +20,7 @@ training.py       a federated job from the claim on its output to its TrainedMod
 data_handlers.py  a party's own code that reads its data
 jobs.py           what configs ask for, as jobs
 init.py           a federation to start from: records dealt out, configs written
+init_session.py   the same for the components of a session, which read folders
 aggregation.py  fusions: parties' weights -> the next global weights          (pure)
 updates.py      what a party has come to, and how updates are added up         (pure)
 averages.py     fusions that are means                                         (pure)
@@ -35,6 +36,7 @@ names.py        class names of IBM FL's configs -> ours
 sections.py     one section of a config, read key by key
 config.py       the config of an aggregator, and of a party
 config_parts.py   sections that both have
+component_parts.py  sections that name the components of a session
 hyperparams.py    the sections `fusion` and `hyperparams`
 settings.py       what a config says, as values                               (pure)
 """
