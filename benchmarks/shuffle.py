@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks.record import ratio
 
 BATCH_SIZE = 64
-RUNS = 5
+RUNS = 3
 NUM_EPOCHS = 2
 NEIGHBOURS = 2048
 TOTAL_BYTES = 32 << 20
@@ -36,7 +36,8 @@ def run():
     from elasticdl.data import units
     from elasticdl.engines import cut
 
-    result, before = {}, (units.CACHE_BYTES, cut.MAX_SHARD_BYTES)
+    result = {}
+    before = units.CACHE_BYTES, cut.MAX_SHARD_BYTES, units.LOCAL_UNIT_BYTES
     print(f"{'records':<14}{'format':<18}{'data':<12}{'all/s':>11}{'local/s':>10}{'ratio':>7}")
     for kind, make in KINDS.items():
         for name, write in FORMATS.items():
@@ -48,10 +49,11 @@ def run():
                 for fits in (True, False):
                     if not fits:
                         units.CACHE_BYTES = cut.MAX_SHARD_BYTES = total_bytes // PART
+                        units.LOCAL_UNIT_BYTES = total_bytes // PART // 64
                     try:
                         figures = _compare(path, kind)
                     finally:
-                        units.CACHE_BYTES, cut.MAX_SHARD_BYTES = before
+                        units.CACHE_BYTES, cut.MAX_SHARD_BYTES, units.LOCAL_UNIT_BYTES = before
                     data = "fit" if fits else "do not fit"
                     print(
                         f"{kind:<14}{name:<18}{data:<12}{figures['ours']:>11.0f}"
