@@ -8,6 +8,7 @@ from benchmarks.record import keep
 
 ALL = [
     "recordio_read",
+    "shuffle",
     "training",
     "startup",
     "checkpointing",

@@ -98,7 +98,7 @@ def _warn(shard_size: int, sizes: Ints, record_bytes: int) -> None:
     mixed = shard_size * len(sizes) / sizes.sum()
     if mixed < min(_FEW_BLOCKS, len(sizes)):
         _log.warning(
-            "Records are shuffled %d at a time, which are about %d stretches of the data of %.0f "
+            "Records are shuffled %d at a time, which are about %d stretches of the data of %.1f "
             "MiB each: more do not fit into %d MiB. If the data are sorted, by label or by time, "
             "write them again in smaller chunks or row groups, or in another order.",
             shard_size,
