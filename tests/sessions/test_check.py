@@ -572,8 +572,7 @@ DATA_RULES = {
         DATA,
         [('yield x[i], y[i], f"t{i}"', 'yield x[i][i:], y[i], f"t{i}"')],
         "error",
-        ["test: examples have the shapes [[[16], []], [[15], []]", "Resize or pad"],
-        (PRE, "def image_preprocess"),
+        ["Loader.create_test_generator() raised:", "inhomogeneous shape"],
     ),
     "a file is not there": Broken(
         CONF,

@@ -57,8 +57,10 @@ def rows(
     name: str,
     num_examples: int,
     notes: list[str],
-) -> Iterator[tuple[Any, Any, Any]]:
+) -> Iterator[Any]:
     """Yield `(x, y, third)` of each example, by the first way whose first batch can be made.
+
+    What the user's batches have no third part of are pairs `(x, y)`.
 
     Args:
         generator: Returns the loader's generator, built anew.
@@ -82,7 +84,7 @@ def rows(
         if way.note:
             notes.append(way.note)
         if head is not _NO_MORE:
-            yield head  # type: ignore[misc]
+            yield head
         yield from made
         return
     if first is not None:
@@ -100,8 +102,8 @@ def _rows(generator: Any, way: Way, name: str, num_examples: int) -> Iterator[An
         made = _iterated_rows(prepared, way, name, num_examples)
     else:
         made = _taken_apart(way.batchify(prepared, num_examples), name)
-    for x, y, third in made:
-        yield x, y, next(ids) if way.carries_ids else third
+    for row in made:
+        yield (*row[:2], next(ids)) if way.carries_ids else row
 
 
 def _dataset_rows(dataset: Any, way: Way, name: str, num_examples: int) -> Iterator[Any]:
@@ -205,27 +207,42 @@ def _taken_apart(batches: Any, name: str) -> Iterator[Any]:
         yield from _apart(element, name)
 
 
-def _apart(element: Any, name: str) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield the examples of a batch `(x, y, third)` or `(x, y)`."""
+def _apart(element: Any, name: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the examples of a batch, `(x, y, third)` or `(x, y)`, with as many parts."""
     parts = tuple(element) if isinstance(element, (tuple, list)) else ()
-    if len(parts) == _PARTS - 1:
-        # As in training, examples without a weight count once each.
-        parts = (*parts, None)
-    if len(parts) != _PARTS:
+    if len(parts) not in (_PARTS - 1, _PARTS):
         raise DefinitionError(
             f"{name} yields {described(element)} after preprocessing; expected tuples of three: x, "
             "y, and the sample weight (validation) or the id (test)."
         )
-    x, y, third = parts
+    x = parts[0]
     arrays = leaves(x)
     if not arrays or not getattr(arrays[0], "ndim", 0):
         raise DefinitionError(
             f"{name} yields x of {described(x)} after preprocessing; expected batches, which are "
             "made by the preprocessor's batchify()."
         )
+    sizes = [_size(part) for part in parts]
+    if len({size for size in sizes if size is not None}) > 1:
+        raise DefinitionError(
+            f"{name} yields a batch of {' and '.join(map(str, sizes))} entries in its parts after "
+            "preprocessing; expected one entry an example in each."
+        )
     for row in range(len(arrays[0])):
-        yield _row(x, row), _row(y, row), None if third is None else third[row]
+        yield tuple(_row(part, row) for part in parts)
 
 
-def _row(tree: Any, row: int) -> Any:
-    return map_arrays(lambda array: array[row], tree)
+def _size(part: Any) -> int | None:
+    """Return how many examples a part of a batch has; None where there are none, as no weights."""
+    if isinstance(part, (list, tuple)) and part and isinstance(part[0], (str, bytes)):
+        return len(part)
+    arrays = leaves(part)
+    first: Any = arrays[0] if arrays else None
+    return None if first is None or not getattr(first, "ndim", 1) else len(first)
+
+
+def _row(part: Any, row: int) -> Any:
+    # A list of texts is no nesting of arrays.
+    if isinstance(part, (list, tuple)) and part and isinstance(part[0], (str, bytes)):
+        return part[row]
+    return map_arrays(lambda array: array[row] if getattr(array, "ndim", 1) else array, part)

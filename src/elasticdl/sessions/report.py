@@ -43,6 +43,7 @@ _MANIFEST = "reports.json"
 _TABLES = {"validation": "validation_report", "test": "eval_report"}
 _BATCH = 256
 _SEED = 4
+_PARTS = 3
 _NUM_PICTURES = 24
 _PICTURES_S = 30.0
 
@@ -157,7 +158,7 @@ def _batches(
     Raises:
         DataError: There are fewer than were said to be.
     """
-    examples = Stream(_SEED).drawn(split.preprocessed)
+    examples = Stream(_SEED).drawn(lambda: _examples(split, name))
     number = 0
     for some in _of_one_shape(itertools.islice(examples, split.num_examples)):
         first, number = number, number + len(some)
@@ -183,6 +184,20 @@ def _batches(
             f"{split.name} yields more than the {split.num_examples} examples it says it has; "
             "those were evaluated, and the rest was left."
         )
+
+
+def _examples(split: Split, name: str) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield a split's examples one by one, each of three parts."""
+    for example in split.preprocessed():
+        # As in training, examples without a weight count once each.
+        has_none = name == "validation" and len(example) == _PARTS - 1
+        parts = (*example, None) if has_none else example
+        if len(parts) != _PARTS:
+            raise DefinitionError(
+                f"{split.name} yields {described(example)} after preprocessing; expected tuples of "
+                "three: x, y, and the id."
+            )
+        yield parts
 
 
 def _of_one_shape(examples: Iterator[Any]) -> Iterator[list[Any]]:
