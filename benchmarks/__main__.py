@@ -19,6 +19,7 @@ ALL = [
     "report",
     "sessions",
     "workers",
+    "lengths",
 ]
 
 
