@@ -20,6 +20,7 @@ ALL = [
     "report",
     "sessions",
     "workers",
+    "lengths",
 ]
 
 

@@ -10,7 +10,7 @@ Callers: `dialects/` make it, `training/` and `engines/` use it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
@@ -216,6 +216,8 @@ class ModelDefinition:
             called with every batch of predictions.
         open_source: A reader of the user's own, `data -> RecordSource`; None for ours.
         params: The params it was made with, for the record.
+        required_exports: What the trained model must be exported as: "saved_model". A model that
+            cannot be is refused before the first step.
         trust_used: What a person has allowed to run that would be refused, one line each.
         notes: What a person should be told when a training begins, one line each; asked after
             the data were opened.
@@ -235,6 +237,7 @@ class ModelDefinition:
     create_outputs_processor: Callable[[], Any] | None = None
     open_source: Callable[[str], RecordSource] | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
+    required_exports: Collection[str] = ()
     trust_used: Sequence[str] = ()
     notes: Callable[[], Sequence[str]] = list
 

@@ -26,7 +26,7 @@ def models(tmp_path_factory):
     """A folder with models as trainings leave them: y = x1 + x2, and twice that."""
     import keras
 
-    from elasticdl.training.keras.export import export
+    from elasticdl.training.keras.export import Example, export
 
     class Doubling(keras.layers.Layer):
         def call(self, x):
@@ -35,7 +35,9 @@ def models(tmp_path_factory):
     def saved(name, inputs, outputs):
         folder = tmp_path_factory.mktemp(name)
         model = keras.Model(inputs, outputs)
-        assert set(export(model, folder)) == {"saved_model", "model.keras"}
+        tried = keras.tree.map_structure(lambda t: np.ones((2, *t.shape[1:]), "f"), model.input)
+        example = Example(tried, model(tried))
+        assert set(export(model, folder, example)) == {"saved_model", "model.keras"}
         return folder
 
     def dense():

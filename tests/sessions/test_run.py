@@ -12,7 +12,13 @@ from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.cli.session import session
 from elasticdl.engines import run as training_run
-from elasticdl.errors import DataError, OutputTakenError, TrainingError, UsageError
+from elasticdl.errors import (
+    DataError,
+    DefinitionError,
+    OutputTakenError,
+    TrainingError,
+    UsageError,
+)
 from elasticdl.events import EpochFinished, JobFinished, JobStarted, read_events
 from elasticdl.sessions import export, report
 from elasticdl.sessions import run as sessions_run
@@ -315,3 +321,24 @@ def test_a_session_is_not_tracked_where_mlflow_is_not_installed(run, monkeypatch
 
     assert status.state is State.EVALUATED
     assert {path.name for path in (tmp_path / "project" / "runs").iterdir()} == {"first"}
+
+
+def test_a_model_that_cannot_be_exported_is_refused_before_the_first_step(run):
+    by_numpy = """
+    class ByNumPy(Builder):
+        def get_compiled_model(self):
+            import keras
+
+            class Doubled(keras.layers.Layer):
+                def call(self, x):
+                    return keras.ops.convert_to_tensor(np.asarray(x) * 2)
+                def compute_output_spec(self, x):
+                    return keras.KerasTensor(x.shape, x.dtype)
+
+            model = keras.Sequential([keras.Input((1,)), Doubled(), keras.layers.Dense(1)])
+            model.compile(optimizer="sgd", loss="mse")
+            return model
+    """
+
+    with pytest.raises(DefinitionError, match=r"cannot be exported as saved_model: .*[Nn]um[Pp]y"):
+        run(by_numpy, lines={"model_builder_class": "parts.ByNumPy"})

@@ -147,6 +147,8 @@ class Components:
             compiled=True,
             create_callbacks=self.create_callbacks,
             params=dict(self.reading.reference.params),
+            # A session ends with it.
+            required_exports=("saved_model",),
         )
 
     def create_model(self) -> Any:

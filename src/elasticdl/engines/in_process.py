@@ -101,6 +101,9 @@ def _train(run: Run) -> Trained:
         )
 
     trainer = material.create_trainer()
+    if run.checkpoint is None:
+        for note in material.why_not_exported(trainer):
+            run.reporter.note(note)
     accumulator = material.create_accumulator(trainer)
     with Interrupts() as interrupts:
         loop = Loop(

@@ -19,11 +19,12 @@ from elasticdl.engines.engine import context_of
 from elasticdl.engines.own_batches import OwnBatches
 from elasticdl.engines.place import Place
 from elasticdl.engines.record_data import RecordData, open_records
-from elasticdl.errors import DataError, UsageError
+from elasticdl.errors import DataError, DefinitionError, UsageError
 from elasticdl.job import TrainingOptions
 from elasticdl.sharding.ledger import Ledger, Piece
 from elasticdl.sharding.shard import ShardPlan, plan_from
 from elasticdl.training.create import create_trainer
+from elasticdl.training.trainer import ExportProbe
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint import Checkpoint
@@ -138,6 +139,30 @@ class Material:
         functions = self.definition.create_metrics(Mode.TRAINING)
         # What a function returns is known when it is called.
         return functions.scalars is not None or metric in {each.name for each in functions.named}
+
+    def why_not_exported(self, trainer: Trainer) -> list[str]:
+        """Find out before the first step what will be missing of the trained model.
+
+        Returns:
+            Lines for people; empty if the model can be exported, or the trainer cannot tell.
+
+        Raises:
+            DefinitionError: The definition requires what cannot be exported.
+        """
+        reasons = trainer.why_not_exported() if isinstance(trainer, ExportProbe) else {}
+        required = [name for name in self.definition.required_exports if name in reasons]
+        if required:
+            raise DefinitionError(
+                f"{self.definition.origin}: the model cannot be exported as {required[0]}: "
+                f"{reasons[required[0]]}\n  Use TensorFlow's or Keras' operations in its layers, "
+                "and let layers that draw random numbers do so in training only."
+            )
+        return [
+            f"The trained model will have no {name}: {reason}"
+            for name, reason in reasons.items()
+            # Most models with a class of their own: what serves does not need it.
+            if name != "model.keras"
+        ]
 
     def create_accumulator(self, trainer: Trainer) -> Accumulator | None:
         """Return what sums up to `--global_batch_size`; None if that was not given."""

@@ -106,6 +106,7 @@ class Trainer:
             create_optimizer=lambda: models[-1].optimizer,
             compiled=True,
             create_callbacks=lambda: own_callbacks(model_builder),
+            required_exports=("saved_model",),
         )
         with tempfile.TemporaryDirectory() as nowhere:
             job = self._job(definition, nowhere, validates=val_data_gen is not None)

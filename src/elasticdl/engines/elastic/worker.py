@@ -366,6 +366,8 @@ class Worker:
         )[0]
         self._trainer = self._material.create_trainer()
         self._trainer.require_sums("several workers")
+        if self._material.definition.required_exports:
+            self._material.why_not_exported(self._trainer)
         self._accumulator = self._material.create_accumulator(self._trainer)
         # As many as will come: kernels are chosen, and their memory taken, for a size.
         example = repeated(self._material.example(), self._material.minibatch_size)

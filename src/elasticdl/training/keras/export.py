@@ -1,4 +1,9 @@
-"""What serving needs of a trained Keras model."""
+"""What serving needs of a trained Keras model.
+
+`model.export` of Keras calls a model without saying `training=False`, and layers that augment
+pictures take that for training. So the function that is served is made here, and is compared with
+what the model predicts before anything is written.
+"""
 
 from __future__ import annotations
 
@@ -6,47 +11,237 @@ import contextlib
 import io
 import logging
 import warnings
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
+
+from elasticdl.data.batch import Arrays, leaves, map_arrays
 
 _log = logging.getLogger("elasticdl")
 
+KERAS_FILE = "model.keras"
+SAVED_MODEL = "saved_model"
+# Layers of Keras that call what a user wrote.
+_RUNS_CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
+# Of the largest output: the graph may be optimized otherwise.
+_TOLERANCE = 1e-4
 
-def export(model: keras.Model, folder: Path) -> list[str]:
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """A few examples, and what the model says of them.
+
+    Attributes:
+        inputs: As the model takes them, arrays.
+        outputs: What it predicts, arrays.
+        open_axes: Axes of the inputs, (number of the array, axis after the batch's), that differ
+            from batch to batch.
+    """
+
+    inputs: Arrays
+    outputs: Arrays
+    open_axes: Collection[tuple[int, int]] = ()
+
+
+class ExportError(Exception):
+    """A model cannot be written in a form; says why in one line."""
+
+
+def export(model: keras.Model, folder: Path, example: Example) -> list[str]:
     """Write `model.keras` and `saved_model/` into a folder.
 
-    `saved_model/` can be served without the user's code. `model.keras` is for models made of
-    Keras' own layers; a subclass model needs its class to be read back, so it is left out.
+    `saved_model/` can be served without the user's code. A model that is not made of Keras' own
+    layers needs its classes to be read back from `model.keras`; there is one if it can be read
+    back here.
 
     Args:
         model: A built model.
         folder: An existing folder.
+        example: What is tried on it.
 
     Returns:
         The names that were written. A model that Keras cannot save or TensorFlow cannot export
         trains and predicts all the same: the reason is logged and the name left out.
     """
     written = []
-    if isinstance(model, keras.Sequential) or type(model).__name__ == "Functional":
-        try:
-            with warnings.catch_warnings():
-                # Keras' own: it has not followed NumPy's newest word on copies yet.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                model.save(folder / "model.keras")
-            written.append("model.keras")
-        except Exception as error:  # noqa: BLE001 - whatever a user's layer cannot say of itself
-            (folder / "model.keras").unlink(missing_ok=True)
-            _log.warning("The model cannot be saved as model.keras: %s", _first_line(error))
     try:
-        # Keras prints the endpoints; the run has its own voice.
-        with contextlib.redirect_stdout(io.StringIO()):
-            model.export(folder / "saved_model", verbose=False)
-        written.append("saved_model")
-    except Exception as error:  # noqa: BLE001 - whatever a user's layer cannot do in a graph
-        _log.warning("The model cannot be exported for serving: %s", _first_line(error))
+        _save(model, folder / KERAS_FILE, example)
+        written.append(KERAS_FILE)
+    except ExportError as error:
+        (folder / KERAS_FILE).unlink(missing_ok=True)
+        _log.warning("The model cannot be saved as %s: %s", KERAS_FILE, error)
+    try:
+        _write_saved_model(model, folder / SAVED_MODEL, example)
+        written.append(SAVED_MODEL)
+    except ExportError as error:
+        _log.warning("The model cannot be exported for serving: %s", error)
     return written
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def why_not_exported(model: keras.Model, example: Example) -> dict[str, str]:
+    """Return what `export` would leave out, and why; writes nothing and makes no other model."""
+    reasons = {}
+    try:
+        with _one_line(), _quiet():
+            keras.saving.serialize_keras_object(model)
+    except ExportError as error:
+        reasons[KERAS_FILE] = str(error)
+    try:
+        _serving(model, example)
+    except ExportError as error:
+        reasons[SAVED_MODEL] = str(error)
+    return reasons
+
+
+def _save(model: keras.Model, file: Path, example: Example) -> None:
+    with _one_line(), _quiet():
+        model.save(file)
+    if _is_described_by_layers(model):
+        return
+    with _one_line(), _quiet():
+        again = keras.saving.load_model(file, compile=False)
+        outputs = again(map_arrays(tf.convert_to_tensor, example.inputs), training=False)
+    _check_same(outputs, example, "read back from there, it")
+
+
+def _write_saved_model(model: keras.Model, folder: Path, example: Example) -> None:
+    serve, signature = _serving(model, example)
+    archive = keras.export.ExportArchive()
+    # Keras prints the endpoints; the run has its own voice.
+    with _one_line(), _quiet(), contextlib.redirect_stdout(io.StringIO()):
+        archive.track(model)
+        archive.add_endpoint("serve", serve, signature)
+        archive.write_out(folder, verbose=False)
+
+
+def _serving(model: keras.Model, example: Example) -> tuple[Callable[..., Any], list[Any]]:
+    """Return the function that is served, and what it takes.
+
+    Raises:
+        ExportError: It cannot be compiled, or says something else than the model predicts.
+    """
+
+    def serve(inputs: Any) -> Any:
+        return model(inputs, training=False)
+
+    with _one_line(), _quiet():
+        signature = _signature(model, example)
+        specs = keras.tree.map_structure(
+            lambda spec: tf.TensorSpec(spec.shape, spec.dtype, spec.name), signature
+        )
+        compiled = tf.function(serve, input_signature=specs, autograph=False)
+        (asked,) = specs
+        outputs = compiled(_as_asked(example.inputs, asked))
+    _check_same(outputs, example, "without training, it")
+    return serve, signature
+
+
+def _signature(model: keras.Model, example: Example) -> list[Any]:
+    """Return the one argument of the served function: with an open batch axis."""
+
+    def of_tensor(tensor: Any) -> keras.InputSpec:
+        shape = (None, *tensor.shape[1:])
+        return keras.InputSpec(shape=shape, dtype=tensor.dtype, name=tensor.name)
+
+    if isinstance(model, keras.Sequential) and model.inputs:
+        return [of_tensor(tensor) for tensor in model.inputs]
+    if _is_described_by_layers(model):
+        return [keras.tree.map_structure(of_tensor, model.input)]
+    names = iter(_names(example.inputs))
+    numbers = iter(range(len(leaves(example.inputs))))
+
+    def of_array(array: Any) -> keras.InputSpec:
+        number = next(numbers)
+        shape = [
+            None if (number, axis) in example.open_axes else size
+            for axis, size in enumerate(array.shape[1:])
+        ]
+        # Keras computes with float32 where NumPy has float64.
+        dtype = "float32" if array.dtype == np.float64 else array.dtype.name
+        return keras.InputSpec(shape=(None, *shape), dtype=dtype, name=next(names))
+
+    return [map_arrays(of_array, example.inputs)]
+
+
+def is_of_keras_only(model: keras.Model) -> bool:
+    """Whether a model has no line of a user's: then it can be exported."""
+    layers = getattr(model, "_flatten_layers")()  # noqa: B009 - no public name goes into layers
+    return _is_described_by_layers(model) and all(
+        type(layer).__module__.startswith("keras.") and type(layer).__name__ not in _RUNS_CODE
+        for layer in layers
+    )
+
+
+def _is_described_by_layers(model: keras.Model) -> bool:
+    return isinstance(model, keras.Sequential) or type(model).__name__ == "Functional"
+
+
+def _names(inputs: Arrays) -> list[str]:
+    """Return a name for each array: its key, or its place."""
+    if isinstance(inputs, Mapping):
+        return [f"{key}{rest}" for key, value in inputs.items() for rest in _rests(value)]
+    if isinstance(inputs, (list, tuple)):
+        return [f"inputs_{i}{rest}" for i, value in enumerate(inputs) for rest in _rests(value)]
+    return ["inputs"]
+
+
+def _rests(value: Arrays) -> list[str]:
+    return [f"_{name}" for name in _names(value)] if not hasattr(value, "dtype") else [""]
+
+
+def _as_asked(inputs: Arrays, asked: Any) -> Any:
+    """Return inputs in the types, and in the nesting, that a functional model asks for."""
+    if isinstance(asked, (list, tuple)) and not isinstance(inputs, (list, tuple)):
+        inputs = [inputs[spec.name] for spec in asked] if isinstance(inputs, Mapping) else [inputs]
+    return keras.tree.map_structure(
+        lambda spec, array: tf.cast(tf.convert_to_tensor(array), spec.dtype), asked, inputs
+    )
+
+
+def _check_same(outputs: Any, example: Example, it: str) -> None:
+    found, expected = leaves(outputs), leaves(example.outputs)
+    if len(found) != len(expected):
+        raise ExportError(f"{it} has {len(found)} outputs, not {len(expected)}")
+    for one, other in zip(found, expected, strict=True):
+        one, other = np.asarray(one), np.asarray(other)  # noqa: PLW2901
+        if one.shape != other.shape:
+            raise ExportError(f"{it} has outputs of the shape {one.shape}, not {other.shape}")
+        finite = np.abs(other[np.isfinite(other)]) if other.dtype.kind == "f" else np.ones(1)
+        bound = _TOLERANCE * max(1.0, float(finite.max(initial=0.0)))
+        if not np.allclose(one, other, rtol=_TOLERANCE, atol=bound, equal_nan=True):
+            raise ExportError(
+                f"{it} says something else than it predicts: does a layer draw random numbers, or "
+                "keep something outside the model's variables?"
+            )
+
+
+@contextlib.contextmanager
+def _one_line() -> Any:
+    """Raise as ExportError, in one line, whatever a user's layer cannot do."""
+    try:
+        yield
+    except ExportError:
+        raise
+    except Exception as error:
+        raise ExportError(_reason(error)) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    with warnings.catch_warnings():
+        # Keras' own, of NumPy's copies and of layers that it serializes; an error is told.
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _reason(error: Exception) -> str:
+    """Return the line that says something: Keras puts a headline before what a layer raised."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("Exception encountered when calling") and len(lines) > 1:
+        return lines[1]
+    return lines[0] if lines else type(error).__name__

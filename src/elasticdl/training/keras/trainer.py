@@ -31,12 +31,12 @@ from elasticdl.errors import (
 from elasticdl.training.keras import (
     compiled,
     examples,
-    export,
     inputs,
     overrides,
     reduction,
     splitting,
 )
+from elasticdl.training.keras import export as exporting
 from elasticdl.training.keras.compiled import CompiledMetrics
 from elasticdl.training.keras.draws import Draws
 from elasticdl.training.keras.hooks import KerasHooks
@@ -148,6 +148,7 @@ class KerasTrainer:
         self._is_pulled = False
         self._compiled = Functions()
         self._lengths = Lengths(*_parts(example))
+        self._few = map_arrays(lambda array: array[:2], example.features)
         self._opens: bool | None = None
         self._eager = False
         # What the loss of a batch is divided by; known once the first gradients were asked for.
@@ -283,7 +284,34 @@ class KerasTrainer:
 
     def export(self, folder: Any) -> list[str]:
         """Write what serving needs into a folder; returns the names written."""
-        return export.export(self.model, folder)
+        with self._without_trace():
+            return exporting.export(self.model, folder, self._export_example())
+
+    def why_not_exported(self) -> Mapping[str, str]:
+        """See `trainer.ExportProbe`."""
+        if exporting.is_of_keras_only(self.model):
+            # Nothing to find out: to try a large model would take as long as some steps.
+            return {}
+        with self._without_trace():
+            return exporting.why_not_exported(self.model, self._export_example())
+
+    def _export_example(self) -> exporting.Example:
+        with self._uncompiled():
+            outputs = self.predict(self._few)
+        inputs = self._adapt(self._few)
+        # What the model takes may be a part of the features: then nothing is known of its axes.
+        is_all = len(leaves(inputs)) == len(leaves(self._few))
+        return exporting.Example(inputs, outputs, self._lengths.seen if is_all else ())
+
+    @contextlib.contextmanager
+    def _without_trace(self) -> Iterator[None]:
+        """Put back what a layer moves that is fixed to `training=True`."""
+        before = [(v, v.numpy()) for v in (*self._statistics, *self._seed_variables)]
+        try:
+            yield
+        finally:
+            for variable, value in before:
+                variable.assign(value)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
         """See `trainer.Pulled`."""

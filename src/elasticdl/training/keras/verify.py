@@ -81,6 +81,9 @@ def _outputs_of(model: Path, features: Arrays) -> Any:
 
 def _arranged(features: Arrays, asked: Any) -> Arrays:
     """Return features as a SavedModel asks for them, where Keras takes them in another way."""
+    if hasattr(asked, "dtype") and isinstance(features, Mapping) and len(features) == 1:
+        # A model of one input may be given its entry by name.
+        return next(iter(features.values()))
     if not isinstance(asked, (list, tuple)) or isinstance(features, (list, tuple)):
         return features
     if isinstance(features, Mapping):

@@ -1,0 +1,209 @@
+"""What is exported says what the model predicts, and a model that cannot be says so at once."""
+
+import numpy as np
+import pytest
+
+from elasticdl.data.batch import Batch
+from elasticdl.definition import ModelDefinition, Origin, RecordInput
+
+ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def keras():
+    import keras
+
+    return keras
+
+
+def augmented():
+    import keras
+
+    layers = keras.layers
+    x = keras.Input((6, 6, 1))
+    y = layers.RandomContrast(0.9)(layers.RandomFlip("horizontal_and_vertical")(x))
+    y = layers.RandomTranslation(0.5, 0.5)(layers.RandomRotation(0.5)(layers.RandomZoom(0.5)(y)))
+    y = layers.Dropout(0.5)(layers.GaussianNoise(1.0)(y))
+    return keras.Model(x, layers.Dense(2)(layers.Flatten()(y)))
+
+
+def subclass():
+    """Keras cannot say how it is made: its argument is a function."""
+    import keras
+
+    class Net(keras.Model):
+        def __init__(self, activation):
+            super().__init__()
+            self.dense = keras.layers.Dense(2, activation=activation)
+            self.flatten, self.dropout = keras.layers.Flatten(), keras.layers.Dropout(0.5)
+
+        def call(self, x, training=False):
+            if training:
+                x = self.dropout(x, training=True)
+            return self.dense(self.flatten(x))
+
+    return Net(lambda x: x * 2)
+
+
+def registered():
+    import keras
+
+    @keras.saving.register_keras_serializable("test_export")
+    class Registered(keras.Model):
+        def __init__(self, units, **options):
+            super().__init__(**options)
+            self.units = units
+            self.flatten, self.dense = keras.layers.Flatten(), keras.layers.Dense(units)
+
+        def call(self, x):
+            return self.dense(self.flatten(x))
+
+        def get_config(self):
+            return {"units": self.units}
+
+    return Registered(2)
+
+
+def random_when_used():
+    import keras
+
+    class Noisy(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.seeds = keras.random.SeedGenerator(1)
+
+        def call(self, x):
+            return x + keras.random.normal(keras.ops.shape(x), seed=self.seeds)
+
+    x = keras.Input((6, 6, 1))
+    return keras.Model(x, keras.layers.Dense(2)(keras.layers.Flatten()(Noisy()(x))))
+
+
+def by_numpy():
+    """What it computes it computes outside of TensorFlow."""
+    import keras
+
+    class ByNumPy(keras.layers.Layer):
+        def call(self, x):
+            return keras.ops.convert_to_tensor(np.asarray(x) * 2)
+
+        def compute_output_shape(self, shape):
+            return shape
+
+        def compute_output_spec(self, x):
+            return keras.KerasTensor(x.shape, x.dtype)
+
+    x = keras.Input((6, 6, 1))
+    return keras.Model(x, ByNumPy()(x))
+
+
+def batch(size=4, wrap=lambda x: x):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(size, 6, 6, 1)).astype("float32")
+    return Batch(wrap(x), rng.normal(size=(size, 2)).astype("float32"), size)
+
+
+def trainer_of(create, example=None):
+    import keras
+
+    from elasticdl.training.keras import KerasTrainer
+
+    definition = ModelDefinition(
+        origin=ORIGIN,
+        framework="keras",
+        create_model=create,
+        input=RecordInput(lambda records: records),
+        loss=lambda outputs, labels: keras.ops.mean(keras.ops.square(outputs - labels)),
+        create_optimizer=lambda: keras.optimizers.SGD(0.01),
+    )
+    return KerasTrainer(definition, example or batch(), minibatch_size=4)
+
+
+def served(folder, x):
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(str(folder / "saved_model"))
+    return np.asarray(loaded.serve(x))
+
+
+def test_layers_that_augment_pictures_rest_in_what_is_exported(tmp_path, keras):
+    trainer = trainer_of(augmented)
+    trainer.train_steps([batch()])
+
+    assert not trainer.why_not_exported()
+    assert set(trainer.export(tmp_path)) == {"saved_model", "model.keras"}
+
+    # Another number of examples than it was trained on.
+    x = batch(7).features
+    expected = trainer.predict(x)
+    np.testing.assert_allclose(served(tmp_path, x), expected, rtol=1e-5, atol=1e-6)
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again.predict(x, verbose=0), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"picture": x}])
+def test_a_model_of_a_class_of_its_own_can_be_served(tmp_path, wrap):
+    trainer = trainer_of(subclass, batch(wrap=wrap))
+    trainer.train_steps([batch(wrap=wrap)])
+
+    assert set(trainer.why_not_exported()) <= {"model.keras"}
+    assert "saved_model" in trainer.export(tmp_path)
+
+    x = batch(7).features
+    np.testing.assert_allclose(served(tmp_path, x), trainer.predict(wrap(x)), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_whose_class_is_registered_is_saved_and_can_be_read_back(tmp_path, keras):
+    trainer = trainer_of(registered)
+    trainer.train_steps([batch()])
+
+    assert not trainer.why_not_exported()
+    assert set(trainer.export(tmp_path)) == {"saved_model", "model.keras"}
+
+    again = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    x = batch(7).features
+    np.testing.assert_allclose(again(x), trainer.predict(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_that_draws_when_it_is_used_is_not_served_and_says_so_at_once(tmp_path, caplog):
+    trainer = trainer_of(random_when_used)
+
+    assert "does a layer draw random numbers" in trainer.why_not_exported()["saved_model"]
+
+    assert "saved_model" not in trainer.export(tmp_path)
+    assert "cannot be exported for serving" in caplog.text
+    assert not (tmp_path / "saved_model").exists()
+
+
+def test_a_model_that_tensorflow_cannot_compile_says_so_at_once():
+    (reason,) = [
+        reason
+        for name, reason in trainer_of(by_numpy).why_not_exported().items()
+        if name == "saved_model"
+    ]
+
+    assert "numpy" in reason.lower()
+
+
+def test_finding_out_changes_nothing():
+    asked, other = trainer_of(augmented), trainer_of(augmented)
+    asked.why_not_exported()
+    for trainer in (asked, other):
+        trainer.train_steps([batch()])
+
+    for path, array in asked.state().items():
+        np.testing.assert_array_equal(array, other.state()[path], err_msg=path)
+
+
+def test_dropout_that_is_fixed_to_training_rests_as_in_predict(tmp_path, keras):
+    def create():
+        x = keras.Input((6, 6, 1))
+        dropped = keras.layers.Dropout(0.5)(keras.layers.Flatten()(x), training=True)
+        return keras.Model(x, keras.layers.Dense(2)(dropped))
+
+    trainer = trainer_of(create)
+    trainer.export(tmp_path)
+
+    x = batch(7).features
+    expected = trainer.model.predict(x, verbose=0)
+    np.testing.assert_allclose(served(tmp_path, x), expected, rtol=1e-5, atol=1e-6)
