@@ -18,6 +18,7 @@ import random
 import re
 import shutil
 import sys
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -353,7 +354,10 @@ def _fresh_frameworks(framework: str) -> Iterator[None]:
     refresh()
     keras.utils.set_random_seed(records.SEED)
     try:
-        yield
+        with warnings.catch_warnings():
+            # `jit_compile=True` beside deterministic operations: Keras goes on without it.
+            warnings.filterwarnings("ignore", "Model doesn't support `jit_compile=True`")
+            yield
     finally:
         refresh()
 
