@@ -70,7 +70,7 @@ def _record(random: np.random.Generator) -> dict[str, Any]:
         "image": image,
         "series": series,
         "tokens": tokens,
-        "text": np.array(" ".join(words).encode(), object),
+        "text": np.array([" ".join(words).encode()], object),
     }
 
 

@@ -18,6 +18,8 @@ import random
 import re
 import shutil
 import sys
+import time
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -33,6 +35,8 @@ from tests.parity import records
 from tests.parity.features import Feature, Promise
 
 from elasticdl import api
+from elasticdl.artifacts.checkpoint import CheckpointStore
+from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.engines import publish
 from elasticdl.engines import run as training_run
 from elasticdl.engines.in_process import InProcessCommitter
@@ -353,7 +357,10 @@ def _fresh_frameworks(framework: str) -> Iterator[None]:
     refresh()
     keras.utils.set_random_seed(records.SEED)
     try:
-        yield
+        with warnings.catch_warnings():
+            # `jit_compile=True` beside deterministic operations: Keras goes on without it.
+            warnings.filterwarnings("ignore", "Model doesn't support `jit_compile=True`")
+            yield
     finally:
         refresh()
 
@@ -409,9 +416,16 @@ def _as_array(tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def _copy_what_is_there(output: Path, copy: Path) -> None:
-    # A checkpoint may be being written meanwhile: files come and go, as they may before a kill.
-    with contextlib.suppress(shutil.Error):
-        shutil.copytree(output, copy)
+    """Copy an output while it is trained into, when its first checkpoint is there."""
+    while True:
+        # A checkpoint may be being written meanwhile: files come and go, as they may before a kill.
+        with contextlib.suppress(shutil.Error, FileNotFoundError):
+            shutil.copytree(output, copy)
+        with CheckpointStore(OutputFolder(str(copy)), 3) as store:
+            if store.steps():
+                return
+        shutil.rmtree(copy, ignore_errors=True)
+        time.sleep(0.05)
 
 
 def _attempts(output: Path) -> list[int]:

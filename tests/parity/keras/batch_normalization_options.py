@@ -1,4 +1,4 @@
-"""BatchNormalization with momentum, without scale."""
+"""BatchNormalization with options."""
 
 import keras
 from shared import fit, numbers, table_schema

@@ -5,7 +5,7 @@ from shared import classes, fit, table_schema
 
 GROUP = "Losses"
 EXPECT = {
-    "two workers": "refused: each worker would see other pairs than one process does",
+    "workers": "refused: each worker would see other pairs than one process does",
 }
 REFUSAL = "batch"
 

@@ -5,7 +5,7 @@ from shared import classes, fit, mlp, table_schema
 
 GROUP = "Losses"
 EXPECT = {
-    "two workers": "refused: each worker would see other negatives than one process does",
+    "workers": "refused: each worker would see other negatives than one process does",
 }
 REFUSAL = "batch"
 

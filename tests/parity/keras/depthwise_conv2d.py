@@ -14,7 +14,7 @@ def custom_model():
         [
             keras.Input((8, 8, 2)),
             keras.layers.DepthwiseConv2D(3, depth_multiplier=2),
-            keras.layers.AveragePooling2D(),
+            keras.layers.AveragePooling2D(2),
             keras.layers.Flatten(),
             keras.layers.Dense(3),
         ]

@@ -13,7 +13,7 @@ def custom_model():
     return keras.Sequential(
         [
             keras.Input((6, 3)),
-            keras.layers.EinsumDense("abc,cd->abd", output_shape=(None, 4), bias_axes="d"),
+            keras.layers.EinsumDense("abc,cd->abd", output_shape=(6, 4), bias_axes="d"),
             keras.layers.Flatten(),
             keras.layers.Dense(1),
         ]

@@ -21,5 +21,5 @@ def optimizer():
 
 def plain(data):
     model = custom_model()
-    model.compile(optimizer(), loss)
+    model.compile(optimizer(), loss, jit_compile=True)
     return fit(data, model, input_fn)

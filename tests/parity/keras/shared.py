@@ -75,7 +75,7 @@ def tokens(records):
 def text_schema():
     """A sentence, and a number to predict."""
     return [
-        {"name": "text", "shape": [], "dtype": "string"},
+        {"name": "text", "shape": [1], "dtype": "string"},
         {"name": "y", "shape": [1], "dtype": "float32"},
     ]
 

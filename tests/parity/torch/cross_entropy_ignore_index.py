@@ -5,10 +5,6 @@ from shared import classes, loop, net, table_schema
 from torch import nn
 
 GROUP = "Losses"
-EXPECT = {
-    "workers": "refused: it divides by the number of examples that count",
-}
-REFUSAL = "mean over the batch|halves|divides"
 
 data_schema, input_fn = table_schema, classes
 loss = nn.CrossEntropyLoss(ignore_index=0)
@@ -24,4 +20,8 @@ def optimizer(parameters):
 
 def plain(data):
     model = custom_model()
-    return loop(data, model, optimizer(model.parameters()), loss, input_fn)
+
+    def count(labels):
+        return (labels != 0).sum().item()
+
+    return loop(data, model, optimizer(model.parameters()), loss, input_fn, count=count)

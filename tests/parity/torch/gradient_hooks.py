@@ -6,8 +6,11 @@ from torch import nn
 
 GROUP = "Gradients"
 EXPECT = {
-    "two workers": "differs: the hook sees the gradient of one worker's minibatch",
+    "workers": (
+        "refused: the hook would see the gradient of one minibatch; use a hook of the optimizer"
+    ),
 }
+REFUSAL = "hook on its gradient"
 
 data_schema, input_fn = table_schema, numbers
 loss = nn.MSELoss()

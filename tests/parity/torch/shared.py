@@ -78,7 +78,7 @@ def net(outputs=1):
     return nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, outputs))
 
 
-def loop(data, model, optimizer, loss, input_fn, metric=None):
+def loop(data, model, optimizer, loss, input_fn, metric=None, count=len):
     """Return the losses of a plain loop over records in their order, and the model.
 
     Args:
@@ -88,30 +88,33 @@ def loop(data, model, optimizer, loss, input_fn, metric=None):
         loss: (outputs, labels) -> the mean over a batch.
         input_fn: Records -> (features, labels).
         metric: (outputs, labels) -> the mean over a batch; called `metric`.
+        count: Labels -> how much the loss of a batch is a mean over.
     """
     history = {"loss": [], "val_loss": []} | ({"val_metric": []} if metric else {})
     for _ in range(data.epochs):
         model.train()
-        total = 0.0
+        total, counted = 0.0, 0.0
         for first in range(0, len(data.train), data.batch_size):
             features, labels = _batch(data.train[first:], data, input_fn)
             optimizer.zero_grad()
             value = loss(model(features), labels)
             value.backward()
             optimizer.step()
-            total += value.item() * len(labels)
-        history["loss"].append(total / len(data.train))
+            total += value.item() * count(labels)
+            counted += count(labels)
+        history["loss"].append(total / counted)
         model.eval()
-        sums = [0.0, 0.0]
+        total, counted, measured = 0.0, 0.0, 0.0
         with torch.no_grad():
             for first in range(0, len(data.validation), data.batch_size):
                 features, labels = _batch(data.validation[first:], data, input_fn)
                 outputs = model(features)
-                sums[0] += loss(outputs, labels).item() * len(labels)
-                sums[1] += metric(outputs, labels).item() * len(labels) if metric else 0.0
-        history["val_loss"].append(sums[0] / len(data.validation))
+                total += loss(outputs, labels).item() * count(labels)
+                counted += count(labels)
+                measured += metric(outputs, labels).item() * len(labels) if metric else 0.0
+        history["val_loss"].append(total / counted)
         if metric:
-            history["val_metric"].append(sums[1] / len(data.validation))
+            history["val_metric"].append(measured / len(data.validation))
     return history, model
 
 
