@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -332,6 +333,9 @@ def _targets_that_count(call: _Call) -> torch.Tensor | float:
         # Probabilities: PyTorch divides by their number, weighted or not.
         scores = call.arguments["input"]
         return float(scores.numel() // scores.shape[1 if scores.ndim > 1 else 0])
+    if weight is None and target.device.type == "cpu":
+        # NumPy: a third of the time, of a small step.
+        return float(np.count_nonzero(target.numpy() != call.arguments["ignore_index"]))
     counts: torch.Tensor = target != call.arguments["ignore_index"]
     of_each: torch.Tensor = counts if weight is None else weight.float()[target[counts]]
     return of_each.sum()

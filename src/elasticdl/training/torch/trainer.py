@@ -45,7 +45,7 @@ from elasticdl.training.torch.determinism import be_deterministic, seeded
 from elasticdl.training.torch.hooks import TorchHooks
 from elasticdl.training.torch.inputs import Adapter, find_adapter
 from elasticdl.training.torch.losses import BatchLoss, Loss
-from elasticdl.training.torch.metrics import Addend, Addends, TorchMetrics, summed
+from elasticdl.training.torch.metrics import Addends, TorchMetrics, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
 from elasticdl.training.torch.outputs import as_arrays, detached, map_tensors
 from elasticdl.training.torch.outside import check_nothing_outside
@@ -68,7 +68,7 @@ _QUIET = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noq
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """The loss of a step, detached, and what its batch adds to each metric."""
+    """The loss of a step, detached, and what its batch adds to the other metrics."""
 
     loss: BatchLoss
     metrics: Addends
@@ -256,13 +256,17 @@ class TorchTrainer:
         features, labels = self._tensors(batch.features), self._tensors(batch.labels)
         weights = self._tensors(batch.weights)
         outputs = self._forward(features)
-        addends = self.evaluation_metrics.addends(
-            detached(outputs), labels, weights, batch.num_examples
+        states = summed(
+            [
+                self.evaluation_metrics.addends(
+                    detached(outputs), labels, weights, batch.num_examples
+                )
+            ]
         )
         if self._definition.loss is not None and labels is not None:
             loss = self._loss.of(outputs, labels, weights, batch.num_examples)
-            addends = {"loss": _addend_of(loss), **addends}
-        return summed([addends]), outputs, labels, weights
+            states = {"loss": _loss_state([float(loss.value)], [float(loss.divisor)]), **states}
+        return states, outputs, labels, weights
 
     def finish(self) -> None:
         """See `trainer.Trainer`; the weights of a PyTorch model are those it was trained to."""
@@ -386,8 +390,7 @@ class TorchTrainer:
             if is_summed:
                 self._loss.check_splits(seen, labels, weights, batch.num_examples, loss)
             metrics = self.training_metrics.addends(seen, labels, weights, batch.num_examples)
-        kept = dataclasses.replace(loss, value=loss.value.detach())
-        return _Step(kept, {"loss": _addend_of(kept), **metrics})
+        return _Step(dataclasses.replace(loss, value=loss.value.detach()), metrics)
 
     def _check_outputs_split(self, batch: Batch) -> None:
         """Compare outputs of a batch with those of two parts of it, once, in evaluation mode.
@@ -602,18 +605,19 @@ def _to_rows(output: torch.Tensor) -> np.ndarray[Any, Any]:
     return to_array(output.float() if output.dtype == torch.bfloat16 else output)
 
 
-def _addend_of(loss: BatchLoss) -> Addend:
-    value = loss.value.detach().double()
-    if isinstance(loss.divisor, float):
-        return value * loss.divisor, loss.divisor
-    total = value * loss.divisor.double()
+def _loss_state(
+    values: Sequence[float], divisors: Sequence[float]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the sum of the losses of some batches, and what it is divided by."""
     # Where no target counts, the mean is NaN and the sum 0.
-    return torch.where(loss.divisor == 0, 0.0, total), loss.divisor
+    total = sum(value * by for value, by in zip(values, divisors, strict=True) if by)
+    return np.asarray(float(total)), np.asarray(sum(divisors))
 
 
 def _result(steps: Sequence[_Step]) -> StepResult:
-    losses = torch.stack([step.loss.value for step in steps])
-    return StepResult(to_array(losses), summed([step.metrics for step in steps]))
+    losses = to_array(torch.stack([step.loss.value for step in steps]))
+    state = _loss_state(losses.tolist(), [float(step.loss.divisor) for step in steps])
+    return StepResult(losses, {"loss": state, **summed([step.metrics for step in steps])})
 
 
 def _below(prefix: str, state: State) -> dict[str, np.ndarray[Any, Any]]:
