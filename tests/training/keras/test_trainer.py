@@ -344,7 +344,7 @@ def test_the_export_predicts_what_the_trainer_predicts(keras, tmp_path):
 def test_a_model_keras_cannot_save_is_exported_all_the_same(keras, tmp_path, caplog):
     import tensorflow as tf
 
-    from elasticdl.training.keras.export import export
+    from elasticdl.training.keras.export import Example, export
 
     class Calling(keras.layers.Layer):
         def __init__(self, function):
@@ -356,7 +356,8 @@ def test_a_model_keras_cannot_save_is_exported_all_the_same(keras, tmp_path, cap
 
     model = keras.Sequential([keras.Input((2,)), Calling(lambda x: x + 1)])
 
-    assert export(model, tmp_path) == ["saved_model"]
+    x = np.float32([[1, 2]])
+    assert export(model, tmp_path, Example(x, x + 1)) == ["saved_model"]
     assert [path.name for path in tmp_path.iterdir()] == ["saved_model"]
     assert "cannot be saved as model.keras" in caplog.text
     served = tf.saved_model.load(str(tmp_path / "saved_model"))
