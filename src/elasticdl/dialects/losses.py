@@ -92,6 +92,7 @@ class KerasLoss:
         self._loss: Any = None
 
     def __call__(self, outputs: Any, labels: Any) -> Any:
+        """Return the loss of a batch whose examples count once each."""
         return self.weighted(outputs, labels, None)
 
     def weighted(self, outputs: Any, labels: Any, weights: Any) -> Any:
