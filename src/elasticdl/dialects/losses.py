@@ -41,15 +41,15 @@ def as_loss(symbol: Symbol, reading: Reading, *, may_be_factory: bool = False) -
         return _torch_loss(symbol, reading)
     if isinstance(value, str):
         named = keras_objects.loss(value, symbol)
-        return _KerasLoss(lambda: named)
+        return KerasLoss(lambda: named)
     if inspect.isclass(value) and mro_has(value, "Loss"):
         given = reading.params.declare(symbol)
-        return _KerasLoss(lambda: call(symbol, **given))
+        return KerasLoss(lambda: call(symbol, **given))
     if mro_has(value, "Loss"):
-        return _KerasLoss(lambda: value)
+        return KerasLoss(lambda: value)
     if keras_objects.is_loss_function(value):
         wrapped = keras_objects.as_loss_object(value)
-        return _KerasLoss(lambda: wrapped)
+        return KerasLoss(lambda: wrapped)
     if not callable(value) or inspect.isclass(value):
         raise reading.error(
             symbol,
@@ -80,7 +80,7 @@ def _torch_loss(symbol: Symbol, reading: Reading) -> OutputsAndLabels:
     return by_name(symbol, reading)
 
 
-class _KerasLoss:
+class KerasLoss:
     """A loss object of Keras; see `definition.WeighableLoss`.
 
     Args:
@@ -92,9 +92,11 @@ class _KerasLoss:
         self._loss: Any = None
 
     def __call__(self, outputs: Any, labels: Any) -> Any:
+        """Return the loss of a batch whose examples count once each."""
         return self.weighted(outputs, labels, None)
 
     def weighted(self, outputs: Any, labels: Any, weights: Any) -> Any:
+        """Return the loss of a batch; `weights` may be None."""
         if self._loss is None:
             self._loss = self._create()
         return self._loss(labels, outputs, sample_weight=weights)
@@ -118,6 +120,7 @@ class _FromFactory:
         return self.made()(outputs, labels)
 
     def made(self) -> OutputsAndLabels:
+        """Return the loss, calling the user's function the first time."""
         if self._made is None:
             symbol = self._symbol
             value = call(symbol, **self._given)

@@ -390,7 +390,9 @@ def tagger(**more):
         outputs = keras.layers.LSTM(2, return_sequences=True, name="steps")(x)
         if "second" in more:
             outputs = {"steps": outputs, "last": keras.layers.GRU(2, name="last")(x)}
-        return compiled(keras.Model(inputs, outputs), loss="mse", optimizer=keras.optimizers.SGD(1))
+        return compiled(
+            keras.Model(inputs, outputs), loss="mse", optimizer=keras.optimizers.SGD(1.0)
+        )
 
     return create
 

@@ -41,9 +41,9 @@ def per_step(outputs, labels):
 def loss_object():
     import keras
 
-    from elasticdl.dialects.losses import _KerasLoss
+    from elasticdl.dialects.losses import KerasLoss
 
-    return _KerasLoss(keras.losses.MeanSquaredError)
+    return KerasLoss(keras.losses.MeanSquaredError)
 
 
 def inside_a_function(outputs, labels):

@@ -11,7 +11,7 @@ from elasticdl.definition import (
     Origin,
     RecordInput,
 )
-from elasticdl.dialects.losses import _KerasLoss
+from elasticdl.dialects.losses import KerasLoss
 from elasticdl.errors import DefinitionError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.training.trainer import Contribution
@@ -52,7 +52,7 @@ def function(outputs, labels):
 def object_of(reduction="sum_over_batch_size"):
     import keras
 
-    return _KerasLoss(lambda: keras.losses.MeanSquaredError(reduction=reduction))
+    return KerasLoss(lambda: keras.losses.MeanSquaredError(reduction=reduction))
 
 
 LOSSES = {
