@@ -145,7 +145,6 @@ class Trainings:
             2,
             "train_by_halves",
             minibatch_size=records.BATCH_SIZE // 2,
-            global_batch_size=records.BATCH_SIZE,
         )
 
     def _on_workers(self, num_workers: int, data: str, **options: Any) -> Numbers:
@@ -153,6 +152,8 @@ class Trainings:
         from tests.parity.workers import train_on
 
         output = self._folder / f"workers{num_workers}"
+        # The same in every update, however many workers there are.
+        options["global_batch_size"] = records.BATCH_SIZE
         job = self.job(output, data=data, num_workers=num_workers, **options)
         engine = train_on(num_workers, -(-records.NUM_RECORDS // records.BATCH_SIZE))
         with _fresh_frameworks(self.feature.framework), _without_export():
