@@ -41,6 +41,7 @@ def plain(data):
     history = model.fit(
         tf.data.Dataset.from_tensor_slices((x, y)).batch(data.batch_size),
         epochs=data.epochs,
+        shuffle=False,
         validation_data=tf.data.Dataset.from_tensor_slices(validation).batch(data.batch_size),
         verbose=0,
     )
