@@ -233,7 +233,7 @@ def check(feature: Feature, place: str, trainings: Trainings) -> None:
         # Wherever a feature trains at all, a kill changes no bit.
         compare(numbers, trainings.numbers("one process"), Promise("equal", tolerance=0.0))
     elif promise.kind == "differs":
-        check_differs(numbers, trainings.plain)
+        check_differs(numbers, trainings.plain, same_weights=feature.same_weights)
     else:
         compare(numbers, trainings.plain, promise)
 
@@ -252,9 +252,15 @@ def check_refused(feature: Feature, place: str, trainings: Trainings) -> None:
     raise DifferenceError("trained without a word; it should have been refused")
 
 
-def check_differs(numbers: Numbers, plain: Numbers) -> None:
-    """See that a difference that the page states is there, and that the numbers are sound."""
+def check_differs(numbers: Numbers, plain: Numbers, *, same_weights: bool = False) -> None:
+    """See that a difference that the page states is there, and that the numbers are sound.
+
+    Raises:
+        DifferenceError: There is none, or weights differ that should not.
+    """
     assert numbers.weights.keys() == plain.weights.keys()
+    if same_weights:
+        compare(Numbers([], numbers.weights), Numbers([], plain.weights), Promise("equal"))
     for path, array in numbers.weights.items():
         assert array.dtype.kind != "f" or np.isfinite(array).all(), path
     try:

@@ -15,7 +15,7 @@ data_schema = text_schema
 def input_fn(records):
     """Return (first word, y)."""
     words = [record["text"][0].split()[0] for record in records]
-    return np.array(words)[:, None], np.stack([record["y"] for record in records])
+    return np.array(words, object)[:, None], np.stack([record["y"] for record in records])
 
 
 def custom_model():

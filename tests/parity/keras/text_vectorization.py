@@ -14,7 +14,7 @@ data_schema = text_schema
 
 def input_fn(records):
     """Return (sentences, y)."""
-    return np.array([record["text"][0] for record in records]), np.stack(
+    return np.array([record["text"][0] for record in records], object), np.stack(
         [record["y"] for record in records]
     )
 
