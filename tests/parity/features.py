@@ -10,6 +10,8 @@ anything, so that the page can be written on a machine without frameworks:
                 "workers" stands for one worker and two
     REFUSAL     words of the error that refuses the feature
     JOB         options of the job beside those of all features
+    KILLED      whether it is also killed by a signal, in a process of its own
+    SAME_WEIGHTS  where it differs, only what is reported does
 
 What holds is one of:
 
@@ -34,7 +36,7 @@ FRAMEWORKS = ("keras", "torch")
 PLACES = ("one process", "resumed", "one worker", "two workers")
 KINDS = ("equal", "equal within", "differs", "refused")
 
-_CONSTANTS = ("GROUP", "EXPECT", "REFUSAL", "JOB", "KILLED")
+_CONSTANTS = ("GROUP", "EXPECT", "REFUSAL", "JOB", "KILLED", "SAME_WEIGHTS")
 _PROMISE = re.compile(r"(equal|differs|refused)(?: within (\S+))?(?:: (.+))?$", re.DOTALL)
 # Rounding: a sum of some hundred float32 in another order, over eighteen updates.
 _ROUNDING = 1e-5
@@ -81,6 +83,7 @@ class Feature:
         refusal: A pattern that the error matches where it is refused.
         job: Options of the job beside those of all features.
         killed: Whether it is also killed by a signal, in a process of its own.
+        same_weights: Where it differs, only what is reported does.
     """
 
     framework: str
@@ -90,7 +93,8 @@ class Feature:
     promises: dict[str, Promise]
     refusal: str
     job: dict[str, Any]
-    killed: bool
+    killed: bool = False
+    same_weights: bool = False
 
     @property
     def path(self) -> Path:
@@ -139,6 +143,7 @@ def read_feature(path: Path) -> Feature:
         refusal=constants.get("REFUSAL", ""),
         job=constants.get("JOB", {}),
         killed=constants.get("KILLED", False),
+        same_weights=constants.get("SAME_WEIGHTS", False),
     )
 
 

@@ -25,8 +25,8 @@ ElasticDL refuses it with an error that names it; nothing trains with other numb
 Tests train the whole table, and this page is generated from it: each cell is a test.
 
 **Places.** *One process* is `elasticdl train`. *Resumed*: the training is killed at some step, and
-the same command is given again. *One worker* and *two workers*: the [elastic engine](elastic.md);
-two workers share each batch of the script, with `--global_batch_size` set to its size.
+the same command is given again. *One worker* and *two workers*: the [elastic engine](elastic.md)
+with `--global_batch_size` set to the batch of the script, which two workers share by halves.
 
 | Word | Meaning |
 |---|---|

@@ -145,7 +145,6 @@ class Trainings:
             2,
             "train_by_halves",
             minibatch_size=records.BATCH_SIZE // 2,
-            global_batch_size=records.BATCH_SIZE,
         )
 
     def _on_workers(self, num_workers: int, data: str, **options: Any) -> Numbers:
@@ -153,6 +152,8 @@ class Trainings:
         from tests.parity.workers import train_on
 
         output = self._folder / f"workers{num_workers}"
+        # The same in every update, however many workers there are.
+        options["global_batch_size"] = records.BATCH_SIZE
         job = self.job(output, data=data, num_workers=num_workers, **options)
         engine = train_on(num_workers, -(-records.NUM_RECORDS // records.BATCH_SIZE))
         with _fresh_frameworks(self.feature.framework), _without_export():
@@ -232,7 +233,7 @@ def check(feature: Feature, place: str, trainings: Trainings) -> None:
         # Wherever a feature trains at all, a kill changes no bit.
         compare(numbers, trainings.numbers("one process"), Promise("equal", tolerance=0.0))
     elif promise.kind == "differs":
-        check_differs(numbers, trainings.plain)
+        check_differs(numbers, trainings.plain, same_weights=feature.same_weights)
     else:
         compare(numbers, trainings.plain, promise)
 
@@ -251,9 +252,15 @@ def check_refused(feature: Feature, place: str, trainings: Trainings) -> None:
     raise DifferenceError("trained without a word; it should have been refused")
 
 
-def check_differs(numbers: Numbers, plain: Numbers) -> None:
-    """See that a difference that the page states is there, and that the numbers are sound."""
+def check_differs(numbers: Numbers, plain: Numbers, *, same_weights: bool = False) -> None:
+    """See that a difference that the page states is there, and that the numbers are sound.
+
+    Raises:
+        DifferenceError: There is none, or weights differ that should not.
+    """
     assert numbers.weights.keys() == plain.weights.keys()
+    if same_weights:
+        compare(Numbers([], numbers.weights), Numbers([], plain.weights), Promise("equal"))
     for path, array in numbers.weights.items():
         assert array.dtype.kind != "f" or np.isfinite(array).all(), path
     try:

@@ -61,6 +61,12 @@ def test_a_stated_difference_has_to_be_there():
         check_differs(numbers([1.0]), numbers([1.0]))
 
 
+def test_where_only_reports_differ_weights_do_not():
+    check_differs(numbers([1.0], 0.5), numbers([1.0], 0.4), same_weights=True)
+    with pytest.raises(DifferenceError, match="kernel"):
+        check_differs(numbers([1.0], 0.5), numbers([2.0], 0.4), same_weights=True)
+
+
 def test_a_stated_difference_is_no_excuse_for_nan():
     with pytest.raises(AssertionError):
         check_differs(numbers([np.nan]), numbers([2.0]))
@@ -75,7 +81,7 @@ class Raising:
             raise self.error
 
 
-FEATURE = Feature("keras", "one", "One", "Some", {}, "train_step", {}, killed=False)
+FEATURE = Feature("keras", "one", "One", "Some", {}, "train_step", {})
 
 
 def test_a_refusal_names_the_feature():

@@ -167,5 +167,12 @@ def _finish(worker: Worker, run: Run) -> Trained:
     journal.take(report)
     journal.save(final)
     trainer = run.material.create_trainer()
-    trainer.load_state(final.checkpoint.state)
+    # What callbacks keep belongs to the worker that called them; a loop that has ended may
+    # publish other weights than it trained.
+    trained = {
+        path: array
+        for path, array in final.checkpoint.state.items()
+        if not path.startswith("callbacks/")
+    }
+    trainer.load_state({**trained, **getattr(final, "published", {})})
     return Trained(trainer, dict(final.checkpoint.metadata["metrics"]))

@@ -1,10 +1,10 @@
-"""`class_weight` as an option."""
+"""`class_weight` as an option of the command."""
 
 import keras
 from shared import classes, fit, mlp, table_schema
 
 GROUP = "Weights of examples"
-EXPECT = "refused: return weights from the input function"
+EXPECT = "refused: write class_weight into the model file"
 REFUSAL = "class_weight"
 JOB = {"class_weight": "{0: 0.5}"}
 

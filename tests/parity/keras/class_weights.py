@@ -1,4 +1,4 @@
-"""Class weights."""
+"""Class weights as sample weights."""
 
 import keras
 import numpy as np
@@ -31,11 +31,11 @@ def optimizer():
 def plain(data):
     model = custom_model()
     model.compile(optimizer(), loss)
-    x, label, _ = input_fn(data.train)
+    x, label, weights = input_fn(data.train)
     history = model.fit(
         x,
         label,
-        class_weight=CLASS_WEIGHTS,
+        sample_weight=weights,
         batch_size=data.batch_size,
         epochs=data.epochs,
         shuffle=False,

@@ -4,6 +4,11 @@ import keras
 from shared import fit, tokens, tokens_schema
 
 GROUP = "Sequences"
+EXPECT = {
+    "workers": (
+        "differs: Keras squares the gradient of each occurrence of an id, workers that of their sum"
+    ),
+}
 
 data_schema, input_fn = tokens_schema, tokens
 loss = keras.losses.MeanSquaredError()

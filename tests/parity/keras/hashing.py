@@ -15,7 +15,7 @@ data_schema = text_schema
 def input_fn(records):
     """Return (first word, y)."""
     words = [record["text"][0].split()[0] for record in records]
-    return np.array(words)[:, None], np.stack([record["y"] for record in records])
+    return np.array(words, object)[:, None], np.stack([record["y"] for record in records])
 
 
 def custom_model():
@@ -42,6 +42,7 @@ def plain(data):
     history = model.fit(
         tf.data.Dataset.from_tensor_slices((x, y)).batch(data.batch_size),
         epochs=data.epochs,
+        shuffle=False,
         validation_data=tf.data.Dataset.from_tensor_slices(validation).batch(data.batch_size),
         verbose=0,
     )

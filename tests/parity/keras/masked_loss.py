@@ -4,6 +4,13 @@ import keras
 from shared import fit, named, tokens, tokens_schema
 
 GROUP = "Sequences"
+EXPECT = {
+    "two workers": (
+        "differs: the loss that is reported counts the mean of each worker's minibatch "
+        "by its examples; the weights are equal"
+    ),
+}
+SAME_WEIGHTS = True
 
 loss = keras.losses.MeanSquaredError()
 

@@ -17,6 +17,10 @@ def input_fn(records):
     return *numbers(records), np.concatenate([record["weight"] for record in records])
 
 
+def weighted_metrics_fn():
+    return {"mae": keras.metrics.MeanAbsoluteError()}
+
+
 def custom_model():
     return mlp()
 
@@ -25,13 +29,9 @@ def optimizer():
     return keras.optimizers.SGD(0.1)
 
 
-def eval_metrics_fn():
-    return {"mae": keras.metrics.MeanAbsoluteError()}
-
-
 def plain(data):
     model = custom_model()
-    model.compile(optimizer(), loss, weighted_metrics=named(eval_metrics_fn()))
+    model.compile(optimizer(), loss, weighted_metrics=named(weighted_metrics_fn()))
     x, y, weights = input_fn(data.train)
     history = model.fit(
         x,

@@ -14,7 +14,7 @@ data_schema = text_schema
 
 def input_fn(records):
     """Return (sentences, y)."""
-    return np.array([record["text"][0] for record in records]), np.stack(
+    return np.array([record["text"][0] for record in records], object), np.stack(
         [record["y"] for record in records]
     )
 
@@ -41,6 +41,7 @@ def plain(data):
     history = model.fit(
         tf.data.Dataset.from_tensor_slices((x, y)).batch(data.batch_size),
         epochs=data.epochs,
+        shuffle=False,
         validation_data=tf.data.Dataset.from_tensor_slices(validation).batch(data.batch_size),
         verbose=0,
     )

@@ -45,6 +45,7 @@ def plain(data):
     history = model.fit(
         batches(data.train),
         epochs=data.epochs,
+        shuffle=False,
         validation_data=batches(data.validation),
         verbose=0,
     )

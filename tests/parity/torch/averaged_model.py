@@ -5,6 +5,10 @@ from shared import loop, net, numbers, table_schema
 from torch import nn
 
 GROUP = "Averages of weights"
+EXPECT = {
+    "workers": "refused: forward changes weights in place, and each worker its own",
+}
+REFUSAL = "average"
 
 data_schema, input_fn = table_schema, numbers
 loss = nn.MSELoss()

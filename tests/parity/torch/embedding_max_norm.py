@@ -6,9 +6,9 @@ from torch import nn
 
 GROUP = "Layers"
 EXPECT = {
-    "two workers": "refused: forward changes weights in place, and each worker its own",
+    "workers": "refused: forward changes weights in place, and each worker its own",
 }
-REFUSAL = "max_norm|in place"
+REFUSAL = "weight"
 
 data_schema, input_fn = tokens_schema, tokens
 loss = nn.MSELoss()

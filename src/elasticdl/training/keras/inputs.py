@@ -61,7 +61,9 @@ def build(model: keras.Model, features: Arrays, origin: Origin) -> Adapter:
 
 
 def _symbolic(array: Any) -> Any:
-    return keras.KerasTensor((None, *array.shape[1:]), dtype=array.dtype.name)
+    # Text comes as objects or as bytes of one length; layers that look words up take both.
+    dtype = "string" if array.dtype.kind in "OSU" else array.dtype.name
+    return keras.KerasTensor((None, *array.shape[1:]), dtype=dtype)
 
 
 def _as_they_are(features: Arrays) -> Any:
