@@ -53,7 +53,7 @@ class ShardPlan:
     Example:
         >>> plan = ShardPlan(6, minibatch_size=2, minibatches_per_shard=1, blocks=((2, 3),))
         >>> [sorted(plan.record_numbers(0, shard).tolist()) for shard in range(3)]
-        [[4, 5], [0, 1], [2, 3]]
+        [[0, 1], [4, 5], [2, 3]]
     """
 
     num_records: int

@@ -52,10 +52,13 @@ class CrashNote:
     """See the module.
 
     Args:
-        path: A file; created if it does not exist.
+        path: A file; created if it does not exist. None keeps the note in this process.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None = None) -> None:
+        if path is None:
+            self._memory = mmap.mmap(-1, _SIZE)
+            return
         with path.open("a+b") as file:
             file.truncate(_SIZE)
             self._memory = mmap.mmap(file.fileno(), _SIZE)

@@ -25,6 +25,7 @@ from elasticdl.data.batch import repeated
 from elasticdl.engines.elastic import transport
 from elasticdl.engines.elastic.agreement import first_lineage
 from elasticdl.engines.elastic.committer import ElasticCommitter, SupersededError
+from elasticdl.engines.elastic.crash_note import CrashNote
 from elasticdl.engines.elastic.niceness import nicely
 from elasticdl.engines.elastic.reports import History, Point, Report, Snapshot, Snapshots
 from elasticdl.engines.feed import FedBatch, training_batches
@@ -37,7 +38,6 @@ from elasticdl.training.create import limit_threads, quiet_frameworks, start_thr
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint import Checkpoint
     from elasticdl.data.batch import Batch
-    from elasticdl.engines.elastic.crash_note import CrashNote
     from elasticdl.engines.elastic.pace import Pace
     from elasticdl.engines.seams import Validation
     from elasticdl.job import Job
@@ -147,8 +147,8 @@ class Worker:
         note: Says after this process has died what it was working on.
     """
 
-    def __init__(self, assignment: Assignment, note: CrashNote) -> None:
-        self._assignment, self._note = assignment, note
+    def __init__(self, assignment: Assignment, note: CrashNote | None = None) -> None:
+        self._assignment, self._note = assignment, note or CrashNote()
         limit_threads(assignment.num_threads)
         # Before PyTorch is imported, which is for the sums at least.
         quiet_frameworks()
