@@ -372,6 +372,10 @@ class Differentiator(Protocol):
         """Return the mean gradient of each parameter, and the mean change of each statistic.
 
         Only after `gradients`; a parameter that no example reached has no gradient.
+
+        Raises:
+            DefinitionError: The loss is divided by something else than the number of examples, so
+                means of several contributions could not be averaged by that number.
         """
         ...
 

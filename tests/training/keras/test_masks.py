@@ -145,6 +145,14 @@ def test_uneven_batches_of_two_workers_are_one_batch_of_keras(loss):
         close(weights_of(worker.model), weights_of(model))
 
 
+def test_gradients_of_masked_steps_are_not_averaged_by_examples():
+    trainer = trainer_of(loss_object())
+    contribution, _ = trainer.gradients(batch_of(5))
+
+    with pytest.raises(DefinitionError, match="the loss of 5 examples was divided by"):
+        trainer.by_name(contribution)
+
+
 def _arrays(batch):
     return batch.features, batch.labels
 

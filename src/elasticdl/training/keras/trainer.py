@@ -28,6 +28,7 @@ from elasticdl.errors import (
     UserCodeError,
     users_traceback,
 )
+from elasticdl.training.divisors import check_divides_by_examples
 from elasticdl.training.keras import (
     compiled,
     examples,
@@ -329,9 +330,11 @@ class KerasTrainer:
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
         """See `trainer.Differentiator`."""
         paths = {id(v): path.removeprefix("model/") for path, v in self._variables().items()}
-        # Of a mean over no step at all nothing is left.
         divisor, sums = contribution.buffer[0], contribution.buffer[1:]
-        mean = sums / (divisor or np.float32(1))
+        check_divides_by_examples(
+            float(divisor), contribution.num_examples, self._definition.origin
+        )
+        mean = sums / divisor
         gradients: dict[str, np.ndarray[Any, Any]] = {}
         first = 0
         for variable in [self._trainable[i] for i in self._with_gradient or []]:

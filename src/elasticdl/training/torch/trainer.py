@@ -39,6 +39,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.sharding.permutation import derive_seed
+from elasticdl.training.divisors import check_divides_by_examples
 from elasticdl.training.torch import export
 from elasticdl.training.torch.buffers import Buffers
 from elasticdl.training.torch.determinism import be_deterministic, seeded
@@ -326,6 +327,8 @@ class TorchTrainer:
 
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
         """See `trainer.Differentiator`."""
+        divisor = float(contribution.buffer[-2])
+        check_divides_by_examples(divisor, contribution.num_examples, self._definition.origin)
         gradients, changes = self._parts(contribution)
         return (
             {name: to_array(g) for name, g in gradients.items() if g is not None},

@@ -1,0 +1,35 @@
+"""What the gradients of a contribution are divided by, where only its examples are counted.
+
+Callers: the trainers' `by_name`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from elasticdl.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from elasticdl.definition import Origin
+
+
+def check_divides_by_examples(divisor: float, num_examples: int, origin: Origin) -> None:
+    """Make sure that a mean gradient may be weighted by its number of examples.
+
+    Args:
+        divisor: What the loss was divided by, summed over batches.
+        num_examples: Of these batches.
+        origin: Where the model came from, for the error.
+
+    Raises:
+        DefinitionError: The loss is a mean over something else: time steps that are not masked,
+            targets that are not ignored, class weights.
+    """
+    if not math.isclose(divisor, num_examples, rel_tol=1e-5):
+        raise DefinitionError(
+            f"{origin}: the loss of {num_examples} examples was divided by {divisor:g} (masked "
+            "steps, ignored targets or class weights). Parties that send gradients are weighted by "
+            "their numbers of examples, which would give another mean. Take another fusion, such "
+            "as fedavg."
+        )
