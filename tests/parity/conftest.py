@@ -40,3 +40,5 @@ def trainings(request, data, tmp_path_factory):
     # A hundred features leave a hundred times their exports and compiled functions.
     shutil.rmtree(folder)
     gc.collect()
+    # What is left belongs to the frameworks: looking at it again would cost more each time.
+    gc.freeze()

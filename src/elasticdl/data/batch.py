@@ -47,10 +47,21 @@ def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
         where: What made them, as the start of an error's sentence: "input_fn() returned".
 
     Raises:
-        DefinitionError: There are fewer or more parts, or the arrays do not all have one entry
-            per example along their first axis.
+        DefinitionError: There are fewer or more parts, something is no array, or the arrays do
+            not all have one entry per example along their first axis.
     """
-    parts = [map_arrays(np.asarray, part) for part in parts]
+
+    def as_array(value: Any) -> np.ndarray[Any, Any]:
+        try:
+            return np.asarray(value)
+        except ValueError as error:
+            raise DefinitionError(
+                f"{where} a {type(value).__name__}, which cannot be made an array ({error}); "
+                "expected the arrays of one batch. What reads batches by itself (a PyDataset, a "
+                "generator) cannot be shared by workers."
+            ) from error
+
+    parts = [map_arrays(as_array, part) for part in parts]
     arrays = leaves(parts)
     sizes = {array.shape[0] if array.ndim else 0 for array in arrays}
     if not 1 <= len(parts) <= _MAX_PARTS or len(sizes) != 1 or 0 in sizes:

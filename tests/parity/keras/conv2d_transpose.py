@@ -4,6 +4,11 @@ import keras
 from shared import fit, image_schema, images
 
 GROUP = "Convolutions and pooling"
+EXPECT = {
+    "two workers": (
+        "equal within 1e-4: convolutions of four and of eight pictures add up in another order"
+    ),
+}
 
 data_schema, input_fn = image_schema, images
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

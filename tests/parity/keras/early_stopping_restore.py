@@ -14,7 +14,7 @@ class Rising(keras.optimizers.schedules.LearningRateSchedule):
     """A rate that trains well for an epoch or two, and ruins the model then."""
 
     def __call__(self, step):
-        return keras.ops.where(step < 8, 0.1, 0.9)
+        return keras.ops.where(step < 8, 0.1, 0.4)
 
     def get_config(self):
         return {}
