@@ -160,6 +160,11 @@ def no_metrics(mode: Mode) -> MetricFunctions:
 class WeighableLoss(Protocol):
     """A loss that applies sample weights, and masks, by itself: a loss object of Keras."""
 
+    @property
+    def loss(self) -> Any:
+        """The object of Keras."""
+        ...
+
     def __call__(self, outputs: Any, labels: Any) -> Any:
         """Return the loss of a batch."""
         ...

@@ -97,9 +97,14 @@ class KerasLoss:
 
     def weighted(self, outputs: Any, labels: Any, weights: Any) -> Any:
         """Return the loss of a batch; `weights` may be None."""
+        return self.loss(labels, outputs, sample_weight=weights)
+
+    @property
+    def loss(self) -> Any:
+        """The object of Keras."""
         if self._loss is None:
             self._loss = self._create()
-        return self._loss(labels, outputs, sample_weight=weights)
+        return self._loss
 
 
 def _takes_nothing(symbol: Symbol) -> bool:

@@ -4,6 +4,10 @@ import keras
 from shared import classes, fit, mlp, table_schema
 
 GROUP = "Losses"
+EXPECT = {
+    "workers": "refused: it is divided by the labels that are not ignored; give them weights of 0",
+}
+REFUSAL = "ignore_class=0"
 
 data_schema, input_fn = table_schema, classes
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)

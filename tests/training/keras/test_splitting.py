@@ -177,3 +177,35 @@ def test_a_random_loss_of_layers_is_trained_with_a_word(caplog):
 
     assert np.isfinite(contribution.buffer).all()
     assert "cannot be seen, because it is random" in caplog.text
+
+
+def labelled(*labels):
+    batch = batch_of(len(labels))
+    return Batch(batch.features, np.array(labels), len(labels))
+
+
+def ignoring_zeros(outputs, labels):
+    import keras
+
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)(
+        labels, outputs
+    )
+
+
+def test_a_loss_whose_first_batch_looks_like_a_mean_is_refused_at_the_batch_that_shows_it():
+    trainer = trainer_of(ignoring_zeros)
+    trainer.gradients(labelled(1, 2, 1, 2, 1, 2))
+
+    with pytest.raises(DefinitionError, match="the average of its first third and the rest"):
+        trainer.gradients(labelled(0, 2, 1, 2, 1, 2))
+
+
+def test_a_loss_of_keras_that_ignores_a_class_is_refused_before_a_batch_has_that_class():
+    import keras
+
+    from elasticdl.dialects.losses import KerasLoss
+
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+
+    with pytest.raises(DefinitionError, match="ignore_class=0"):
+        trainer_of(KerasLoss(lambda: loss)).gradients(labelled(1, 2, 1, 2, 1, 2))

@@ -175,13 +175,12 @@ class Draws:
             if _SEED_VARIABLE in variable.name and id(variable.handle) not in handles:
                 raise self._refusal(f"it draws from {variable.name!r}, which is in no layer")
 
-    def _replace(
+    def _replace(  # noqa: PLR0917 - TensorFlow gives the name by its place or by its name
         self,
         op_type: str,
         inputs: Sequence[Any],
         attrs: Any,
         outputs: Sequence[Any],
-        *,
         op_name: str | None = None,
         graph: Any = None,
     ) -> Sequence[Any] | None:

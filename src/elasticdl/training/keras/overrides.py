@@ -103,6 +103,12 @@ def _check_not_compiled(model: Any, origin: Origin) -> None:
         )
 
 
+def is_of_keras(loss: Any) -> bool:
+    """Whether a loss object or function is Keras' own."""
+    kind = loss if inspect.isroutine(loss) else type(loss)
+    return _is_of_library(getattr(kind, "__module__", ""))
+
+
 def _is_of_library(module: str) -> bool:
     return module.partition(".")[0] in _LIBRARIES
 

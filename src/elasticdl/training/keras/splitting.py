@@ -22,7 +22,7 @@ from elasticdl.errors import DefinitionError
 from elasticdl.training.keras import reduction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from elasticdl.definition import Origin
     from elasticdl.training.keras.reduction import Divisor
@@ -37,14 +37,14 @@ class Trial:
         outputs: The model's, with their masks.
         labels: Of the examples.
         weights: Sample weights, or None.
-        num_examples: How many they are.
+        num_examples: How many they are; a tensor while a step is traced.
     """
 
     features: Any
     outputs: Any
     labels: Any
     weights: Any
-    num_examples: int
+    num_examples: Any
 
     def rows(self, rows: Any) -> Trial:
         """Return some of the examples."""
@@ -63,6 +63,24 @@ class Trial:
             map_arrays(take, self.labels),
             map_arrays(take, self.weights),
             len(rows),
+        )
+
+    def slice(self, start: tf.Tensor, stop: tf.Tensor) -> Trial:
+        """Return the examples from one place to another, traced."""
+
+        def take(tensor: Any) -> Any:
+            return tensor[start:stop] if tensor.shape.rank else tensor
+
+        def take_output(output: Any) -> Any:
+            mask = reduction.mask_of(output)
+            return reduction.carried(take(output), None if mask is None else take(mask))
+
+        return Trial(
+            map_arrays(take, self.features),
+            map_arrays(take_output, self.outputs),
+            map_arrays(take, self.labels),
+            map_arrays(take, self.weights),
+            tf.cast(stop - start, tf.float32),
         )
 
 
@@ -117,6 +135,59 @@ def find_divisor(
         if _close(loss, _averaged(losses, divisors), whole.outputs):
             return kind
     raise DefinitionError(f"{origin}: the {_not_a_mean('loss', loss, losses, parts)}")
+
+
+def averaged_parts(
+    loss_of: Callable[[Trial], Any], batch: Trial, kind: Divisor, *, weights_in_labels: bool
+) -> tf.Tensor:
+    """Return the loss that the first third of a batch and the rest make together, traced.
+
+    Args:
+        loss_of: Returns the loss of some examples: a float32 scalar.
+        batch: All of them, with `num_examples` as a tensor.
+        kind: What the loss is divided by.
+        weights_in_labels: Labels are pairs (labels, sample weights).
+    """
+    size = tf.cast(batch.num_examples, tf.int32)
+    first = tf.maximum(1, size // 3)
+    losses, divisors = [], []
+    # Of one example both parts are that example.
+    for start, stop in ((tf.constant(0), first), (tf.minimum(first, size - 1), size)):
+        part = batch.slice(start, stop)
+        given = part.labels[1] if weights_in_labels else part.weights
+        divisors.append(reduction.divisor(kind, part.outputs, given, part.num_examples))
+        losses.append(loss_of(part))
+    total = tf.add_n([loss * by for loss, by in zip(losses, divisors, strict=True)])
+    return tf.math.divide_no_nan(total, tf.add_n(divisors))
+
+
+def check_parts(loss: float, averaged: float, num_examples: int, origin: Origin) -> None:
+    """Compare a batch's loss with what `averaged_parts` made of it.
+
+    Raises:
+        DefinitionError: They differ.
+    """
+    if math.isfinite(loss) and not math.isclose(loss, averaged, rel_tol=2e-3, abs_tol=1e-5):
+        raise DefinitionError(
+            f"{origin}: the loss of a batch of {num_examples} examples is {loss:.6g}, and the "
+            f"average of its first third and the rest is {averaged:.6g}. {_COUPLED}"
+        )
+
+
+def check_ignores_nothing(losses: Sequence[Any], origin: Origin) -> None:
+    """Make sure that no loss of Keras divides by the labels that it does not ignore.
+
+    Raises:
+        DefinitionError: One does: how many these are, each minibatch decides for itself.
+    """
+    for loss in losses:
+        if (ignored := getattr(loss, "ignore_class", None)) is not None:
+            raise DefinitionError(
+                f"{origin}: {type(loss).__name__} has ignore_class={ignored}, so it is divided by "
+                "the number of labels that are not ignored. It can be trained in one process, "
+                "without --global_batch_size. On workers, return sample weights of 0 for these "
+                "labels instead; the loss is then divided by all examples."
+            )
 
 
 def check_added(

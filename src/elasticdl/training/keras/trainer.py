@@ -189,10 +189,13 @@ class KerasTrainer:
             buffer, *rest = self._call("gradients", self._gradients, _parts(batch), self.step)
             return buffer.numpy(), *rest
 
-        buffer, loss, metrics = computed()
+        buffer, loss, averaged, metrics = computed()
         if self._changes.must_be_classified(self._block(buffer)):
             self._classify_statistics(batch)
-            buffer, loss, metrics = computed()
+            buffer, loss, averaged, metrics = computed()
+        splitting.check_parts(
+            float(loss), float(averaged), batch.num_examples, self._definition.origin
+        )
         self._changes.check_finite(self._block(buffer))
         states = {**_to_numpy(metrics), **variables.carried()}
         self._probe_if_unproved(batch, self.training_metrics)
@@ -419,8 +422,43 @@ class KerasTrainer:
         sums = tf.concat(parts, 0) * divisor
         changes = self._changes.take_changes(before, num_examples)
         flat = tf.concat([tf.reshape(divisor, [1]), sums, changes], 0)
+        averaged = loss
+        if not self._loss_is_known(outputs, labels):
+            trial = Trial(features, outputs, labels, weights, num_examples)
+            averaged = splitting.averaged_parts(
+                lambda part: self._loss(
+                    part.features, part.outputs, part.labels, part.weights, training=True
+                ),
+                trial,
+                self._divisor,
+                weights_in_labels=self._definition.compiled,
+            )
         states = self.training_metrics.states(loss, outputs, labels, num_examples, weights)
-        return flat, loss, states
+        return flat, loss, averaged, states
+
+    def _loss_is_known(self, outputs: Any, labels: Any) -> bool:
+        """Whether the loss is certain to be a mean, so that one batch tells for all.
+
+        Any other may divide by a mask or by weights that are all equal in most batches.
+        """
+        if self._definition.compiled or self._computes_loss:
+            return not self._computes_loss and all(
+                isinstance(loss, str) or overrides.is_of_keras(loss) for loss in self._losses()
+            )
+        if self._definition.loss is None:
+            return True
+        loss = made(self._definition.loss)
+        if isinstance(loss, WeighableLoss):
+            return all(overrides.is_of_keras(each) for each in self._losses())
+        theirs = as_numpy(labels) if self._definition.labels_as_numpy else labels
+        return bool(unwrap(loss(outputs, theirs)).shape.rank)
+
+    def _losses(self) -> list[Any]:
+        """Return the losses of Keras, or the functions, that the loss is made of."""
+        if self._definition.compiled:
+            return [each for each in keras.tree.flatten(self.model.loss) if each is not None]
+        loss = None if self._definition.loss is None else made(self._definition.loss)
+        return [loss.loss] if isinstance(loss, WeighableLoss) else []
 
     def _apply(self, buffer: tf.Tensor, num_examples: tf.Tensor) -> None:
         del num_examples
@@ -861,6 +899,8 @@ class KerasTrainer:
     def _split_loss(self, batch: Batch) -> None:
         """Find out what the loss is divided by, or that it cannot be split into parts."""
         origin, is_compiled = self._definition.origin, self._definition.compiled
+        if self._has_loss and not self._computes_loss:
+            splitting.check_ignores_nothing(self._losses(), origin)
 
         def forward(trial: Trial, step: int = 0) -> tuple[Any, float]:
             outputs = self._forward_without_trace(trial.features, tf.constant([step, 0], tf.int64))
