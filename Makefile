@@ -20,7 +20,7 @@ MINUTES ?= 10
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test fix bench demo chaos clean proto lock
+.PHONY: help setup check test fix bench demo chaos parity clean proto lock
 
 help: ## Say what can be done here
 	@echo 'Usage: make TARGET'
@@ -36,7 +36,7 @@ check: $(DEV_STAMP) ## Style, types and the import order
 	$(BIN)/lint-imports
 
 test: $(DEV_STAMP) ## Run the tests (ARGS="-k recordio" for some of them)
-	$(PYTEST) -n auto --dist loadfile -m 'not chaos' $(ARGS)
+	$(PYTEST) -n auto --dist loadfile -m 'not chaos and not exhaustive' $(ARGS)
 
 fix: $(DEV_STAMP) ## Mend style where a tool can
 	$(BIN)/ruff check --fix .
@@ -50,6 +50,9 @@ demo: $(RUN_STAMP) ## Train, evaluate and predict handwritten digits, start to e
 
 chaos: $(DEV_STAMP) ## Kill whatever trains, wherever it is; count each record (MINUTES=10)
 	$(PYTEST) -m chaos -s --chaos-minutes=$(MINUTES) $(ARGS)
+
+parity: $(DEV_STAMP) ## Train every feature of docs/compatibility.md in every place
+	$(PYTEST) -n auto --dist loadfile tests/parity $(ARGS)
 
 clean: ## Remove what was built, written or cached, .venv too
 	rm -rf $(VENV) demo build dist benchmarks/.work

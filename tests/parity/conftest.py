@@ -9,6 +9,11 @@ import pytest
 from tests.parity.cells import features_of
 from tests.parity.features import PLACES
 
+STATEFUL_GROUPS = {
+    "Averages of weights", "Callbacks", "Custom layers", "Learning rate schedules", "Metrics",
+    "Number formats", "Optimizers", "Randomness in layers",
+}  # fmt: skip
+
 
 def pytest_generate_tests(metafunc):
     """Give each test of a cell a feature of its file, and a place."""
@@ -18,6 +23,23 @@ def pytest_generate_tests(metafunc):
             "trainings", features, ids=lambda feature: feature.id, indirect=True, scope="module"
         )
         metafunc.parametrize("place", PLACES)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark the cells that other cells nearly imply; `make parity` trains them too.
+
+    Two workers do all that one does, and more. A resumed Keras model without callbacks, averages or
+    an optimizer of its own differs from the others by its layers only.
+    """
+    for item in items:
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        feature, place = params.get("trainings"), params.get("place")
+        is_keras = getattr(feature, "framework", "") == "keras"
+        if place == "one worker" or (
+            is_keras and place == "resumed" and feature.group not in STATEFUL_GROUPS
+        ):
+            item.add_marker("exhaustive")
 
 
 @pytest.fixture(scope="session")

@@ -778,6 +778,19 @@ class KerasTrainer:
         finally:
             self._eager, self._compiled = eager, functions
 
+    @contextlib.contextmanager
+    def _naming(self, batch: Batch) -> Iterator[None]:
+        """Turn what user code raises into an error that names the batch and their lines."""
+        try:
+            yield
+        except ElasticDLError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"{self._definition.origin}: the model or its loss raised on "
+                f"{describe(batch.features)}:\n{users_traceback(error)}"
+            ) from error
+
     # --- the rest ---------------------------------------------------------------------------
 
     @property
@@ -919,15 +932,15 @@ class KerasTrainer:
 
         features, labels, weights = map_arrays(tf.convert_to_tensor, list(_parts(batch)))
         trial = Trial(features, None, labels, weights, batch.num_examples)
-        with self._uncompiled(), self._draws.replaced():
+        reason = None
+        with self._naming(batch), self._uncompiled(), self._draws.replaced():
             trial = replace(trial, outputs=forward(trial)[0])
             kind = splitting.find_divisor(loss_of, trial, origin, weights_in_labels=is_compiled)
-            if kind is None:
-                return
-            reason = None
-            if self.model.losses:
-                given = labels[1] if is_compiled else weights
-                reason = splitting.check_added(forward, replace(trial, weights=given), kind, origin)
+            if kind is not None and self.model.losses:
+                given = replace(trial, weights=labels[1] if is_compiled else weights)
+                reason = splitting.check_added(forward, given, kind, origin)
+        if kind is None:
+            return
         if reason is not None:
             _log.warning(
                 "%s: whether the loss that layers add is a mean over examples cannot be seen, "
