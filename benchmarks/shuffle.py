@@ -1,10 +1,11 @@
 """What shuffling all records costs, against shuffling each 2,048 neighbours: records a second.
 
-Both come from the same feed in one process: records are read, decoded, and made batches of 64 by an
-input function that stacks arrays. Each run opens the files again and is two epochs long, so that it
-contains all reading, checking and decompressing. Seconds are those of the processor, which other
-processes disturb least; files are in the page cache. (`cold`: the kernel is asked to forget them
-before each run, and seconds are those of a clock.) Runs of the two alternate.
+The peer shuffles as this package did before: ranges of 2,048 records, each read at once by
+`read_records`, come in a random order, and records are mixed within a range. On both sides an input
+function stacks arrays to batches of 64. Each run opens the files again and is two epochs long, so
+that it contains all reading, checking and decompressing. Seconds are those of the processor, which
+other processes disturb least; files are in the page cache. (`cold`: the kernel is asked to forget
+them before each run, and seconds are those of a clock.) Runs of the two alternate.
 
 Each format is measured twice: with data that fit into memory, any record of which may follow any
 other, and with data that do not. For the second, the memory is made smaller, not the data larger.
@@ -13,7 +14,6 @@ other, and with data that do not. For the second, the memory is made smaller, no
 import os
 import tempfile
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -175,6 +175,7 @@ def _rate(path, kind, *, local=False, cold=False):
     from elasticdl.engines.record_data import RecordData
     from elasticdl.job import TrainingOptions
     from elasticdl.sharding.ledger import Ledger
+    from elasticdl.sharding.shard import ShardPlan
 
     x = (
         Field("x", (8,), np.dtype("float32"))
@@ -203,21 +204,38 @@ def _rate(path, kind, *, local=False, cold=False):
     clock = time.perf_counter if cold else time.process_time
     started = clock()
     plan = data.cut(_JobOf(TrainingOptions(minibatch_size=BATCH_SIZE)))
+    shard_batches = partial(data.shard_batches, plan)
     if local:
-        whole, rest = divmod(plan.num_records, NEIGHBOURS)
-        blocks = ((NEIGHBOURS, whole), (rest, 1))
-        plan = replace(
-            plan,
-            minibatches_per_shard=NEIGHBOURS // BATCH_SIZE,
-            blocks=[block for block in blocks if min(block)],
-        )
+        plan = ShardPlan(data.num_records, BATCH_SIZE, NEIGHBOURS // BATCH_SIZE)
+        shard_batches = partial(_local_batches, definition, data.source, plan)
     ledger = Ledger(plan.num_shards, plan.minibatches_per_shard)
     total = 0
-    for fed in training_batches(
-        partial(data.shard_batches, plan), ledger, slot=0, slots=[0], num_epochs=NUM_EPOCHS
-    ):
+    for fed in training_batches(shard_batches, ledger, slot=0, slots=[0], num_epochs=NUM_EPOCHS):
         total += fed.batch.num_examples
     return total / (clock() - started)
+
+
+def _local_batches(definition, source, plan, epoch, piece):
+    """Yield the batches of one range of neighbours."""
+    import numpy as np
+
+    from elasticdl.definition import Mode
+    from elasticdl.engines.feed import FedBatch
+    from elasticdl.engines.randomness import seeded
+    from elasticdl.engines.record_data import make_batch
+    from elasticdl.sharding.permutation import derive_seed, permute
+
+    shard = int(permute(piece.shard, plan.num_shards, derive_seed(plan.seed, epoch)))
+    start, stop = plan.span(shard)
+    places = np.arange(stop - start)
+    order = permute(places, len(places), derive_seed(plan.seed, epoch, piece.shard, 1))
+    records = source.read_records(start, stop, definition.input.schema)
+    numbers = range(0, len(order), BATCH_SIZE)
+    for number, first in enumerate(numbers):
+        chosen = [records[i] for i in order[first : first + BATCH_SIZE]]
+        with seeded(derive_seed(plan.seed, epoch, piece.shard, number, 2)):
+            batch = make_batch(definition, definition.input, chosen, Mode.TRAINING, str)
+        yield FedBatch(epoch, piece.shard, number, batch, number + 1 == len(numbers))
 
 
 class _JobOf:

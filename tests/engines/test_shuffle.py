@@ -1,5 +1,6 @@
 """Records of the whole data meet in a minibatch, in whatever format they are stored."""
 
+import weakref
 from functools import partial
 
 import numpy as np
@@ -172,6 +173,26 @@ def test_memory_is_bounded_where_data_do_not_fit(path, too_large):
 
     assert max(kept) <= limit_bytes
     assert plan.shard_size < NUM_RECORDS / 2
+
+
+def test_units_of_one_shard_make_room_for_those_of_the_next(path, too_large, monkeypatch):
+    data = data_of(path)
+    too_large(data.reader.units.memory_bytes // 3)
+    plan = plan_of(data)
+    alive, most = weakref.WeakSet(), [0]
+    read_unit = type(data.source).read_unit
+
+    def counted(*args):
+        unit = read_unit(*args)
+        alive.add(unit)
+        most[0] = max(most[0], sum(each.memory_bytes for each in alive))
+        return unit
+
+    monkeypatch.setattr(type(data.source), "read_unit", counted)
+    batches_of(data, plan)
+
+    # One shard, and little more while a unit is exchanged for another.
+    assert most[0] < 1.25 * units.CACHE_BYTES
 
 
 def test_a_unit_is_read_once_where_data_fit(path):

@@ -37,7 +37,7 @@ from elasticdl.data.wording import counted, listed, shown
 from elasticdl.errors import CorruptDataError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from elasticdl.data.batch import Record
     from elasticdl.data.field import Field
@@ -146,9 +146,10 @@ class CSVSource:
         blocks = self._units[file_index][index - self._first_units[file_index]]
         return TableUnit(_read(file, rows, blocks, self._types_for(schema, rows)))
 
-    def joined(self, units: Sequence[TableUnit]) -> TableUnit | None:
-        """Return all units as one, if their columns are the same."""
-        return TableUnit.joined(units)
+    def joined(self, units: Iterable[TableUnit], memory_bytes: int) -> TableUnit | None:
+        """Return all units as one, if their columns are the same; see `units.UnitSource`."""
+        del memory_bytes
+        return TableUnit.joined([*units])
 
     def _tables(
         self, start: int, stop: int, schema: Schema | None

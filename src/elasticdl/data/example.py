@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from elasticdl.data.batch import Record
+    from elasticdl.data.serialized import Serialized
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -35,7 +36,9 @@ __all__ = [
 ]
 
 
-def decode_batch_schemaless(records: Sequence[bytes], where: Callable[[int], str]) -> list[Record]:
+def decode_batch_schemaless(
+    records: Sequence[bytes] | Serialized, where: Callable[[int], str]
+) -> list[Record]:
     """Decode examples by what they say of themselves.
 
     Args:

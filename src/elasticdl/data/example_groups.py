@@ -15,8 +15,7 @@ Callers: `example.py`, `schema.py`.
 
 from __future__ import annotations
 
-import contextlib
-import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -32,10 +31,13 @@ from elasticdl.data.example_wire import (
     layout_of,
     written_anew,
 )
+from elasticdl.data.serialized import Listed
 from elasticdl.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
+
+    from elasticdl.data.serialized import Serialized
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -87,7 +89,7 @@ class Group(Protocol):
         ...
 
 
-def groups(records: Sequence[bytes], where: Callable[[int], str]) -> Iterator[Group]:
+def groups(records: Sequence[bytes] | Serialized, where: Callable[[int], str]) -> Iterator[Group]:
     """Take a batch apart into groups that can be read as arrays.
 
     Args:
@@ -101,40 +103,30 @@ def groups(records: Sequence[bytes], where: Callable[[int], str]) -> Iterator[Gr
     Raises:
         SchemaError: A record is no example.
     """
-    by_length: dict[int, list[int]] = {}
-    for row, record in enumerate(records):
-        by_length.setdefault(len(record), []).append(row)
+    packed = Listed(records) if isinstance(records, Sequence) else records
     # Many small groups take longer than one of records that differ in length.
-    smallest = max(_SMALLEST_GROUP, len(records) // _MOST_LENGTHS)
+    smallest = max(_SMALLEST_GROUP, len(packed) // _MOST_LENGTHS)
     rest: list[int] = []
-    for length, rows in by_length.items():
-        if len(rows) < smallest:
+    for rows, block in packed.blocks(smallest):
+        if block is None:
             rest += rows
-            continue
-        with _borrowed(len(rows) * length) as room:
-            yield from _uniform(records, rows, room.reshape(len(rows), length), rest)
+        else:
+            yield from _uniform(rows, block, rest)
     if rest:
-        yield from _ragged(records, sorted(rest), where)
+        yield from _ragged(packed, sorted(rest), where)
 
 
-def _uniform(
-    records: Sequence[bytes], rows: list[int], block: Array, rest: list[int]
-) -> Iterator[Group]:
+def _uniform(rows: list[int], block: Array, rest: list[int]) -> Iterator[Group]:
     """Yield groups of records with equal structure; add those in no group to `rest`.
 
     Args:
-        records: The batch.
-        rows: Those of one length.
-        block: Room for them, uint8 `[rows, length]`.
+        rows: Records of one length.
+        block: What they are, uint8 `[rows, length]`.
         rest: Numbers of records in no group.
     """
-    room = block.reshape(-1).data
-    length = block.shape[1]
-    for i, row in enumerate(rows):
-        room[i * length : (i + 1) * length] = records[row]
     while len(rows) >= _SMALLEST_GROUP:
         try:
-            group = _Uniform(rows, block, layout_of(records[rows[0]]))
+            group = _Uniform(rows, block, layout_of(block[0].tobytes()))
         except UnusualError:
             break
         same = group.same_structure()
@@ -152,7 +144,7 @@ def _uniform(
 
 
 def _ragged(
-    records: Sequence[bytes], rows: Sequence[int], where: Callable[[int], str]
+    records: Serialized, rows: Sequence[int], where: Callable[[int], str]
 ) -> Iterator[Group]:
     by_kinds: dict[tuple[tuple[str, Kind], ...], _Ragged] = {}
     group, expected = None, None
@@ -325,27 +317,3 @@ def _decode_varints(payload: Array) -> Column:
     values = np.add.reduceat(parts, starts).view(np.int64)
     counts = is_end.reshape(payload.shape).sum(axis=1).tolist()
     return Column(values, _counts(counts))
-
-
-# --- memory for a block ---
-
-_room = threading.local()
-_MOST_ROOM_KEPT_BYTES = 1 << 25
-
-
-@contextlib.contextmanager
-def _borrowed(num_bytes: int) -> Iterator[Array]:
-    """Lend memory for the records of one length, the same each time.
-
-    The allocator hands memory of this size back to the system again and again; getting it anew
-    would take longer than decoding. It belongs to the thread, and to one borrower at a time.
-    """
-    kept: Array | None = getattr(_room, "kept", None)
-    _room.kept = None
-    if kept is None or kept.size < num_bytes:
-        kept = np.empty(num_bytes, np.uint8)
-    try:
-        yield kept[:num_bytes]
-    finally:
-        if kept.size <= _MOST_ROOM_KEPT_BYTES:
-            _room.kept = kept

@@ -32,7 +32,7 @@ from elasticdl.data.units import Units, is_remote
 from elasticdl.errors import CorruptDataError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from elasticdl.data.batch import Record
     from elasticdl.data.schema import Schema
@@ -148,9 +148,10 @@ class ParquetSource:
         file = self._files[file_index]
         return TableUnit(_read(file, index - self._first_groups[file_index], _wanted(file, schema)))
 
-    def joined(self, units: Sequence[TableUnit]) -> TableUnit | None:
-        """Return all units as one, if their columns are the same."""
-        return TableUnit.joined(units)
+    def joined(self, units: Iterable[TableUnit], memory_bytes: int) -> TableUnit | None:
+        """Return all units as one, if their columns are the same; see `units.UnitSource`."""
+        del memory_bytes
+        return TableUnit.joined([*units])
 
     def _tables(
         self, start: int, stop: int, schema: Schema | None

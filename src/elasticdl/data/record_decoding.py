@@ -3,7 +3,7 @@
 What an example is knows `example.py`, what a field should be knows `schema.py`; here only the
 choice between them is made.
 
-Callers: `recordio.py`, `tfrecord.py`.
+Callers: `bytes_unit.py`, `recordio.py`, `tfrecord.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 
     from elasticdl.data.batch import Record
     from elasticdl.data.schema import Schema
+    from elasticdl.data.serialized import Serialized
 
 
 def decode_records(
-    records: Sequence[bytes], schema: Schema | None, name: Callable[[int], str]
+    records: Sequence[bytes] | Serialized,
+    schema: Schema | None,
+    name: Callable[[int], str],
 ) -> list[Record]:
     """Return the fields of each record.
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.data.atomic_file import AtomicFile
+from elasticdl.data.bytes_unit import BytesUnit
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.record_decoding import decode_records
 from elasticdl.data.record_source import RecordFile
@@ -48,12 +49,12 @@ from elasticdl.data.recordio_chunk import (
     parse_header,
 )
 from elasticdl.data.stored_file import open_each, open_stored
-from elasticdl.data.units import BytesUnit, Units, is_remote, sample
+from elasticdl.data.units import Units, is_remote, sample
 from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from elasticdl.data.batch import Record
     from elasticdl.data.recordio_chunk import DecodedChunk
@@ -206,6 +207,10 @@ class RecordIOSource:
         if isinstance(unit.memory, mmap.mmap):
             weakref.finalize(unit, _give_back, self._spare, unit.memory).atexit = False
         return unit
+
+    def joined(self, units: Iterable[BytesUnit], memory_bytes: int) -> BytesUnit:
+        """Return units as one; see `units.UnitSource`."""
+        return BytesUnit.joined(units, memory_bytes)
 
     def _decoded_chunks(self, start: int, stop: int) -> Iterator[tuple[DecodedChunk, int, int]]:
         """Yield the chunks of a range, each with the part of its own records that is in it."""

@@ -13,7 +13,6 @@ Callers: `recordio.py`.
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import mmap
 import struct
@@ -25,7 +24,7 @@ import cramjam
 import numpy as np
 from isal.isal_zlib import crc32
 
-from elasticdl.data.units import BytesUnit
+from elasticdl.data.bytes_unit import BytesUnit, fresh_memory
 from elasticdl.errors import CorruptDataError, DataError
 
 if TYPE_CHECKING:
@@ -175,7 +174,7 @@ class ChunkReader:
     """
 
     def __init__(self) -> None:
-        self._stored = self._plain = _memory(0)
+        self._stored = self._plain = _NO_MEMORY
 
     def read(self, file: StoredFile, chunk: Chunk) -> DecodedChunk:
         """Read a chunk, check all of it, and return its records.
@@ -224,14 +223,14 @@ class ChunkReader:
 
     def give_away(self) -> None:
         """Let go of the memory of the chunk read last: its holder may keep it."""
-        self._stored = self._plain = _memory(0)
+        self._stored = self._plain = _NO_MEMORY
 
     def exchange(self, memory: _Memory, spare: mmap.mmap | None) -> None:
         """Let go of the memory of the chunk read last, and take other memory for the next one."""
         if memory is self._stored:
-            self._stored = spare or _memory(0)
+            self._stored = spare or _NO_MEMORY
         elif memory is self._plain:
-            self._plain = spare or _memory(0)
+            self._plain = spare or _NO_MEMORY
 
     def _decompress(self, compressor: Compressor, payload: memoryview) -> tuple[_Memory, int]:
         """Return where a payload lies after decompression, and its size."""
@@ -247,13 +246,8 @@ _Memory: TypeAlias = mmap.mmap | bytes
 """What can be cut into bytes without an object in between (a `bytearray` cannot)."""
 
 
-def _memory(size_bytes: int) -> mmap.mmap:
-    # Private: after a fork, both processes go on reading.
-    memory = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # The first touch of each page costs a fault; not every system has larger pages.
-    with contextlib.suppress(AttributeError, OSError):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
+# Not made for each chunk: that would be three calls of the system.
+_NO_MEMORY = fresh_memory(0)
 
 
 def _at_least(memory: mmap.mmap, size_bytes: int) -> mmap.mmap:
@@ -261,7 +255,7 @@ def _at_least(memory: mmap.mmap, size_bytes: int) -> mmap.mmap:
     if len(memory) >= size_bytes:
         return memory
     # Chunks differ a little in size, and each new memory costs its first touch.
-    return _memory(size_bytes + size_bytes // 4)
+    return fresh_memory(size_bytes + size_bytes // 4)
 
 
 def _snappy_bytes(stream: memoryview) -> int:

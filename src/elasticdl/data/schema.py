@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from elasticdl.data.serialized import Serialized
+
     Array: TypeAlias = np.ndarray[Any, Any]
 
 __all__ = ["STRING", "Field", "Schema"]
@@ -135,7 +137,7 @@ class Schema:
 
     def decode_batch(
         self,
-        records: Sequence[bytes],
+        records: Sequence[bytes] | Serialized,
         where: Callable[[int], str],
         optional: frozenset[str] = frozenset(),
     ) -> list[dict[str, Array]]:

@@ -105,7 +105,7 @@ class TableUnit:
     @staticmethod
     def joined(units: Sequence[TableUnit]) -> TableUnit | None:
         """Return the rows of several units as one; None if their columns differ."""
-        if len({unit.columns for unit in units}) > 1:
+        if len({unit.columns for unit in units}) != 1:
             return None
         return TableUnit(pa.concat_tables([unit.table for unit in units]))
 

@@ -25,6 +25,7 @@ import struct
 import zlib
 from array import array
 from bisect import bisect_right
+from collections import deque
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
@@ -32,17 +33,18 @@ import google_crc32c
 import numpy as np
 
 from elasticdl.data.atomic_file import AtomicFile
+from elasticdl.data.bytes_unit import BytesUnit
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.inflated_file import InflatedFile
 from elasticdl.data.record_decoding import decode_records
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import local_path, open_each, open_stored
-from elasticdl.data.units import BytesUnit, Units, is_remote, unit_bytes
+from elasticdl.data.units import Units, is_remote, unit_bytes
 from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import CorruptDataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from elasticdl.data.batch import Record
     from elasticdl.data.schema import Schema
@@ -186,9 +188,15 @@ class TFRecordSource:
         at = index - self._first_units[file_index]
         first, stop = self._units[file_index][at : at + 2]
         starts = self._starts[file_index][first : stop + 1]
-        data, _ = _checked(self._bytes[file_index], starts)
+        data = _data(self._bytes[file_index], starts)
+        # One at a time: a list of them would take as much memory once more.
+        deque(_checked(self._bytes[file_index], starts, data), maxlen=0)
         borders = np.frombuffer(starts, np.int64) - starts[0]
         return BytesUnit(data, borders[:-1] + _HEADER.size, borders[1:] - _CHECKSUM.size)
+
+    def joined(self, units: Iterable[BytesUnit], memory_bytes: int) -> BytesUnit:
+        """Return units as one; see `units.UnitSource`."""
+        return BytesUnit.joined(units, memory_bytes)
 
 
 def _unit_firsts(starts: array[int], at_once: int) -> list[int]:
@@ -270,11 +278,11 @@ def _raise_truncated(file: _Bytes, starts: array[int]) -> None:
 
 def _read(file: _Bytes, starts: array[int]) -> list[bytes]:
     """Return the records between some starts, having checked the data of each."""
-    return _checked(file, starts)[1]
+    return [*_checked(file, starts, _data(file, starts))]
 
 
-def _checked(file: _Bytes, starts: array[int]) -> tuple[bytes, list[bytes]]:
-    """Return the bytes between some starts, and the records in them, each of them checked."""
+def _data(file: _Bytes, starts: array[int]) -> bytes:
+    """Return the bytes between some starts."""
     base = starts[0]
     data = file.read(base, starts[-1])
     if len(data) != starts[-1] - base:
@@ -284,7 +292,12 @@ def _checked(file: _Bytes, starts: array[int]) -> tuple[bytes, list[bytes]]:
             f"{starts[-1] - base} bytes of records{file.counted}, as when the file was opened",
             f"the end of the file after {len(data)} bytes",
         )
-    records = []
+    return data
+
+
+def _checked(file: _Bytes, starts: array[int], data: bytes) -> Iterator[bytes]:
+    """Yield the records between some starts, each when it has been checked."""
+    base = starts[0]
     begin = _HEADER.size
     for next_start in starts[1:]:
         end = next_start - base - _CHECKSUM.size
@@ -298,9 +311,8 @@ def _checked(file: _Bytes, starts: array[int]) -> tuple[bytes, list[bytes]]:
                 f"data with the checksum 0x{checksum:08x}{file.counted}",
                 f"0x{found:08x}",
             )
-        records.append(record)
+        yield record
         begin = end + _FRAME_BYTES
-    return data, records
 
 
 # --- writing -----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from elasticdl.data.class_weights import with_class_weights
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.schema import Schema
 from elasticdl.data.sources import open_source
-from elasticdl.data.units import UnitReader
+from elasticdl.data.unit_reader import UnitReader
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
 from elasticdl.engines.cut import cut
 from elasticdl.engines.feed import FedBatch, Resume, chained_digest

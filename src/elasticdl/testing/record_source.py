@@ -21,7 +21,7 @@ import numpy as np
 
 from elasticdl.data.example import decode_batch_schemaless
 from elasticdl.data.record_source import RecordSource
-from elasticdl.data.units import UnitReader
+from elasticdl.data.unit_reader import UnitReader
 from elasticdl.errors import CorruptDataError
 
 if TYPE_CHECKING:

@@ -1,0 +1,176 @@
+"""Units of serialized records, and the records picked from them.
+
+Picked records of one length are copied into one array, unit by unit, and decoded there: a `bytes`
+object for each of them would cost more than the copy. Where all records fit into memory, the units
+are copied into one as they are read: each minibatch has records of most of them, and a thousand
+units would take longer than the records.
+
+Callers: `recordio_chunk.py`, `recordio.py`, `tfrecord.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from elasticdl.data.record_decoding import decode_records
+from elasticdl.data.serialized import borrowed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from elasticdl.data.batch import Record
+    from elasticdl.data.schema import Schema
+    from elasticdl.data.units import Ints, Picked
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+# More at once would leave the processor's cache between being picked and being put down.
+_PICKED_AT_ONCE = 256
+
+
+@dataclass(frozen=True, eq=False)
+class BytesUnit:
+    """Serialized records: record i is `memory[starts[i]:stops[i]]`."""
+
+    memory: Any
+    starts: Ints
+    stops: Ints
+
+    INDEX_BYTES: ClassVar[int] = 16
+
+    @property
+    def payload_bytes(self) -> int:
+        """How much lies between the first record and the end of the last one."""
+        return int(self.stops[-1] - self.starts[0]) if len(self.starts) else 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """The payload, and where each record lies."""
+        return self.payload_bytes + self.INDEX_BYTES * len(self.starts)
+
+    @staticmethod
+    def joined(units: Iterable[BytesUnit], memory_bytes: int) -> BytesUnit:
+        """Return the records of several units as one.
+
+        Args:
+            units: Each is let go of before the next one is read.
+            memory_bytes: What they take together, an estimate.
+        """
+        # Memory that is not written to costs nothing. It is touched for the first time but once:
+        # finding large pages, where memory is scattered, can take longer than reading.
+        memory = fresh_memory(memory_bytes + memory_bytes // 8, large_pages=False)
+        end = 0
+        starts, stops = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for unit in units:
+            size_bytes = unit.payload_bytes
+            if end + size_bytes > len(memory):
+                larger = fresh_memory(2 * (end + size_bytes), large_pages=False)
+                _copy(memory, 0, end, larger, 0)
+                memory = larger
+            if size_bytes:
+                begin = int(unit.starts[0])
+                _copy(unit.memory, begin, begin + size_bytes, memory, end)
+                starts.append(unit.starts + (end - begin))
+                stops.append(unit.stops + (end - begin))
+                end += size_bytes
+            else:
+                starts.append(np.zeros_like(unit.starts))
+                stops.append(np.zeros_like(unit.stops))
+            # Its memory is what the next one is read into.
+            del unit
+        return BytesUnit(memory, np.concatenate(starts), np.concatenate(stops))
+
+    @staticmethod
+    def records(picked: Picked, schema: Schema | None) -> list[Record]:
+        """See `units.Unit`."""
+        return decode_records(_Cuts(picked), schema, picked.name)
+
+    @staticmethod
+    def serialized(picked: Picked) -> list[bytes]:
+        """See `units.Unit`."""
+        return [*_Cuts(picked)]
+
+
+class _Cuts:
+    """Picked records, not copied; see `serialized.Serialized`."""
+
+    def __init__(self, picked: Picked) -> None:
+        self._memory = [unit.memory for unit in picked.units]
+        self._which = picked.which
+        # From unit to unit: what lies in one is copied at once.
+        self._order = np.argsort(picked.which, kind="stable")
+        starts, stops = np.empty_like(picked.rows), np.empty_like(picked.rows)
+        which, rows = picked.which[self._order], picked.rows[self._order]
+        for index, here in _runs(which):
+            unit = picked.units[index]
+            starts[here], stops[here] = unit.starts[rows[here]], unit.stops[rows[here]]
+        self._starts, self._stops = np.empty_like(starts), np.empty_like(stops)
+        self._starts[self._order], self._stops[self._order] = starts, stops
+
+    def __len__(self) -> int:
+        return len(self._which)
+
+    def __getitem__(self, row: int) -> bytes:
+        cut: bytes = self._memory[self._which[row]][self._starts[row] : self._stops[row]]
+        return cut
+
+    def __iter__(self) -> Iterator[bytes]:
+        memory = self._memory
+        cuts = zip(self._which.tolist(), self._starts.tolist(), self._stops.tolist(), strict=True)
+        return (memory[index][start:stop] for index, start, stop in cuts)
+
+    def blocks(self, smallest: int) -> Iterator[tuple[list[int], Array | None]]:
+        """See `serialized.Serialized`."""
+        lengths = (self._stops - self._starts)[self._order]
+        for length in np.unique(lengths).tolist():
+            rows = self._order[lengths == length]
+            if len(rows) < smallest:
+                yield rows.tolist(), None
+                continue
+            with borrowed(len(rows), length) as block:
+                starts = self._starts[rows]
+                for index, here in _runs(self._which[rows], _PICKED_AT_ONCE):
+                    block[here] = _windows(self._memory[index], length)[starts[here]]
+                yield rows.tolist(), block
+
+
+def _runs(which: Ints, most: int = sys.maxsize) -> Iterator[tuple[int, slice]]:
+    """Yield each number of a sorted array, and where it stands: `most` places at once."""
+    borders = [*np.flatnonzero(np.diff(which, prepend=-1)).tolist(), len(which)]
+    numbers = which[borders[:-1]].tolist()
+    for number, (start, stop) in zip(numbers, pairwise(borders), strict=True):
+        for first in range(start, stop, most):
+            yield number, slice(first, min(first + most, stop))
+
+
+def _windows(memory: Any, length: int) -> Array:
+    """Return all stretches of some length as the rows of an array: row i starts at byte i."""
+    return np.ndarray((len(memory) - length + 1, length), np.uint8, memory, strides=(1, 1))
+
+
+def fresh_memory(size_bytes: int, *, large_pages: bool = True) -> mmap.mmap:
+    """Return memory that can be written to, and cut into bytes without an object in between.
+
+    Args:
+        size_bytes: How much.
+        large_pages: Prefer large pages, where the system has them: fewer faults at the first
+            touch, but the kernel may search long for them.
+    """
+    # Private: after a fork, both processes go on reading.
+    memory = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if large_pages:
+        with contextlib.suppress(AttributeError, OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def _copy(source: Any, start: int, stop: int, target: mmap.mmap, at: int) -> None:
+    with memoryview(source) as given, memoryview(target) as room:
+        room[at : at + stop - start] = given[start:stop]

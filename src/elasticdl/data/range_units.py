@@ -1,0 +1,105 @@
+"""Ranges of records as units, of a source that offers none: a reader of the user's own.
+
+Callers: `unit_reader.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl.data.units import REMOTE_UNIT_BYTES, Units, sample
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elasticdl.data.batch import Record
+    from elasticdl.data.record_source import RecordSource
+    from elasticdl.data.schema import Schema
+    from elasticdl.data.units import Picked, Unit
+
+_RANGE_RECORDS = 2048
+# What Python needs for an array and for a dict, beside what is in them.
+_ARRAY_BYTES, _RECORD_BYTES = 112, 232
+
+
+class ListUnit:
+    """Records as a source without units gave them out.
+
+    Args:
+        given: Decoded or serialized records.
+        memory_bytes: How much memory they take.
+    """
+
+    def __init__(self, given: Sequence[Any], memory_bytes: int = 0) -> None:
+        self.given = given
+        self.memory_bytes = memory_bytes
+
+    @staticmethod
+    def records(picked: Picked, schema: Schema | None) -> list[Record]:
+        """See `Unit`."""
+        del schema
+        # Whoever gets one may change it.
+        return [
+            {name: array.copy() for name, array in record.items()}
+            for record in ListUnit.serialized(picked)
+        ]
+
+    @staticmethod
+    def serialized(picked: Picked) -> list[Any]:
+        """See `Unit`."""
+        given = [unit.given for unit in picked.units]
+        places = zip(picked.which.tolist(), picked.rows.tolist(), strict=True)
+        return [given[index][row] for index, row in places]
+
+
+class Ranges:
+    """Ranges of at most `_RANGE_RECORDS` records as units.
+
+    Args:
+        source: The records.
+        serialized: They are wanted as stored.
+    """
+
+    def __init__(self, source: RecordSource, *, serialized: bool) -> None:
+        self._source = source
+        self._serialized = serialized
+        self._sizes: list[int] = []
+        self._record_bytes = 1
+
+    def units(self, schema: Schema | None) -> Units:
+        """See `UnitSource`."""
+        num_records = self._source.num_records
+        sampled = [
+            _memory_bytes(record)
+            for number in sample(num_records)
+            for record in self._given(number, number + 1, schema)
+        ]
+        self._record_bytes = -(-sum(sampled) // max(len(sampled), 1))
+        length = max(1, min(_RANGE_RECORDS, REMOTE_UNIT_BYTES // self._record_bytes))
+        for file in self._source.files:
+            whole, rest = divmod(file.num_records, length)
+            self._sizes += [length] * whole + ([rest] if rest else [])
+        return Units(np.array(self._sizes, np.int64), num_records * self._record_bytes)
+
+    @functools.cached_property
+    def _firsts(self) -> list[int]:
+        return [0, *np.cumsum(self._sizes).tolist()]
+
+    def read_unit(self, index: int, schema: Schema | None) -> Unit:
+        """See `UnitSource`."""
+        given = self._given(self._firsts[index], self._firsts[index + 1], schema)
+        return ListUnit(given, len(given) * self._record_bytes)
+
+    def _given(self, start: int, stop: int, schema: Schema | None) -> Sequence[Any]:
+        if self._serialized:
+            return self._source.read_bytes(start, stop)
+        return self._source.read_records(start, stop, schema)
+
+
+def _memory_bytes(record: Any) -> int:
+    if isinstance(record, bytes):
+        return len(record) + 1
+    return _RECORD_BYTES + sum(_ARRAY_BYTES + int(array.nbytes) for array in record.values())

@@ -1,0 +1,104 @@
+"""Serialized records as blocks: those of one length as the rows of one array.
+
+Many records are decoded at once where they lie in one 2-D array. How they get there depends on
+where they are: `Listed` copies them from a list, `bytes_unit.py` straight from the units of a
+source, without a `bytes` object for each.
+
+Callers: `example_groups.py`, `bytes_unit.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+
+class Serialized(Protocol):
+    """Serialized records."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        ...
+
+    def __getitem__(self, row: int, /) -> bytes:
+        """Return one of them."""
+        ...
+
+    def blocks(self, smallest: int) -> Iterator[tuple[list[int], Array | None]]:
+        """Yield the records of each length.
+
+        Args:
+            smallest: How many are worth a block.
+
+        Yields:
+            Their numbers, in any order, and the records in this order, uint8 `[records, length]`;
+            None instead of fewer than `smallest` records. The next block may lie in the same
+            memory.
+        """
+        ...
+
+
+class Listed:
+    """Records in a list; see `Serialized`."""
+
+    def __init__(self, records: Sequence[bytes]) -> None:
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, row: int) -> bytes:
+        return self._records[row]
+
+    def blocks(self, smallest: int) -> Iterator[tuple[list[int], Array | None]]:
+        """See `Serialized`."""
+        by_length: dict[int, list[int]] = {}
+        for row, record in enumerate(self._records):
+            by_length.setdefault(len(record), []).append(row)
+        for length, rows in by_length.items():
+            if len(rows) < smallest:
+                yield rows, None
+                continue
+            with borrowed(len(rows), length) as block:
+                room = block.reshape(-1).data
+                for i, row in enumerate(rows):
+                    room[i * length : (i + 1) * length] = self._records[row]
+                yield rows, block
+
+
+_room = threading.local()
+_MOST_ROOM_KEPT_BYTES = 1 << 25
+
+
+@contextlib.contextmanager
+def borrowed(num_records: int, length: int) -> Iterator[Array]:
+    """Lend memory for records of one length, the same each time.
+
+    The allocator hands memory of this size back to the system again and again, and getting it
+    back would take longer than decoding. It belongs to the thread, and to one borrower at a time.
+
+    Args:
+        num_records: How many.
+        length: Bytes in each of them.
+
+    Yields:
+        uint8 `[records, length]`, not initialized.
+    """
+    num_bytes = num_records * length
+    kept: Array | None = getattr(_room, "kept", None)
+    _room.kept = None
+    if kept is None or kept.size < num_bytes:
+        kept = np.empty(num_bytes, np.uint8)
+    try:
+        yield kept[:num_bytes].reshape(num_records, length)
+    finally:
+        if kept.size <= _MOST_ROOM_KEPT_BYTES:
+            _room.kept = kept

@@ -1,0 +1,223 @@
+"""Records in any order: read unit by unit, kept as long as there is room, decoded when needed.
+
+    numbers of records --gather--> units, each read once --Gathered.records--> decoded, a few at
+                                   ^                                          a time
+                                   `-- the units used last are kept, `CACHE_BYTES` of them
+
+Which records are wanted is not known here, nor what a unit is (`units.py`).
+
+Law, held by `tests/contracts/test_record_source.py` for every reader: gathered records are those
+that `read_records` and `read_bytes` return, whatever their order.
+
+Callers: `engines/record_data.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl.data import units as data_units
+from elasticdl.data.file_ranges import Numbering
+from elasticdl.data.range_units import Ranges
+from elasticdl.data.units import Picked, UnitSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from elasticdl.data.batch import Record
+    from elasticdl.data.record_source import RecordSource
+    from elasticdl.data.schema import Schema
+    from elasticdl.data.units import Ints, Unit, Units
+
+# An answer of an object store takes tens of milliseconds, most of them waiting.
+_PARALLEL_READS = 16
+_READ_AHEAD = 4 * _PARALLEL_READS
+
+
+class Gathered:
+    """Records of a source in an order, in memory and not decoded yet.
+
+    Args:
+        units: Where they are.
+        which: Index into `units` of each record.
+        rows: Number of each record within its unit.
+        name: What to call the i-th record in a message.
+        schema: How they are decoded.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        which: Ints,
+        rows: Ints,
+        name: Callable[[int], str],
+        schema: Schema | None,
+    ) -> None:
+        self._units = units
+        self._which = which
+        self._rows = rows
+        self._name = name
+        self._schema = schema
+
+    def records(self, start: int, stop: int) -> list[Record]:
+        """Return the `start`-th to the `stop`-th (exclusive) of them, decoded.
+
+        Raises:
+            SchemaError: A record does not fit the schema; names file, record and field.
+        """
+        return (
+            self._units[0].records(self._picked(start, stop), self._schema) if self._units else []
+        )
+
+    def serialized(self) -> list[bytes]:
+        """Return all of them as stored; rows of tables as serialized `tf.Example`s."""
+        if not self._units:
+            return []
+        return self._units[0].serialized(self._picked(0, len(self._rows)))
+
+    def _picked(self, start: int, stop: int) -> Picked:
+        chosen = slice(start, stop)
+        return Picked(
+            self._units, self._which[chosen], self._rows[chosen], lambda i: self._name(start + i)
+        )
+
+
+class UnitReader:
+    """Reads records of a source in any order; may be used by several threads.
+
+    Where all units fit into `CACHE_BYTES`, each is read once. Else those used last are kept.
+
+    Args:
+        source: The records.
+        schema: How they are decoded.
+        serialized: They are wanted as stored, and `schema` is None.
+    """
+
+    def __init__(
+        self, source: RecordSource, schema: Schema | None, *, serialized: bool = False
+    ) -> None:
+        self.source = source
+        self._schema = schema
+        offers = isinstance(source, UnitSource)
+        self._units_of: Any = source if offers else Ranges(source, serialized=serialized)
+        self._kept: OrderedDict[int, Unit] = OrderedDict()
+        self._kept_bytes = 0
+        self._whole: Unit | None = None
+        self._tried_to_join = False
+        self._joining = threading.Lock()
+        self._lock = threading.Lock()
+
+    @functools.cached_property
+    def units(self) -> Units:
+        """How the records lie in units.
+
+        Raises:
+            DataError: The sample that this is judged by cannot be read.
+        """
+        found: Units = self._units_of.units(self._schema)
+        return found
+
+    @functools.cached_property
+    def numbering(self) -> Numbering:
+        """Names of the records."""
+        return Numbering(self.source.files)
+
+    @functools.cached_property
+    def _firsts(self) -> Ints:
+        return np.concatenate(([0], np.cumsum(self.units.sizes)))
+
+    @property
+    def _fits(self) -> bool:
+        return self.units.memory_bytes <= data_units.CACHE_BYTES
+
+    @functools.cached_property
+    def _most_bytes(self) -> int:
+        # What was found to fit is an estimate. Where it is a little too low, some more memory is
+        # better than reading all of it again and again.
+        return 2 * data_units.CACHE_BYTES if self._fits else data_units.CACHE_BYTES
+
+    def gather(self, numbers: Ints) -> Gathered:
+        """Read records, each unit they lie in once.
+
+        Args:
+            numbers: int64, in any order.
+
+        Raises:
+            CorruptDataError: A unit is damaged.
+            SchemaError: A cell of a table is not what the schema says.
+        """
+
+        def name(i: int) -> str:
+            return self.numbering.name(int(numbers[i]))
+
+        if self._fits and hasattr(self._units_of, "joined"):
+            self._join()
+        if self._whole is not None:
+            which = np.zeros(len(numbers), np.int64)
+            return Gathered([self._whole], which, numbers, name, self._schema)
+        unit_of = np.searchsorted(self._firsts, numbers, "right") - 1
+        touched, which = np.unique(unit_of, return_inverse=True)
+
+        units = self._read(touched.tolist())
+        return Gathered(units, which, numbers - self._firsts[unit_of], name, self._schema)
+
+    def _join(self) -> None:
+        """Read all units and make one of them, once: records are picked far quicker then."""
+        with self._joining:
+            if self._tried_to_join:
+                return
+            self._whole = self._units_of.joined(self._each_unit(), self.units.memory_bytes)
+            self._tried_to_join = True
+
+    def _each_unit(self) -> Iterator[Unit]:
+        """Read all units, in order."""
+        indices = range(len(self.units.sizes))
+        if not self.units.remote:
+            yield from map(self._read_one, indices)
+            return
+        with ThreadPoolExecutor(_PARALLEL_READS) as threads:
+            # Not all at once: units that wait to be joined take memory, too.
+            for first in indices[::_READ_AHEAD]:
+                yield from threads.map(self._read_one, indices[first : first + _READ_AHEAD])
+
+    def _read(self, indices: Sequence[int]) -> list[Unit]:
+        with self._lock:
+            found = {index: self._kept[index] for index in indices if index in self._kept}
+            # They are wanted: others make room for what is read now.
+            for index in found:
+                self._kept.move_to_end(index)
+        missing = [index for index in indices if index not in found]
+        if self.units.remote and len(missing) > 1:
+            with ThreadPoolExecutor(_PARALLEL_READS) as threads:
+                read = [*threads.map(self._read_and_keep, missing)]
+        else:
+            read = [self._read_and_keep(index) for index in missing]
+        found.update(zip(missing, read, strict=True))
+        return [found[index] for index in indices]
+
+    def _read_one(self, index: int) -> Unit:
+        unit: Unit = self._units_of.read_unit(index, self._schema)
+        return unit
+
+    def _read_and_keep(self, index: int) -> Unit:
+        unit = self._read_one(index)
+        # At once: what it displaces is memory for the next one.
+        with self._lock:
+            self._keep(index, unit)
+        return unit
+
+    def _keep(self, index: int, unit: Unit) -> None:
+        """Note that a unit was used last, and let go of those used before there was too much."""
+        if index not in self._kept:
+            self._kept_bytes += unit.memory_bytes
+        self._kept[index] = unit
+        self._kept.move_to_end(index)
+        while self._kept_bytes > self._most_bytes and len(self._kept) > 1:
+            _, oldest = self._kept.popitem(last=False)
+            self._kept_bytes -= oldest.memory_bytes
