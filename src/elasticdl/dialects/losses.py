@@ -54,7 +54,9 @@ def as_loss(symbol: Symbol, reading: Reading, *, may_be_factory: bool = False) -
         raise reading.error(
             symbol,
             f"{symbol.name} is {described(value)}, not a loss.",
-            "Expected a function loss(labels, predictions), or a Keras loss or its name.",
+            "Expected a function loss(labels, predictions), or a Keras loss or its name. For "
+            "several outputs, write a function that adds up their losses: 0.7 * "
+            "mean_squared_error(labels['a'], predictions['a']) + 0.3 * ...",
         )
     if may_be_factory and _takes_nothing(symbol):
         return _FromFactory(symbol, reading)

@@ -13,6 +13,7 @@ import pytest
 from tests.training.keras.test_trainer import batch_of, definition_of, trainer_of
 
 from elasticdl.definition import MetricFunctions, NamedMetric
+from elasticdl.errors import DefinitionError, UserCodeError
 
 
 @pytest.fixture(autouse=True)
@@ -327,3 +328,41 @@ def test_callbacks_know_how_many_epochs_and_steps_there_are_as_in_fit(keras):
     Checkpointed(lambda: [callback], num_epochs=5)
 
     assert callback.params == {"verbose": 1, "epochs": 5, "steps": 1}
+
+
+class Measuring:
+    """Makes callbacks that call a method of the model at the end of an epoch."""
+
+    def __init__(self, keras, method):
+        class Measures(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                getattr(self.model, method)(np.zeros((2, 3), np.float32), np.zeros((2, 1)))
+
+        self.create = lambda: [Measures()]
+
+
+@pytest.mark.parametrize("method", ["evaluate", "fit", "train_on_batch", "test_on_batch"])
+def test_a_model_has_no_loss_for_a_callback_and_says_so_with_the_line(keras, method):
+    hooks = Checkpointed(Measuring(keras, method).create).hooks
+
+    with pytest.raises(UserCodeError, match=rf"test_hooks.py(?s:.*)model\.{method}\(\) does not"):
+        hooks.epoch_end(0, {"loss": 1.0})
+
+
+def test_a_callback_that_raises_is_the_users_mistake(keras):
+    def end(epoch, logs):
+        raise KeyError("mae")
+
+    hooks = Checkpointed(lambda: [keras.callbacks.LambdaCallback(on_epoch_end=end)]).hooks
+
+    with pytest.raises(UserCodeError, match=r"raised in on_epoch_end:(?s:.*)KeyError: 'mae'"):
+        hooks.epoch_end(0, {"loss": 1.0})
+
+
+def test_a_callback_that_watches_a_metric_of_the_validation_as_one_of_the_training(keras):
+    def hooks(name):
+        return Checkpointed(lambda: [keras.callbacks.EarlyStopping(name, mode="min")]).hooks
+
+    with pytest.raises(DefinitionError, match="watches 'mae'.*'val_mae'"):
+        hooks("mae").epoch_end(0, {"loss": 1.0, "val_loss": 1.0, "val_mae": 1.0})
+    hooks("val_mae").epoch_end(0, {"loss": 1.0, "val_loss": 1.0, "val_mae": 1.0})

@@ -183,6 +183,36 @@ def test_a_checkpoint_of_another_model_is_refused_naming_what_differs():
         trainer_of().load_state(wider.state())
 
 
+def unfreezing(parameters):
+    first, *others = parameters
+    optimizer = torch.optim.Adam(others, lr=0.02)
+    steps = [0]
+
+    def unfreeze(*_):
+        steps[0] += 1
+        if steps[0] == 2:
+            optimizer.add_param_group({"params": [first], "lr": 0.005})
+
+    optimizer.register_step_post_hook(unfreeze)
+    return optimizer
+
+
+def test_a_param_group_that_a_hook_has_added_is_kept_and_one_that_it_will_add_is_not_there():
+    batches = [batch_of(8, seed) for seed in range(5)]
+    whole, begun, resumed = (trainer_of(definition_of(optimizer=unfreezing)) for _ in "123")
+    early = begun.state()
+    whole.train_steps(batches)
+    begun.train_steps(batches[:3])
+    resumed.load_state(begun.state())
+    resumed.train_steps(batches[3:])
+
+    assert same_bits(resumed.state(), whole.state())
+    begun.load_state(early)
+    assert same_bits(begun.state(), early)
+    begun.train_steps(batches)
+    assert same_bits(begun.state(), whole.state())
+
+
 def test_a_checkpoint_of_another_optimizer_is_refused_and_nothing_of_it_taken():
     momentum = definition_of(optimizer=lambda p: torch.optim.SGD(p, 0.1, momentum=0.9))
     trained, fresh = trainer_of(momentum), trainer_of(definition_of(optimizer=torch.optim.Adam))

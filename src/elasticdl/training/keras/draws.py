@@ -170,7 +170,7 @@ class Draws:
             drawing = node.op in _STATELESS and _REPLACED not in node.attr
             if drawing or node.op in _REFUSED:
                 raise self._refusal(f"{node.name!r} draws by {node.op}")
-        handles = {id(_handle(variable)) for variable in (*known, self.state)}
+        handles = {id(handle(variable)) for variable in (*known, self.state)}
         for variable in traced.graph.variables:
             if _SEED_VARIABLE in variable.name and id(variable.handle) not in handles:
                 raise self._refusal(f"it draws from {variable.name!r}, which is in no layer")
@@ -208,7 +208,7 @@ class Draws:
         )
 
 
-def _handle(variable: Any) -> Any:
+def handle(variable: Any) -> Any:
     """Return what a variable of TensorFlow's or of Keras' is known by."""
     inner = getattr(variable, "_value", variable)
     return getattr(inner, "handle", inner)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
+from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, users_traceback
 from elasticdl.training.keras import callback_state
 from elasticdl.training.keras.callback_state import CannotKeepError
+from elasticdl.training.keras.outside import variables_in
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ _BATCH_MOMENTS = (
     "on_train_batch_end",
 )
 _TEST_BATCH_MOMENTS = ("on_test_batch_begin", "on_test_batch_end")
+# Of a model, with a loss; without one they know only what layers add.
+_NEED_LOSS = ("evaluate", "fit", "test_on_batch", "train_on_batch")
 # How far a CSVLogger's file had been written.
 _WRITTEN = "$written_bytes"
 
@@ -39,6 +44,7 @@ class KerasHooks:
         where: Names the user's code, for messages.
         direction: Says which values of a metric are better, where the model was not compiled
             with its metrics and Keras cannot find it.
+        is_compiled: Whether the model was compiled with its loss and metrics.
     """
 
     def __init__(
@@ -47,8 +53,11 @@ class KerasHooks:
         callbacks: Sequence[keras.callbacks.Callback],
         where: str = "the model",
         direction: Callable[[str], str | None] | None = None,
+        *,
+        is_compiled: bool = True,
     ) -> None:
         self._where = where
+        self._is_compiled = is_compiled
         self._callbacks = [each for each in callbacks if not self._is_left_out(each)]
         self._model = model
         self._list = keras.callbacks.CallbackList(
@@ -77,6 +86,10 @@ class KerasHooks:
         """A callback has set `model.stop_training`."""
         return bool(self._callbacks) and bool(getattr(self._model, "stop_training", False))
 
+    def variables(self) -> list[Any]:
+        """Return the variables that callbacks have as attributes, which are part of the state."""
+        return [variable for each in self._callbacks for variable in variables_in(each)]
+
     def train_begin(  # noqa: D102 - see trainer.Hooks, here and below
         self, *, num_epochs: int, num_steps: int | None, resumes: bool
     ) -> None:
@@ -87,38 +100,49 @@ class KerasHooks:
         for each in loggers:
             # Opened as new, it would lose the rows of the epochs before.
             each.append = each.append or resumes
-        self._list.on_train_begin()
+        with self._moment("on_train_begin"):
+            self._list.on_train_begin()
         for each, append in zip(loggers, appends, strict=True):
             each.append = append
         if not resumes:
             self._keep()
 
     def epoch_begin(self, epoch: int) -> None:  # noqa: D102
-        self._list.on_epoch_begin(epoch)
+        with self._moment("on_epoch_begin"):
+            self._list.on_epoch_begin(epoch)
 
     def batch_begin(self, step: int) -> None:  # noqa: D102
-        self._list.on_train_batch_begin(step)
+        with self._moment("on_train_batch_begin"):
+            self._list.on_train_batch_begin(step)
 
     def batch_end(self, step: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        self._list.on_train_batch_end(step, dict(logs))
+        with self._moment("on_train_batch_end"):
+            self._list.on_train_batch_end(step, dict(logs))
 
     def test_begin(self) -> None:  # noqa: D102
-        self._list.on_test_begin()
+        with self._moment("on_test_begin"):
+            self._list.on_test_begin()
 
     def test_batch_begin(self, number: int) -> None:  # noqa: D102
-        self._list.on_test_batch_begin(number)
+        with self._moment("on_test_batch_begin"):
+            self._list.on_test_batch_begin(number)
 
     def test_batch_end(self, number: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        self._list.on_test_batch_end(number, dict(logs))
+        with self._moment("on_test_batch_end"):
+            self._list.on_test_batch_end(number, dict(logs))
 
     def test_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        self._list.on_test_end(dict(logs))
+        with self._moment("on_test_end"):
+            self._list.on_test_end(dict(logs))
 
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        self._list.on_epoch_end(epoch, dict(logs))
+        self._check_watched(logs)
+        with self._moment("on_epoch_end"):
+            self._list.on_epoch_end(epoch, dict(logs))
 
     def train_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        self._list.on_train_end(dict(logs))
+        with self._moment("on_train_end"):
+            self._list.on_train_end(dict(logs))
 
     def measures_averages(self, state: Mapping[str, Any]) -> bool:
         """See `trainer.Hooks`; `SwapEMAWeights` puts them in place to evaluate, and back."""
@@ -213,8 +237,60 @@ class KerasHooks:
         )
         return True
 
+    def _check_watched(self, logs: Mapping[str, Any]) -> None:
+        """Refuse a callback that waits for a metric of the training, which is measured of others.
+
+        `fit` measures all of a model's metrics in training as well; Keras only warns of a name
+        that is not there, and the callback would do nothing.
+
+        Raises:
+            DefinitionError: One does.
+        """
+        for each in self._callbacks:
+            name = getattr(each, "monitor", None)
+            if isinstance(name, str) and name not in logs and f"val_{name}" in logs:
+                raise DefinitionError(
+                    f"{self._where}: the callback {type(each).__name__} watches {name!r}, which is "
+                    f"measured in validation and not in training. Let it watch 'val_{name}' or "
+                    "'loss'."
+                )
+
+    @contextlib.contextmanager
+    def _moment(self, name: str) -> Iterator[None]:
+        """Let callbacks do what they do; what one of them raises is the user's.
+
+        Raises:
+            UserCodeError: One raised.
+        """
+        attributes = vars(self._model)
+        refused = () if self._is_compiled else _NEED_LOSS
+        put = {each: _refusing(each) for each in refused if each not in attributes}
+        attributes.update(put)
+        try:
+            yield
+        except ElasticDLError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"{self._where}: a callback raised in {name}:\n{users_traceback(error)}"
+            ) from error
+        finally:
+            for each in put:
+                del attributes[each]
+
     def _any_overrides(self, moments: Sequence[str]) -> bool:
         return any(_overrides(each, moment) for each in self._callbacks for moment in moments)
+
+
+def _refusing(method: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise NotImplementedError(
+            f"model.{method}() does not work in a callback here: the model is compiled with its "
+            "optimizer only, and ElasticDL has its loss and metrics. Measure what "
+            "self.model.predict(...) returns, or put the records into the validation data."
+        )
+
+    return refuse
 
 
 def _overrides(callback: keras.callbacks.Callback, moment: str) -> bool:

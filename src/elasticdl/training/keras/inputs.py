@@ -104,4 +104,8 @@ def _functional_adapter(model: keras.Model, features: Arrays, origin: Origin) ->
 
 def first_line(error: Exception) -> str:
     """Return what an error says in its first line that says something."""
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("Graph execution error"):
+        # A traceback of TensorFlow's comes between; then what failed, and the name of a node.
+        lines = [line for line in lines[1:] if not line.startswith((" ", "\t"))][-1:]
+    return next(iter(lines), type(error).__name__)

@@ -98,6 +98,11 @@ class Statistics:
         self._is_known = tf.Variable(np.array(is_known, bool), trainable=False)
         self._is_sum = tf.Variable(np.zeros(len(variables), bool), trainable=False)
 
+    @property
+    def own_variables(self) -> list[tf.Variable]:
+        """What a compiled step reads of what was found out."""
+        return [self._is_known, self._is_sum]
+
     # --- in a compiled step -------------------------------------------------------------------
 
     def copies(self) -> list[tf.Tensor]:

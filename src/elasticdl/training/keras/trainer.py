@@ -44,6 +44,7 @@ from elasticdl.training.keras.hooks import KerasHooks
 from elasticdl.training.keras.labels import NotANumpyFunctionError, as_numpy, unwrap
 from elasticdl.training.keras.lengths import Axes, Functions, Lengths, signature
 from elasticdl.training.keras.metrics import KerasMetrics, tracked_metrics
+from elasticdl.training.keras.outside import Outside
 from elasticdl.training.keras.reduction import Divisor
 from elasticdl.training.keras.splitting import Trial
 from elasticdl.training.keras.statistics import Statistics, change_of, means_of
@@ -117,7 +118,8 @@ class KerasTrainer:
         if definition.compiled:
             compiled.check(self.model, definition.origin)
         # What tf_keras loaded has looked for its random operations by itself.
-        self._draws = Draws(definition.origin, is_strict=not hasattr(self.model, "inner"))
+        self._is_keras = not hasattr(self.model, "inner")
+        self._draws = Draws(definition.origin, is_strict=self._is_keras)
         self._adapt = inputs.build(self.model, example.features, definition.origin)
         self._trainable = self.model.trainable_variables
         self._seed_variables = [
@@ -140,7 +142,9 @@ class KerasTrainer:
             definition.create_callbacks(),
             str(definition.origin),
             self.evaluation_metrics.direction,
+            is_compiled=definition.compiled,
         )
+        self._outside = Outside(self.model, self._all_variables, definition.origin)
         self._with_gradient: list[int] | None = None
         # What parameters are pulled to, and how strongly: variables, so that a compiled step
         # serves all rounds.
@@ -155,6 +159,7 @@ class KerasTrainer:
         # What the loss of a batch is divided by; known once the first gradients were asked for.
         self._divisor = Divisor.EXAMPLES
         self._loss_was_split = False
+        self._looked_outside = False
 
     # --- the seven methods -------------------------------------------------------------
 
@@ -172,6 +177,7 @@ class KerasTrainer:
         losses, metrics = self._call(
             "train", self._train_group, group, self.step, fixed_axis=1 if full else None
         )
+        self._look_outside_at_first()
         self.step += len(batches)
         states = {**_to_numpy(metrics), **self.training_metrics.variables.carried()}
         return StepResult(losses.numpy(), states)
@@ -196,6 +202,7 @@ class KerasTrainer:
         splitting.check_parts(
             float(loss), float(averaged), batch.num_examples, self._definition.origin
         )
+        self._look_outside_at_first()
         self._changes.check_finite(self._block(buffer))
         states = {**_to_numpy(metrics), **variables.carried()}
         self._probe_if_unproved(batch, self.training_metrics)
@@ -260,6 +267,7 @@ class KerasTrainer:
 
     def state(self) -> State:
         """See `trainer.Trainer`; the seeds of dropout are no state, the step decides them."""
+        self._outside.check_unmoved()
         state = {path: np.array(variable.numpy()) for path, variable in self._variables().items()}
         state["step"] = np.array(self.step, np.int64)
         return state
@@ -766,6 +774,8 @@ class KerasTrainer:
             drawing, input_signature=signature, autograph=False
         ).get_concrete_function()
         self._draws.check(concrete, self._seed_variables)
+        if self._is_keras:
+            self._outside.look_into(concrete)
         return concrete
 
     @contextlib.contextmanager
@@ -909,6 +919,42 @@ class KerasTrainer:
                 variables[path] = variable
         return variables
 
+    def _all_variables(self) -> list[Any]:
+        """Return what a step may change: what is kept, and what is set anew for each step."""
+        measured = (*self.training_metrics.variables.members.values(), *self.model.metrics)
+        measured = (*measured, *self.evaluation_metrics.variables.members.values())
+        return [
+            *self.model.variables,
+            *self.optimizer.variables,
+            *self._changes.own_variables,
+            *(variable for metric in measured for variable in metric.variables),
+            *self._seed_variables,
+            *self._anchors,
+            *([] if self._pull is None else [self._pull]),
+            *self.hooks.variables(),
+        ]
+
+    def _look_outside_at_first(self) -> None:
+        """Refuse a variable that a step itself moves when the first one was made."""
+        if not self._looked_outside:
+            self._looked_outside = True
+            self._outside.check_unmoved()
+
+    def _check_gradients_add_up(self) -> None:
+        """Refuse weights whose "gradient" is their next value, as scales of float8 are.
+
+        Raises:
+            DefinitionError: There is one.
+        """
+        for variable in self._trainable:
+            if getattr(variable, "overwrite_with_gradient", False):
+                raise DefinitionError(
+                    f"{self._definition.origin}: the gradient of {variable.path} is its next value "
+                    "(overwrite_with_gradient; float8 keeps maxima of a batch so), and would be "
+                    "averaged over the batches of several workers or of --global_batch_size. Train "
+                    "in one process without --global_batch_size, or in mixed_bfloat16."
+                )
+
     def _split_loss(self, batch: Batch) -> None:
         """Find out what the loss is divided by, or that it cannot be split into parts."""
         origin, is_compiled = self._definition.origin, self._definition.compiled
@@ -930,6 +976,7 @@ class KerasTrainer:
                 found = self._loss_alone(trial.outputs, trial.labels, trial.weights)
             return float(found)
 
+        self._check_gradients_add_up()
         features, labels, weights = map_arrays(tf.convert_to_tensor, list(_parts(batch)))
         trial = Trial(features, None, labels, weights, batch.num_examples)
         reason = None

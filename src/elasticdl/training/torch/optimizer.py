@@ -3,6 +3,7 @@
     optimizer/class                          the name of its class
     optimizer/param_groups/0/lr              a number or tensor of a group; others of its values,
     optimizer/param_groups/0/betas/values    such as a pair of numbers, as `memory.Codec` has them
+    optimizer/param_groups/1/params/values   the parameters' names, of a group that a hook added
     optimizer/NAME/exp_avg                   a *slot*: what it remembers of the parameter NAME
     optimizer/NAME/step:number               a slot that is a plain number
     optimizer/beside/values                  what it remembers beside groups and parameters
@@ -55,6 +56,7 @@ class OptimizerState:
         self.optimizer = _created(definition, list(parameters.values()))
         self._codec = Codec(parameters)
         self._memory = Memory(self.optimizer, parameters, definition.origin)
+        self._num_groups = len(self.optimizer.param_groups)
         self._begins_with_slots = bool(self.optimizer.state)
         self._functions = {
             (number, key): value
@@ -76,6 +78,12 @@ class OptimizerState:
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         state = {_CLASS: np.frombuffer(_name_of(self.optimizer).encode(), np.uint8).copy()}
         for number, group in enumerate(self.optimizer.param_groups):
+            if number >= self._num_groups:
+                # The code makes the others again; a hook has added this one.
+                members = self._codec.to_arrays(list(group["params"]))
+                state |= {
+                    f"{_GROUPS}{number}/params/{name}": array for name, array in members.items()
+                }
             for key, value in group.items():
                 if key != "params" and not self._is_of_the_code(number, key, value):
                     state |= self._group_arrays(f"{_GROUPS}{number}/{key}", key, value)
@@ -113,13 +121,19 @@ class OptimizerState:
         for path, array in rest.items():
             of, _, slot = path.rpartition("/")
             slots.setdefault(of, {})[slot] = array
-        values, problems = self._group_values(_below(_GROUPS, state))
+        groups_before = list(self.optimizer.param_groups)
+        problems = self._add_groups(_below(_GROUPS, state))
+        values, of_groups = self._group_values(_below(_GROUPS, state))
+        problems += of_groups
         problems += [f"{of}: not in the model" for of in slots.keys() - self._parameters.keys()]
         problems += [f"hooks: {problem}" for problem in self._memory.problems(of_hooks)]
         if problems:
+            self.optimizer.param_groups[:] = groups_before
             return sorted(problems)
         for group, settings in zip(self.optimizer.param_groups, values, strict=True):
             for key, value in settings.items():
+                if key == "params":
+                    continue
                 if isinstance(group.get(key), torch.Tensor):
                     group[key].copy_(value)
                 else:
@@ -129,6 +143,22 @@ class OptimizerState:
         if of_others:
             self.optimizer.state.update(self._codec.to_values(of_others))
         self._memory.load(of_hooks)
+        return []
+
+    def _add_groups(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
+        """Have the groups that a hook had added when a state was kept; returns problems."""
+        members: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
+        for path, array in state.items():
+            of_group, key, *more = path.split("/")
+            if key == "params":
+                members.setdefault(int(of_group), {})["/".join(more)] = array
+        del self.optimizer.param_groups[self._num_groups :]
+        for number in sorted(members):
+            try:
+                parameters = self._codec.to_values(members[number])
+            except KeyError as error:
+                return [f"{_GROUPS}{number}/params: {error} is not in the model"]
+            self.optimizer.add_param_group({"params": parameters})
         return []
 
     def _set_slots(self, slots: Mapping[str, Mapping[str, np.ndarray[Any, Any]]]) -> None:

@@ -1,0 +1,43 @@
+"""A weight of the loss that a callback anneals, an attribute of the callback."""
+
+import keras
+from shared import fit, mlp, numbers, table_schema
+
+GROUP = "Callbacks"
+KILLED = True
+
+data_schema, input_fn = table_schema, numbers
+beta = keras.Variable(0.0, trainable=False, name="beta")
+
+
+class Annealing(keras.callbacks.Callback):
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = weight
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.weight.assign(self.weight + 0.05)
+
+
+def loss(labels, predictions):
+    return keras.losses.mean_squared_error(labels, predictions) + beta * keras.ops.mean(
+        keras.ops.square(predictions), axis=-1
+    )
+
+
+def custom_model():
+    return mlp()
+
+
+def optimizer():
+    return keras.optimizers.SGD(0.1)
+
+
+def callbacks():
+    return [Annealing(beta)]
+
+
+def plain(data):
+    model = custom_model()
+    model.compile(optimizer(), loss)
+    return fit(data, model, input_fn, callbacks())

@@ -1,0 +1,75 @@
+"""A variable that a step uses and no checkpoint holds may not move."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tests.training.keras.test_trainer import batch_of, definition_of, trainer_of
+
+from elasticdl.errors import DefinitionError
+
+
+@pytest.fixture(autouse=True)
+def keras():
+    import keras
+
+    return keras
+
+
+def scaled(variable, *, moves=False):
+    """Return a function that makes a model with a layer that reads a variable."""
+    import keras
+
+    class Scaled(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.scale = variable
+
+        def call(self, x):
+            if moves:
+                self.scale.assign_add(1.0)
+            return x * tf.convert_to_tensor(self.scale)
+
+    return lambda: keras.Sequential([keras.Input((4,)), Scaled(), keras.layers.Dense(3)])
+
+
+@pytest.mark.parametrize("step", ["train_steps", "gradients"])
+def test_a_variable_that_a_step_moves_is_refused_at_the_first_one_by_name(step):
+    trainer = trainer_of(definition_of(scaled(tf.Variable(1.0), moves=True)))
+    batch = batch_of(8)
+
+    with pytest.raises(DefinitionError, match=r"the variable Scaled\.scale changes in training"):
+        getattr(trainer, step)([batch] if step == "train_steps" else batch)
+
+
+def test_a_variable_that_stays_is_a_constant():
+    trainer = trainer_of(definition_of(scaled(tf.Variable(2.0))))
+    trainer.train_steps([batch_of(8)])
+
+    assert np.isfinite(trainer.train_steps([batch_of(8)]).losses).all()
+    assert trainer.state()["step"] == 2
+
+
+def test_a_variable_that_something_else_moves_is_refused_when_the_state_is_kept():
+    variable = tf.Variable(1.0)
+    trainer = trainer_of(definition_of(scaled(variable)))
+    trainer.train_steps([batch_of(8)])
+    variable.assign(3.0)
+
+    with pytest.raises(DefinitionError, match=r"Scaled\.scale changes in training"):
+        trainer.state()
+
+
+def test_a_variable_of_a_callback_is_kept_with_the_callback(keras):
+    variable = tf.Variable(1.0)
+
+    class Anneals(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.weight = variable
+
+    made = definition_of(scaled(variable), create_callbacks=lambda: [Anneals()])
+    trainer = trainer_of(made)
+    trainer.train_steps([batch_of(8)])
+    variable.assign(3.0)
+
+    assert trainer.state()["step"] == 1
