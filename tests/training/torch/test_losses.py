@@ -329,5 +329,5 @@ def test_a_metric_called_loss_is_refused():
         MetricFunctions(named=[NamedMetric("loss", right)]),
     ):
         definition = definition_of(create_metrics=lambda mode, f=functions: f)
-        with pytest.raises(DefinitionError, match="a metric is called 'loss'"):
+        with pytest.raises(DefinitionError, match="a metric is named 'loss'"):
             trainer_of(definition).evaluate(batch_of(8))

@@ -1,9 +1,7 @@
 """What a training here would ignore, lose or sum up wrongly is refused by name."""
 
-import random
 from collections import deque
 
-import numpy as np
 import pytest
 import torch
 from tests.training.torch.conftest import batch_of, definition_of, same_bits, trainer_of
@@ -95,15 +93,6 @@ def test_memory_that_no_checkpoint_holds_is_refused_when_the_trainer_is_made(wha
 
     with pytest.raises(DefinitionError, match=f"model.py:1: {what} of the model changes with"):
         trainer_of(definition_of(lambda: Remembering(remember, **attributes)))
-
-
-@pytest.mark.parametrize(
-    "remember",
-    [lambda *_: random.random(), lambda *_: np.random.rand()],  # noqa: NPY002 - as users do
-)
-def test_a_model_that_draws_from_elsewhere_than_pytorch_is_refused(remember):
-    with pytest.raises(DefinitionError, match="draws from Python's or NumPy's random numbers"):
-        trainer_of(definition_of(lambda: Remembering(remember)))
 
 
 def fill_the_cache(module, x):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Model -> sample, options, and what must be reached: at least, or at most where it is negative.
 RUNS = {
-    "mnist": ("digits", {"num_epochs": 3}, ("val_accuracy", 0.95)),
+    "mnist": ("digits", {"num_epochs": 5}, ("val_accuracy", 0.95)),
     "cifar10": ("patches", {"num_epochs": 1, "max_steps": 10}, ("val_accuracy", 0.05)),
     "classifier.DNN": (
         "iris",

@@ -110,6 +110,11 @@ def _save(model: keras.Model, file: Path, example: Example) -> None:
 
 
 def _write_saved_model(model: keras.Model, folder: Path, example: Example) -> None:
+    if type(model).export is not keras.Model.export:
+        # A model of tf_keras writes a folder that tf_keras can train again.
+        with _one_line(), _quiet():
+            model.export(folder)
+        return
     serve, signature = _serving(model, example)
     archive = keras.export.ExportArchive()
     # Keras prints the endpoints; the run has its own voice.

@@ -539,6 +539,7 @@ class KerasTrainer:
         return self._states(outputs, features, labels, weights)
 
     def _examine(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
+        self.evaluation_metrics.variables.begin()
         outputs = self._forward_without_trace(features, at)
         states = self._states(outputs, features, labels, weights)
         values = {} if labels is None else self.evaluation_metrics.values(outputs, labels)

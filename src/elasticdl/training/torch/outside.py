@@ -52,7 +52,6 @@ def check_nothing_outside(
     except Exception:  # noqa: BLE001 - a module may hold what cannot be copied, a tensor of a graph say
         return
     kept = {name: tensor.clone() for name, tensor in tried.state_dict().items()}
-    drawn = _global_generators()
     try:
         tried.train()
         run(tried)
@@ -62,12 +61,6 @@ def check_nothing_outside(
         second = dict(_remembered(tried))
     except Exception:  # noqa: BLE001 - the first step will say what is wrong, on a batch of the data
         return
-    if drawn != _global_generators():
-        raise DefinitionError(
-            f"{origin}: the model draws from Python's or NumPy's random numbers in `forward`, "
-            "which are not seeded for a step: a resumed training would draw others. Draw from "
-            "PyTorch (torch.rand, torch.randint)."
-        )
     changed = [name for name, digest in second.items() if first.get(name) != digest]
     if changed:
         raise DefinitionError(
@@ -132,7 +125,3 @@ def _bytes_of(value: Any) -> bytes:
     if isinstance(value, np.random.Generator):
         return repr(value.bit_generator.state).encode()
     return repr(value.get_state(legacy=False)).encode()
-
-
-def _global_generators() -> str:
-    return repr((random.getstate(), np.random.get_state(legacy=False)))  # noqa: NPY002 - users draw from it
