@@ -34,6 +34,8 @@ _NEED_LOSS = ("evaluate", "fit", "test_on_batch", "train_on_batch")
 # How far a CSVLogger's file had been written.
 _WRITTEN = "$written_bytes"
 
+_STOPS = "stop_training"
+
 
 class KerasHooks:
     """Forwards the loop's moments to Keras callbacks; see `trainer.Hooks`.
@@ -157,7 +159,8 @@ class KerasHooks:
 
     def state(self) -> dict[str, Any]:
         """See `trainer.Hooks`: `EarlyStopping.wait`, `.best`, ..."""
-        return self._keep()[0]
+        # A callback may have asked for the end just before a checkpoint.
+        return {**self._keep()[0], _STOPS: self.stop_requested}
 
     def arrays(self) -> State:
         """See `trainer.Hooks`: `EarlyStopping.best_weights`, ..."""
@@ -172,6 +175,7 @@ class KerasHooks:
                 vars(callback)[name] = callback_state.decode(value, current, arrays)
             if isinstance(callback, keras.callbacks.CSVLogger) and written is not None:
                 _write_on(callback, written)
+        self._model.stop_training = bool(state.get(_STOPS, False))
         # What cannot be kept is named at every start.
         self._keep()
 
