@@ -48,7 +48,6 @@ def without_end(numbers, tmp_path, *more, seed):
     )  # fmt: skip
 
 
-@pytest.mark.chaos  # Long, and not green on every run: see the changelog's known problems.
 @pytest.mark.timeout(900)
 def test_a_death_at_any_named_point_leaves_each_record_counted_once(numbers, tmp_path):
     points = random.Random(2).sample(NAMED_POINTS, len(NAMED_POINTS))

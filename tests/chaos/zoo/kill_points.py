@@ -107,9 +107,15 @@ def _install():
         if _is_time_for("holding"):
             while not (_Here.folder / "release").exists():
                 time.sleep(0.1)
-        if (_Here.folder / "tracing").exists():
-            instead_of(trainer, "apply")(lambda *_: hit("tracing"))
+
+        @instead_of(trainer, "gradients")
+        def gradients(original, *args):
+            hit("tracing")
+            return original(*args)
+
         original(committer, trainer, *args, **named)
+        # Only what is traced while it prepares is the first trace.
+        del trainer.gradients
         _watch(trainer)
 
     @instead_of(ElasticCommitter, "enter")
