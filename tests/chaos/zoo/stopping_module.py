@@ -5,7 +5,7 @@ from noisy_module import custom_model, data_schema, eval_metrics_fn, input_fn, l
 
 
 def optimizer():
-    return keras.optimizers.SGD(-0.0001)
+    return keras.optimizers.SGD(-0.003)
 
 
 def callbacks():
