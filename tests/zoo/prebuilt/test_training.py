@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 import elasticdl
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
 
 # Model -> sample, options, and what must be reached: at least, or at most where it is negative.
 RUNS = {
-    "mnist": ("digits", {"num_epochs": 5}, ("val_accuracy", 0.95)),
+    # A bar for any seed: over 40 seeds, 3 epochs of a plain script reach 0.908 to 0.969. That the
+    # weights are those of a plain script is a test of its own, below.
+    "mnist": ("digits", {"num_epochs": 3}, ("val_accuracy", 0.9)),
     "cifar10": ("patches", {"num_epochs": 1, "max_steps": 10}, ("val_accuracy", 0.05)),
     "classifier.DNN": (
         "iris",
@@ -59,3 +62,41 @@ def test_prebuilt_model_learns(model_def: str, tmp_path: Path, request) -> None:
 
     value = outcome.metrics[metric]
     assert value >= bound if bound > 0 else value <= -bound
+
+
+@pytest.mark.slow
+def test_mnist_gets_the_weights_of_a_plain_fit_on_the_same_order(digits: Path, tmp_path) -> None:
+    import keras
+
+    from elasticdl.data.schema import Schema
+    from elasticdl.data.sources import open_source
+    from elasticdl.sharding.shard import ShardPlan
+    from elasticdl.zoo.prebuilt import mnist
+
+    output, seed, num_epochs = tmp_path / "trained", 7, 3
+    elasticdl.train(
+        model_def="mnist",
+        params="dropout=0.0",
+        data=f"{digits}/train",
+        output=str(output),
+        num_epochs=num_epochs,
+        seed=seed,
+    )
+
+    source = open_source(f"{digits}/train")
+    schema = Schema.from_user(mnist.data_schema())
+    features, labels = mnist.input_fn(source.read_records(0, source.num_records, schema))
+    plan = ShardPlan(source.num_records, minibatch_size=64, seed=seed)
+    keras.utils.set_random_seed(seed)
+    plain = mnist.custom_model(dropout=0.0)
+    initial = plain.get_weights()
+    plain.compile(mnist.optimizer(), "sparse_categorical_crossentropy")
+    for epoch in range(num_epochs):
+        order = np.concatenate([plan.record_numbers(epoch, i) for i in range(plan.num_shards)])
+        assert sorted(order) == list(range(source.num_records))
+        plain.fit(features["image"][order], labels[order], 64, shuffle=False, verbose=0)
+
+    trained = keras.models.load_model(output / "model.keras").get_weights()
+    for before, mine, theirs in zip(initial, trained, plain.get_weights(), strict=True):
+        assert np.abs(theirs - before).max() > 0.01
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-4)

@@ -1,11 +1,12 @@
 """Read a handwritten digit from a small grey picture.
 
-Two convolutions, a few seconds an epoch on the sample digits, 97 % and more of them right.
+Two convolutions, a few seconds an epoch on the sample digits: about 95 % of them right after three
+epochs, 97 % after ten.
 
 Data: `image`, 28 x 28 grey values 0 .. 255, and `label`, the digit. `elasticdl data sample digits`
 writes such files. Predictions are 10 probabilities.
 
-    elasticdl train --model_def=mnist --data=DATA --output=OUTPUT --num_epochs=5
+    elasticdl train --model_def=mnist --data=DATA --output=OUTPUT --num_epochs=10
 """
 
 from __future__ import annotations
