@@ -194,6 +194,9 @@ def training_job(
     give_up_after: float | str = Workers.give_up_after_s,
     heartbeat_timeout: float | str = Workers.heartbeat_timeout_s,
     join_timeout: float | str = Workers.join_timeout_s,
+    batch_timeout: float | str = Workers.batch_timeout_s,
+    sum_timeout: float | str = Workers.sum_timeout_s,
+    transfer_timeout: float | str = Workers.transfer_timeout_s,
     priority: str = Workers.priority,
     tracking_uri: str | None = None,
     experiment: str | None = None,
@@ -226,6 +229,11 @@ def training_job(
         give_up_after: Seconds without anybody training after which the job fails.
         heartbeat_timeout: Seconds of silence after which a worker is not waited for.
         join_timeout: Seconds the others wait for a living worker that is late.
+        batch_timeout: Seconds on one batch after which a worker is taken for hung, or ten times
+            the slowest batch if that is longer.
+        sum_timeout: Seconds after which a sum over the workers is tried again, or ten times the
+            slowest one if that is longer.
+        transfer_timeout: Seconds without progress after which a transfer of state is given up.
         priority: `low` or `high`, among the jobs of a cluster.
         tracking_uri: An MLflow server, a database or a folder to track the training in. If
             only `experiment` is given, it is `MLFLOW_TRACKING_URI` of the environment, or
@@ -268,6 +276,9 @@ def training_job(
             give_up_after_s=_as_seconds("give_up_after", give_up_after),
             heartbeat_timeout_s=_as_seconds("heartbeat_timeout", heartbeat_timeout),
             join_timeout_s=_as_seconds("join_timeout", join_timeout),
+            batch_timeout_s=_as_seconds("batch_timeout", batch_timeout),
+            sum_timeout_s=_as_seconds("sum_timeout", sum_timeout),
+            transfer_timeout_s=_as_seconds("transfer_timeout", transfer_timeout),
             priority=_priority(priority),
         ),
         tracking=tracking_of(

@@ -17,11 +17,12 @@ to do. The command line prints the message alone; `--debug` adds the traceback.
     │   ├── NonFiniteLossError
     │   ├── AggregationError  what parties sent cannot become one model
     │   └── MessageError      a party and its aggregator do not understand each other
-    └── OutputError           the output folder cannot be written or used          exit code 6
-        ├── OutputBusyError   another process is working on it
-        ├── OutputTakenError  it belongs to another job
-        ├── CorruptCheckpointError
-        └── TrackingError     the tracking server cannot be reached or refuses
+    ├── OutputError           the output folder cannot be written or used          exit code 6
+    │   ├── OutputBusyError   another process is working on it
+    │   ├── OutputTakenError  it belongs to another job
+    │   ├── CorruptCheckpointError
+    │   └── TrackingError     the tracking server cannot be reached or refuses
+    └── UnavailableError      what the work runs on is not there for the moment    exit code 75
 
 The exit codes are part of the command line's contract (docs/exit-codes.md).
 """
@@ -146,6 +147,15 @@ class CorruptCheckpointError(OutputError):
 
 class TrackingError(OutputError):
     """Where the training is to be followed cannot be reached, or refuses."""
+
+
+class UnavailableError(ElasticDLError):
+    """What the work runs on did not start or went away; the same command goes on later.
+
+    The exit code is EX_TEMPFAIL of sysexits.h.
+    """
+
+    exit_code = 75
 
 
 def users_traceback(error: BaseException) -> str:

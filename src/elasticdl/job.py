@@ -98,6 +98,12 @@ class Workers:
         join_timeout_s: How long the others wait for a living worker that is late. If a step takes
             longer, somebody is left out of each, by turns: the time counts from the first who
             waits, and who was left out has waited a whole step.
+        batch_timeout_s: A worker that computes on one batch for so long is taken for hung and
+            replaced. This and the next are the least: a batch, or a sum over the workers, may take
+            ten times the slowest one seen so far.
+        sum_timeout_s: A sum over the workers that takes so long is tried again.
+        transfer_timeout_s: A state that is on its way to a worker that joins is given up when
+            nothing of it has arrived for so long.
         priority: While a job of higher priority on the same cluster waits for workers, this one
             makes do with its least.
     """
@@ -109,6 +115,9 @@ class Workers:
     give_up_after_s: float = 600.0
     heartbeat_timeout_s: float = 1.0
     join_timeout_s: float = 10.0
+    batch_timeout_s: float = 120.0
+    sum_timeout_s: float = 60.0
+    transfer_timeout_s: float = 60.0
     priority: Priority = "low"
 
 

@@ -130,6 +130,28 @@ _DEFAULTS = TrainingOptions()
     help="Wait so long for a living worker that is late; more than a step takes.",
 )
 @click.option(
+    "--batch_timeout",
+    metavar="SECONDS",
+    default=Workers.batch_timeout_s,
+    show_default=True,
+    help="Replace a worker that computes on one batch for so long, and for ten times the slowest "
+    "batch so far.",
+)
+@click.option(
+    "--sum_timeout",
+    metavar="SECONDS",
+    default=Workers.sum_timeout_s,
+    show_default=True,
+    help="Try a sum over the workers again when it takes so long, and ten times the slowest.",
+)
+@click.option(
+    "--transfer_timeout",
+    metavar="SECONDS",
+    default=Workers.transfer_timeout_s,
+    show_default=True,
+    help="Give up the transfer of a state to a worker when nothing has arrived for so long.",
+)
+@click.option(
     "--priority",
     type=click.Choice(get_args(Priority)),
     default=Workers.priority,

@@ -47,6 +47,7 @@ from elasticdl.engines.elastic import quorum
 from elasticdl.engines.elastic.committer import ElasticCommitter
 from elasticdl.engines.elastic.quorum import Quorum
 from elasticdl.engines.elastic.reports import History, Snapshots
+from elasticdl.engines.elastic.transport import Fetch
 from elasticdl.engines.loop import Loop
 
 _SENT_AT_ONCE_BYTES = 1000
@@ -217,10 +218,10 @@ def _install_in_a_heal():
             return original(writer, data[len(data) // 2 :])
         return original(writer, data)
 
-    @instead_of(quorum, "fetch")
-    def fetch(original, *args):
+    @instead_of(Fetch, "read")
+    def read(original, fetched):
         hit("fetching")
-        return original(*args)
+        return original(fetched)
 
     @instead_of(Loop, "join")
     def join(original, loop, checkpoint):

@@ -37,7 +37,8 @@ PACE = Pace(
     heartbeat_s=0.05,
     heartbeat_timeout_s=1.0,
     join_timeout_s=0.5,
-    step_timeout_s=10.0,
+    sum_timeout_s=10.0,
+    transfer_timeout_s=10.0,
     quorum_interval_s=0.0,
 )
 NUM_LIGHTHOUSES = 8

@@ -11,11 +11,11 @@ import pytest
 
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.engines.elastic.transport import (
+    Fetch,
     StateServer,
     TransportError,
     decode,
     encode,
-    fetch,
 )
 from elasticdl.errors import OutputError
 
@@ -64,7 +64,7 @@ def test_a_checkpoint_crosses_bit_for_bit(server):
     metadata = {"place": {"ledger": [1, 2**62 + 1, None]}, "history": {"points": []}, "ä": "ö"}
     server.publish(7, encode(Checkpoint(2**40, state, metadata)))
 
-    arrived = decode(fetch(server.address, 7, 5.0), "a test")
+    arrived = decode(Fetch(server.address, 7, 5.0).read(), "a test")
 
     assert arrived.step == 2**40
     assert arrived.metadata == metadata
@@ -78,7 +78,7 @@ def test_a_checkpoint_crosses_bit_for_bit(server):
 def test_a_state_without_anything_crosses(server):
     server.publish(0, encode(Checkpoint(0, {}, {})))
 
-    arrived = decode(fetch(server.address, 0, 5.0), "a test")
+    arrived = decode(Fetch(server.address, 0, 5.0).read(), "a test")
 
     assert (arrived.step, dict(arrived.state), arrived.metadata) == (0, {}, {})
 
@@ -90,7 +90,7 @@ def test_who_does_not_know_the_secret_gets_nothing(server):
 
     for path in (secret[:-1], secret[::-1], "", "secret"):
         with pytest.raises(TransportError, match="404"):
-            fetch(f"{base}/{path}", 1, 5.0)
+            Fetch(f"{base}/{path}", 1, 5.0).read()
 
 
 def test_each_worker_has_a_secret_of_its_own(server):
@@ -104,18 +104,18 @@ def test_the_state_of_another_step_is_not_given(server):
     server.publish(5, b"weights")
 
     with pytest.raises(TransportError, match="The state of step 4 did not arrive"):
-        fetch(server.address, 4, 5.0)
+        Fetch(server.address, 4, 5.0).read()
     with pytest.raises(TransportError, match="The state of step 6 did not arrive"):
-        fetch(server.address, 6, 5.0)
+        Fetch(server.address, 6, 5.0).read()
 
 
 def test_only_the_newest_state_is_served(server):
     server.publish(5, b"old")
     server.publish(6, b"new")
 
-    assert fetch(server.address, 6, 5.0) == b"new"
+    assert Fetch(server.address, 6, 5.0).read() == b"new"
     with pytest.raises(TransportError):
-        fetch(server.address, 5, 5.0)
+        Fetch(server.address, 5, 5.0).read()
 
 
 def test_who_asks_before_the_copy_is_made_waits_for_it():
@@ -124,7 +124,7 @@ def test_who_asks_before_the_copy_is_made_waits_for_it():
     timer.start()
     started = time.monotonic()
 
-    assert fetch(server.address, 3, 10.0) == b"weights"
+    assert Fetch(server.address, 3, 10.0).read() == b"weights"
 
     assert time.monotonic() - started < 5.0
     timer.join()
@@ -143,7 +143,7 @@ def test_who_asks_before_the_copy_is_made_waits_for_it():
 )
 def test_a_peer_that_dies_in_the_middle_is_an_error(dying_peer, answer):
     with pytest.raises(TransportError, match="The state of step 2 did not arrive"):
-        fetch(dying_peer(answer), 2, 5.0)
+        Fetch(dying_peer(answer), 2, 5.0).read()
 
 
 def test_a_peer_that_is_gone_is_an_error(server):
@@ -151,19 +151,19 @@ def test_a_peer_that_is_gone_is_an_error(server):
     gone.close()
 
     with pytest.raises(TransportError):
-        fetch(gone.address, 1, 1.0)
+        Fetch(gone.address, 1, 1.0).read()
 
 
 def test_a_peer_that_says_nothing_is_not_waited_for_longer_than_asked():
     with socket.create_server((HOST, 0)) as silent, pytest.raises(TransportError):
-        fetch(f"http://{HOST}:{silent.getsockname()[1]}/secret", 1, 0.2)
+        Fetch(f"http://{HOST}:{silent.getsockname()[1]}/secret", 1, 0.2).read()
 
 
 def test_only_a_worker_is_asked(tmp_path):
     (tmp_path / "1").write_bytes(b"weights")
 
     with pytest.raises(TransportError, match="expected an address of a worker"):
-        fetch(tmp_path.as_uri(), 1, 1.0)
+        Fetch(tmp_path.as_uri(), 1, 1.0).read()
 
 
 class Trap:

@@ -93,6 +93,11 @@ class Training:
         self._process.kill()
         self._process.wait()
 
+    @property
+    def pid(self):
+        """The driver's process."""
+        return self._process.pid
+
     def interrupt(self):
         """Do what Ctrl-C does."""
         self._process.send_signal(signal.SIGINT)

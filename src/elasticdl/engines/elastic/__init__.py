@@ -13,7 +13,10 @@ fork_server.py processes that need not import the frameworks
 worker_process.py  a worker in such a process, called from Ray's
 worker.py      one worker: prepares itself, runs the loop, answers the controller
 committer.py   a step of the loop, agreed upon by all workers
-quorum.py      all that touches torchft
+quorum.py      who takes part in a step, and the sum: all that touches torchft, with
+gloo.py        the connections between workers
+peer_watch.py  gives up waiting for a worker that is frozen
+lighthouse.py  the Lighthouse's process, replaced when it dies
 transport.py   a state on its way from one worker to another
 crash_note.py  which batches a process was working on when it died
 deaths.py      deaths that would happen again and again        (pure)

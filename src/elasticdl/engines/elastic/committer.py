@@ -112,6 +112,9 @@ class ElasticCommitter:
         num_slots: Most workers there can be.
         accumulator: Sums up what makes an update; None if each commit makes its own.
         note: Says after this process has died what it was computing.
+
+    Attributes:
+        slowest_s: The longest that a batch took here.
     """
 
     max_group_steps = 1
@@ -129,7 +132,10 @@ class ElasticCommitter:
         note: CrashNote | None = None,
     ) -> None:
         self._trainer, self._accumulator, self._note = trainer, accumulator, note
+        started_s = time.monotonic()
         contribution, result = trainer.gradients(example)
+        # The first one compiles, as later ones of other shapes will.
+        self.slowest_s = time.monotonic() - started_s
         self._training = Layout(result.metrics)
         self._evaluation = Layout(trainer.evaluate(example) if evaluates else {})
         _rehearse(trainer, contribution)
@@ -175,6 +181,7 @@ class ElasticCommitter:
         self._quorum, self._history = quorum, history
         self._slot, self._incarnation = slot, incarnation
         self._take_over = take_over
+        quorum.slowest_s = self.slowest_s
 
     def state_for_a_peer(self, save: Callable[[], bytes]) -> bytes:
         """Call `save` when the model is not in use: gradients move its statistics and back."""
@@ -268,8 +275,10 @@ class ElasticCommitter:
             self._busy(f"computing on shard {fed.shard}, batch {fed.number}")
             if self._note is not None:
                 self._note.working("computing", fed.epoch, fed.shard, fed.number)
+            started_s = time.monotonic()
             with self._model_in_use:
                 self._computed = (fed, *self._trainer.gradients(batch))
+            self.slowest_s = max(self.slowest_s, time.monotonic() - started_s)
             if self._note is not None:
                 self._note.done("computing")
         return self._computed[1:]

@@ -41,22 +41,23 @@ from elasticdl.engines.elastic.decisions import (
 )
 from elasticdl.engines.elastic.decisions import Start as StartProcesses
 from elasticdl.engines.elastic.journal import Journal
+from elasticdl.engines.elastic.lighthouse import WatchedLighthouse
 from elasticdl.engines.elastic.pace import Pace
+from elasticdl.engines.elastic.peer_watch import limit_of
 from elasticdl.engines.elastic.placement import (
-    LighthouseActor,
     WorkerActor,
     ask,
     connected,
-    here,
     machines_that_go,
 )
+from elasticdl.engines.elastic.ray_cluster import RayLostError
 from elasticdl.engines.elastic.reports import Snapshot
 from elasticdl.engines.elastic.worker import Assignment, Failure, Identity, Left, Start
 from elasticdl.engines.elastic.worker_process import Died
 from elasticdl.engines.interrupts import Interrupts
 from elasticdl.engines.loop import split_arrays
 from elasticdl.engines.run import Run, Trained
-from elasticdl.errors import TrainingError
+from elasticdl.errors import TrainingError, UnavailableError
 from elasticdl.events import WorkerJoined, WorkerLeft
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ _CHECKPOINT_INTERVAL_S = 30.0
 _CHECKPOINT_INTERVAL_BEFORE_A_LOSS_S = 3.0
 # Ray needs a moment to place a process where there is room.
 _PLACING_S = 2.0
-_HANG_TIMEOUT_S = 120.0
+# So many Rays on this machine may die before there is something wrong with it.
+_MOST_RAYS_LOST = 3
 # Who was silent for so long while others committed steps was left out of them.
 _LEFT_OUT_S = 10.0
 _PATIENCE_AT_THE_END_S = 60.0
@@ -90,30 +92,30 @@ def train(job: Job, reporter: Reporter) -> Outcome:
 def _train(run: Run) -> Trained:
     workers = run.material.job.workers
     assert workers is not None  # noqa: S101 - an elastic job
-    with connected(workers) as host, Interrupts() as interrupts:
-        pace = Pace(
-            heartbeat_s=min(0.1, workers.heartbeat_timeout_s / 8),
-            heartbeat_timeout_s=workers.heartbeat_timeout_s,
-            join_timeout_s=workers.join_timeout_s,
-            # Two who join at a time must not give up waiting for those that do not ask yet.
-            quorum_interval_s=min(Pace.quorum_interval_s, workers.join_timeout_s / 8),
-        )
-        controller = None
-        try:
-            lighthouse: Any = LighthouseActor.options(scheduling_strategy=here()).remote()
-            # It starts while the workers make the model.
-            address = lighthouse.start.remote(host, workers.min, pace)
-            controller = _Controller(run, workers, address, pace)
-            return controller.run_to_the_end(interrupts)
-        except ray.exceptions.OutOfMemoryError as error:
-            # Whichever process it was: it would happen again.
-            raise TrainingError(
-                f"A worker ran out of memory: {str(error).splitlines()[0]} Use a smaller "
-                "--minibatch_size, fewer workers on a machine, or machines with more memory."
-            ) from error
-        finally:
-            if controller is not None:
-                controller.close()
+    controller = _Controller(run, workers, _pace_of(workers))
+    num_lost = 0
+    with Interrupts() as interrupts:
+        while True:
+            try:
+                return controller.train(interrupts)
+            except UnavailableError as lost:
+                num_lost += 1
+                if workers.ray_address is not None or num_lost > _MOST_RAYS_LOST:
+                    raise
+                run.reporter.note(f"{lost} Starting another Ray.")
+
+
+def _pace_of(workers: Workers) -> Pace:
+    return Pace(
+        heartbeat_s=min(0.1, workers.heartbeat_timeout_s / 8),
+        heartbeat_timeout_s=workers.heartbeat_timeout_s,
+        join_timeout_s=workers.join_timeout_s,
+        batch_timeout_s=workers.batch_timeout_s,
+        sum_timeout_s=workers.sum_timeout_s,
+        transfer_timeout_s=workers.transfer_timeout_s,
+        # Two who join at a time must not give up waiting for those that do not ask yet.
+        quorum_interval_s=min(Pace.quorum_interval_s, workers.join_timeout_s / 8),
+    )
 
 
 @dataclass(eq=False)
@@ -149,20 +151,18 @@ class _Process:
 class _Controller:
     """See the module."""
 
-    def __init__(self, run: Run, workers: Workers, lighthouse: Any, pace: Pace) -> None:
-        self._run, self._workers, self._lighthouse = run, workers, lighthouse
+    def __init__(self, run: Run, workers: Workers, pace: Pace) -> None:
+        self._run, self._workers, self._pace = run, workers, pace
         self._processes: list[_Process] = []
         # Dead ones whose actors stand ready to start another.
         self._vacant: list[_Process] = []
-        self._neighbours = None
-        if workers.ray_address is not None:
-            name = f"{run.folder.uri}#{run.generation}"
-            self._neighbours = Neighbours(name, workers.priority)
+        self._neighbours: Neighbours | None = None
         self._machines_that_go: Collection[str] = ()
         self._looked_around_s = 0.0
-        self._run_id = uuid.uuid4().hex[:12]
         self._num_started = 0
         self._fruitless = 0
+        # The longest that a batch took anywhere.
+        self._slowest_s = 0.0
         self._deaths = Deaths()
         self._checkpoint = run.checkpoint
         self._round = 0
@@ -173,6 +173,43 @@ class _Controller:
         self._last_checkpoint_s = time.monotonic()
         self._snapshot_of: tuple[_Process, Any] | None = None
         self._last_holder: dict[int, int] = {}
+
+    def train(self, interrupts: Interrupts) -> Trained:
+        """Train in a Ray of this run's own or in a cluster, from where the run is.
+
+        Raises:
+            UnavailableError: Ray went away.
+        """
+        with connected(self._workers) as ray_here:
+            self._ray = ray_here
+            try:
+                self._enter()
+                return self._run_to_the_end(interrupts)
+            except ray.exceptions.OutOfMemoryError as error:
+                # Whichever process it was: it would happen again.
+                raise TrainingError(
+                    f"A worker ran out of memory: {str(error).splitlines()[0]} Use a smaller "
+                    "--minibatch_size, fewer workers on a machine, or machines with more memory."
+                ) from error
+            except (ray.exceptions.RayError, RayLostError) as error:
+                why = self._ray.why_lost()
+                if why is None:
+                    raise
+                raise UnavailableError(
+                    f"{why} The newest checkpoint is of step {self._newest_step():,}; the same "
+                    "command goes on from it."
+                ) from error
+            finally:
+                self._close()
+
+    def _enter(self) -> None:
+        """Make what needs Ray; after another Ray was lost, from the newest checkpoint."""
+        run, workers = self._run, self._workers
+        self._run_id = uuid.uuid4().hex[:12]
+        self._lighthouse = WatchedLighthouse(self._ray.host, workers.min, self._pace)
+        if workers.ray_address is not None:
+            name = f"{run.folder.uri}#{run.generation}"
+            self._neighbours = Neighbours(name, workers.priority)
         num_cpus = os.cpu_count() or 1
         self._assignment = ray.put(
             Assignment(
@@ -183,14 +220,18 @@ class _Controller:
                 num_slots=workers.max,
                 num_threads=max(1, num_cpus // workers.max) if workers.ray_address is None else 1,
                 framework=run.material.definition.framework,
-                pace=pace,
+                pace=self._pace,
             )
         )
+        if self._begun:
+            self._new_round("Ray was lost")
+            self._begun, self._last_trained_s = False, time.monotonic()
 
     # --- the loop -------------------------------------------------------------------------
 
-    def run_to_the_end(self, interrupts: Interrupts) -> Trained:
-        self._run.started(self._journal.step)
+    def _run_to_the_end(self, interrupts: Interrupts) -> Trained:
+        if not self._num_started:
+            self._run.started(self._journal.step)
         while True:
             self._listen()
             self._look_around()
@@ -216,14 +257,16 @@ class _Controller:
                 self._assign(self._process(incarnation), slot)
             case Kill(incarnation, reason):
                 self._end(self._process(incarnation), reason)
-            case GiveUp(reason):
-                step = max(self._run.store.steps(), default=0)
-                raise TrainingError(
-                    f"{reason} The newest checkpoint is of step {step:,}; the same command goes on "
-                    "from it."
+            case GiveUp(reason, may_pass):
+                raise (UnavailableError if may_pass else TrainingError)(
+                    f"{reason} The newest checkpoint is of step {self._newest_step():,}; the same "
+                    "command goes on from it."
                 )
 
-    def close(self) -> None:
+    def _newest_step(self) -> int:
+        return max(self._run.store.steps(), default=0)
+
+    def _close(self) -> None:
         for process in [*self._processes, *self._vacant]:
             _kill(process)
         self._processes, self._vacant = [], []
@@ -241,16 +284,27 @@ class _Controller:
             idle_s=now - self._last_trained_s,
             fruitless_starts=self._fruitless,
             give_up_after_s=self._workers.give_up_after_s,
-            hang_timeout_s=_HANG_TIMEOUT_S,
+            hang_timeout_s=limit_of(self._pace.batch_timeout_s, self._slowest_s),
             make_room=self._neighbours is not None and self._neighbours.wait,
         )
 
     def _look_around(self) -> None:
-        """Hear which machines go, and which other jobs want workers."""
+        """Look after Ray and the Lighthouse; hear which machines go, and what other jobs want."""
         now = time.monotonic()
-        if self._neighbours is None or now - self._looked_around_s < _CLUSTER_INTERVAL_S:
+        if now - self._looked_around_s < _CLUSTER_INTERVAL_S:
             return
         self._looked_around_s = now
+        if self._ray.why_lost() is not None:
+            # What is left of it may still hand out the newest state.
+            self._keep_what_was_reached()
+            raise RayLostError
+        if self._lighthouse.replaced():
+            address = self._lighthouse.address
+            self._run.reporter.note(f"The Lighthouse died; another one is at {address}.")
+            for process in self._processes:
+                ask(process.actor, "follow", address)
+        if self._neighbours is None or not self._ray.answers():
+            return
         self._machines_that_go = machines_that_go()
         members = [self._member(process, now) for process in self._processes]
         num_missing = 0
@@ -307,7 +361,7 @@ class _Controller:
             process.incarnation,
             self._run.generation,
             self._round,
-            ray.get(self._lighthouse),
+            self._lighthouse.address,
             self._checkpoint,
         )
         process.work = process.actor.call.remote("run", start)
@@ -450,6 +504,8 @@ class _Controller:
         match kind:
             case "question":
                 process.question, process.report = None, value
+                if value is not None:
+                    self._slowest_s = max(self._slowest_s, value.slowest_s)
                 if value is not None and process.state is State.TRAINING:
                     self._take_report(process, value)
             case "snapshot":

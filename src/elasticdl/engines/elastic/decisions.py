@@ -112,9 +112,15 @@ class Kill:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """End the job as failed."""
+    """End the job as failed.
+
+    Attributes:
+        reason: Why.
+        may_pass: The same command may get further later.
+    """
 
     reason: str
+    may_pass: bool
 
 
 Action: TypeAlias = Start | Assign | Kill | GiveUp
@@ -131,7 +137,12 @@ def decide(fleet: Fleet) -> list[Action]:
         return actions
     num_training = sum(member.state is State.TRAINING for member in members)
     if fleet.fruitless_starts >= _MAX_FRUITLESS_STARTS and not num_training:
-        return [GiveUp(f"{fleet.fruitless_starts} workers in a row died before they could train.")]
+        reason = (
+            f"{fleet.fruitless_starts} workers in a row died while they made the model, before the "
+            "first batch. Look at the memory of the machine, and at what the model file does when "
+            "it is imported."
+        )
+        return [GiveUp(reason, may_pass=False)]
     most = _most_workers(fleet)
     # To start a process takes a second of a core, which those that wait for who joins need more.
     is_busy = fleet.make_room or any(member.joins for member in members)
@@ -157,7 +168,8 @@ def decide(fleet: Fleet) -> list[Action]:
         actions.append(
             GiveUp(
                 f"For {fleet.idle_s:.0f} s there were {enough} workers of the {fleet.min_workers} "
-                "that are the least to train with."
+                "that are the least to train with.",
+                may_pass=True,
             )
         )
     return actions

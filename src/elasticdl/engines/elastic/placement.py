@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from elasticdl.engines.elastic.ray_cluster import joined_cluster, local_ray
+from elasticdl.engines.elastic.ray_cluster import ConnectedRay, joined_cluster, local_ray
 from elasticdl.engines.elastic.worker import Identity
 from elasticdl.engines.elastic.worker_process import WorkerProcess
 
@@ -33,6 +33,10 @@ class LighthouseProcess:
 
         self._lighthouse = Lighthouse(host, min_workers, pace)
         return self._lighthouse.address
+
+    def is_alive(self) -> bool:
+        """Answer."""
+        return True
 
 
 class PlacedWorker(WorkerProcess):
@@ -75,15 +79,20 @@ def machines_that_go() -> Collection[str]:
 
 
 @contextlib.contextmanager
-def connected(workers: Workers) -> Iterator[str]:
-    """Start Ray here, or join a cluster; yield this machine's address in it."""
+def connected(workers: Workers) -> Iterator[ConnectedRay]:
+    """Start Ray here, or join a cluster.
+
+    Raises:
+        UnavailableError: Ray does not start on this machine.
+        UsageError: No cluster is at the address, or it does not accept the token.
+    """
     if workers.ray_address is None:
         # Logical cores: more workers than cores are slow, not wrong.
         cluster = local_ray(workers.max + workers.spare + 1)
     else:
         cluster = joined_cluster(workers.ray_address)
-    with cluster as host:
+    with cluster as connection:
         # A worker's death is an event of ours, in one line; Ray prints a paragraph of its own and
         # has no option against it.
         ray._private.worker.print_to_stdstream = lambda *_, **__: None  # noqa: SLF001
-        yield host
+        yield connection

@@ -12,28 +12,28 @@ Callers: `controller.py` has the Lighthouse, `committer.py` the Quorum.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
+import math
 import socket
-import stat
+import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torchft.manager
-from torch.distributed import AllreduceOptions, ProcessGroup, ReduceOp
-from torch.distributed import ProcessGroupGloo as Gloo
+from torch.distributed import AllreduceOptions, ReduceOp
 from torch.distributed import TCPStore as Store  # type: ignore[attr-defined]
-from torchft import Manager, ProcessGroupGloo, ProcessGroupNCCL
+from torchft import Manager, ProcessGroupNCCL
+from torchft._torchft import ManagerClient
 from torchft.checkpointing import CheckpointTransport
 from torchft.coordination import LighthouseServer, ManagerServer
 
-from elasticdl.engines.elastic.transport import StateServer, fetch
+from elasticdl.engines.elastic.gloo import CONNECT_SILENCES, NEVER, WatchedGloo
+from elasticdl.engines.elastic.peer_watch import PeerWatch, limit_of
+from elasticdl.engines.elastic.transport import Fetch, StateServer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 
 _SUM = AllreduceOptions()
 _SUM.reduceOp = cast("ReduceOp", ReduceOp.SUM)
-# So many times the silence that is taken for death the members of a quorum may take to connect.
-_CONNECT_SILENCES = 4
+# A server that lives answers questions from memory within this.
+_ANSWER_S = 5.0
+_OWN_VOTE = timedelta(seconds=60)
 
 
 class Lighthouse:
@@ -87,6 +88,12 @@ class Quorum:
         load: Takes a peer's; called in a thread.
         pace: How soon silence is taken for death.
         device: `cpu`, or `cuda` where the buffers lie on a GPU.
+
+    Attributes:
+        slowest_s: The longest that a step took; may be set. A sum may wait ten times as long.
+
+    Raises:
+        TimeoutError: There is no Lighthouse at that address.
     """
 
     def __init__(
@@ -102,73 +109,149 @@ class Quorum:
     ) -> None:
         for noisy in ("torchft", "torchft_quorums", "torchft_commits", "torchft_errors"):
             logging.getLogger(noisy).setLevel(logging.CRITICAL)
-        step_timeout = timedelta(seconds=pace.step_timeout_s)
-        gloo = _Gloo(step_timeout, host, pace.heartbeat_timeout_s)
-        group = ProcessGroupNCCL(timeout=step_timeout) if device == "cuda" else gloo
-        self._device, self._group = device, group
+        self._lighthouse, self._host, self._name, self._pace = lighthouse, host, name, pace
+        self._save, self._load, self._device = save, load, device
         self._has_failed = False
-        self._interval_s, self._found_s = pace.quorum_interval_s, 0.0
-        self._thread = ThreadPoolExecutor(1, "elasticdl-quorum")
-        self._transport = _Transport(host, pace.step_timeout_s)
-        self._store = _listening_store(host)
-        self._manager = Manager(
-            pg=group,
-            state_dict=save,
-            load_state_dict=load,
-            min_replica_size=1,
-            rank=0,
-            world_size=1,
-            store_addr=host,
-            store_port=self._store.port,
-            lighthouse_addr=lighthouse,
-            replica_id=name,
-            hostname=host,
-            timeout=step_timeout,
-            quorum_timeout=timedelta(seconds=pace.quorum_timeout_s),
-            connect_timeout=step_timeout,
-            heartbeat_interval=timedelta(seconds=pace.heartbeat_s),
-            checkpoint_transport=self._transport,
-            # Who joins takes over a peer's state before its first step, and can take part in it.
-            use_async_quorum=False,
+        self._found_s = self.slowest_s = 0.0
+        self._moved = threading.Condition()
+        self._next_lighthouse: str | None = None
+        self._watch = PeerWatch(pace.heartbeat_timeout_s, _is_answering)
+        self._connect()
+
+    def _connect(self, num_commits: int = 0) -> None:
+        """Make all that knows the Lighthouse."""
+        pace = self._pace
+        answer_timeout = timedelta(
+            seconds=max(_ANSWER_S, CONNECT_SILENCES * pace.heartbeat_timeout_s)
         )
+        gloo = WatchedGloo(self._host, pace.heartbeat_timeout_s)
+        self._group = ProcessGroupNCCL(timeout=NEVER) if self._device == "cuda" else gloo
+        self._gloo = gloo
+        self._thread = ThreadPoolExecutor(1, "elasticdl-quorum")
+        self._transport = _Transport(self._host, pace.transfer_timeout_s, self._watch)
+        self._store = _listening_store(self._host)
+        try:
+            self._manager = Manager(
+                pg=self._group,
+                state_dict=self._save,
+                load_state_dict=self._load,
+                min_replica_size=1,
+                rank=0,
+                world_size=1,
+                store_addr=self._host,
+                store_port=self._store.port,
+                lighthouse_addr=self._lighthouse,
+                replica_id=self._name,
+                hostname=self._host,
+                timeout=answer_timeout,
+                quorum_timeout=timedelta(seconds=pace.quorum_timeout_s),
+                connect_timeout=answer_timeout,
+                heartbeat_interval=timedelta(seconds=pace.heartbeat_s),
+                checkpoint_transport=self._transport,
+                # Who joins takes over a peer's state before its first step, and takes part in it.
+                use_async_quorum=False,
+            )
+        except RuntimeError as error:
+            raise TimeoutError(f"No Lighthouse answers at {self._lighthouse}: {error}") from error
+        self._manager.load_state_dict({"step": num_commits, "batches_committed": 0})
+        gloo.manager = self._transport.manager = self._manager._manager.address()  # noqa: SLF001
 
     @property
     def num_commits(self) -> int:
         """Commits this worker's state has behind it since the job was started."""
         return int(self._manager.current_step())
 
+    def follow(self, lighthouse: str) -> None:
+        """Go over to another Lighthouse, the one before being dead; called in any thread."""
+        with self._moved:
+            self._next_lighthouse = lighthouse
+            self._moved.notify_all()
+
     def begin(self) -> None:
         """Look for the next quorum, in a thread; `save` and `load` are called there."""
+        if self._next_lighthouse is not None:
+            self._go_over()
         self._search = self._thread.submit(self._manager.start_quorum)
 
     def wait(self) -> None:
         """Wait until it is found, with a peer's state if this worker is behind.
 
+        As long as the Lighthouse lives, others may be on their way; when it dies, the driver starts
+        another, and the workers go on there with the state they have.
+
         Raises:
-            TimeoutError, RuntimeError: There is none: the driver is gone.
+            TimeoutError: There is none: the driver is gone.
         """
-        self._search.result()
+        while True:
+            done = self._wait_for_search()
+            if done:
+                break
+            if self._next_lighthouse is None and not self._lighthouse_answers():
+                with self._moved:
+                    self._moved.wait_for(
+                        lambda: self._next_lighthouse is not None, self._pace.quorum_timeout_s
+                    )
+                if self._next_lighthouse is None:
+                    raise TimeoutError(f"No Lighthouse answers at {self._lighthouse}.")
+            self.begin()
         self._found_s = time.monotonic()
+
+    def _wait_for_search(self) -> bool:
+        """Wait for the quorum; return False if it is not found, or looked for in vain."""
+        with self._moved:
+            self._search.add_done_callback(lambda _: self._wake())
+            self._moved.wait_for(lambda: self._search.done() or self._next_lighthouse is not None)
+        if not self._search.done():
+            return False
+        try:
+            self._search.result()
+        except (TimeoutError, RuntimeError):
+            return False
+        return True
+
+    def _wake(self) -> None:
+        with self._moved:
+            self._moved.notify_all()
+
+    def _go_over(self) -> None:
+        num_commits, before = self.num_commits, (self._manager, self._thread)
+        with self._moved:
+            self._lighthouse, self._next_lighthouse = cast("str", self._next_lighthouse), None
+        self._gloo.abort(errored=False)
+        _close(*before)
+        self._has_failed = False
+        self._connect(num_commits)
+
+    def _lighthouse_answers(self) -> bool:
+        host, port = self._lighthouse.removeprefix("http://").rsplit(":", 1)
+        try:
+            socket.create_connection((host, int(port)), self._pace.heartbeat_timeout_s).close()
+        except OSError:
+            return False
+        return True
 
     @property
     def is_old(self) -> bool:
         """Whether it is time to ask anew who takes part: somebody may be waiting to join."""
-        return time.monotonic() - self._found_s >= self._interval_s
+        return time.monotonic() - self._found_s >= self._pace.quorum_interval_s
 
     def sum(self, buffer: npt.NDArray[np.float32]) -> bool:
         """Add up all workers' buffers in place; return whether that came to an end here."""
         here = torch.from_numpy(buffer)
         # The same memory on a CPU; NCCL adds up what lies on a GPU.
         there = here.to(self._device)
+        limit_s, started_s = limit_of(self._pace.sum_timeout_s, self.slowest_s), time.monotonic()
         if self._manager.errored() is None:
             try:
-                # Not `Manager.allreduce`: it has two more threads wait for the same.
-                self._group.allreduce([there], _SUM).wait()
+                with self._watch.waiting(self._gloo.peers, self._gloo.cut, limit_s):
+                    # Not `Manager.allreduce`: it has two more threads wait for the same.
+                    self._group.allreduce([there], _SUM).wait()
                 if there is not here:
                     here.copy_(there)
             except RuntimeError as error:
                 self._manager.report_error(error)
         if self._manager.errored() is None and self._group.errored() is None:
+            self.slowest_s = max(self.slowest_s, time.monotonic() - started_s)
             return True
         # A peer may wait for this one's part, and see nothing of who is gone: it learns it from
         # the end of this connection. Else this one would wait for it in the quorum, and it here.
@@ -186,7 +269,7 @@ class Quorum:
         if not commit and self._manager.errored() is None:
             self._manager.report_error(RuntimeError("no agreement"))
         # After a step that failed the members connect anew, until one is told that did not.
-        self._has_failed = not self._manager.should_commit()
+        self._has_failed = not self._manager.should_commit(timeout=_OWN_VOTE)
         return not self._has_failed
 
     def give_up_state(self) -> None:
@@ -195,8 +278,27 @@ class Quorum:
 
     def close(self) -> None:
         """Leave; the others go on when the heartbeats stop."""
-        self._manager.shutdown(wait=False)
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._watch.close()
+        _close(self._manager, self._thread)
+
+
+def _close(manager: Manager, thread: ThreadPoolExecutor) -> None:
+    manager.shutdown(wait=False)
+    thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _is_answering(manager: str, timeout_s: float) -> bool:
+    """Return whether a worker's torchft server answers within a time."""
+    timeout = timedelta(seconds=timeout_s)
+    try:
+        # Any of its questions would do; this one it answers from memory.
+        ManagerClient(manager, connect_timeout=timeout)._checkpoint_metadata(0, timeout=timeout)  # noqa: SLF001
+    except TimeoutError:
+        return False
+    except RuntimeError as error:
+        # An answer as well: it has no state to hand out.
+        return "failed to connect" not in str(error)
+    return True
 
 
 def _listening_store(host: str) -> Store:
@@ -222,13 +324,20 @@ torchft.manager.ManagerServer = _server_at_one_address
 
 
 class _Transport(CheckpointTransport[Any]):  # type: ignore[misc]  # torchft has no types
-    """Carries states as bytes over `transport.StateServer`."""
+    """Carries states as bytes over `transport.StateServer`.
 
-    def __init__(self, host: str, timeout_s: float) -> None:
-        self._server = StateServer(host, timeout_s)
+    Attributes:
+        manager: Address of this worker's torchft server.
+    """
+
+    manager = ""
+
+    def __init__(self, host: str, timeout_s: float, watch: PeerWatch) -> None:
+        self._server, self._watch = StateServer(host, timeout_s), watch
+        self._timeout_s = timeout_s
 
     def metadata(self) -> str:
-        return self._server.address
+        return f"{self.manager} {self._server.address}"
 
     def send_checkpoint(
         self, dst_ranks: list[int], step: int, state_dict: Any, timeout: timedelta
@@ -241,8 +350,11 @@ class _Transport(CheckpointTransport[Any]):  # type: ignore[misc]  # torchft has
         self._server.withdraw()
 
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> Any:
-        del src_rank
-        data = fetch(metadata, step, timeout.total_seconds())
+        del src_rank, timeout
+        manager, address = metadata.split(" ")
+        fetched = Fetch(address, step, self._timeout_s)
+        with self._watch.waiting([manager], fetched.cut, math.inf):
+            data = fetched.read()
         return {
             "user": {"default": data},
             "torchft": {"step": step, "batches_committed": 0},
@@ -251,83 +363,3 @@ class _Transport(CheckpointTransport[Any]):  # type: ignore[misc]  # torchft has
     def shutdown(self, wait: bool = True) -> None:
         del wait
         self._server.close()
-
-
-class _Gloo(ProcessGroupGloo):  # type: ignore[misc]  # torchft has no types
-    """Gloo that listens where the others look for this worker, and notices that a link is cut.
-
-    By itself it takes the address of this machine's name, which may be one that only this machine
-    knows; and it waits for a host that has gone without a word until the step's timeout.
-
-    Args:
-        timeout: How long a sum may take.
-        host: Address under which others reach this worker.
-        silence_s: A host that has answered nothing for so long is taken for lost.
-    """
-
-    def __init__(self, timeout: timedelta, host: str, silence_s: float) -> None:
-        # A quorum's members are waiting for each other when they connect: that is soon done.
-        super().__init__(timeout=timedelta(seconds=_CONNECT_SILENCES * silence_s))
-        self._sum_timeout, self._host, self._silence_s = timeout, host, silence_s
-        self._known_sockets: Collection[int] = ()
-
-    def configure(self, *args: Any, **named: Any) -> None:
-        """Connect with the members of a new quorum."""
-        self._known_sockets = set(_open_sockets())
-        super().configure(*args, **named)
-
-    def _create_pg(self, store: Any, rank: int, world_size: int) -> ProcessGroup:
-        self._watch_links()  # to the store, where the others' addresses are, ...
-        # As torchft makes it, but for the address; torch has only private names for all that.
-        options = cast("Any", Gloo)._Options()  # noqa: SLF001
-        options._timeout = self._timeout  # noqa: SLF001
-        interface = os.environ.get("GLOO_SOCKET_IFNAME")
-        device = {"interface": interface} if interface else {"hostname": self._host}
-        options._devices = [Gloo.create_device(**device)]  # noqa: SLF001
-        backend = Gloo(store, rank, world_size, options)
-        backend._set_default_timeout(self._sum_timeout)  # noqa: SLF001
-        backend._set_sequence_number_for_group()  # noqa: SLF001
-        kind = ProcessGroup.BackendType.GLOO
-        group = ProcessGroup(store, rank, world_size)
-        group._set_default_backend(kind)  # noqa: SLF001
-        group._register_backend(torch.device("cpu"), kind, backend)  # noqa: SLF001
-        self._watch_links()  # ... and to them.
-        return group
-
-    def _watch_links(self) -> None:
-        """Let the system end those connections early that were made since `configure` began.
-
-        Gloo has no option for it. Should a stranger's be among them, that one is given up sooner
-        as well, when its host is out of reach.
-        """
-        for inode, number in _open_sockets().items():
-            if inode not in self._known_sockets:
-                _give_up_after(number, self._silence_s)
-
-
-def _open_sockets() -> dict[int, int]:
-    """Return the sockets of this process: what tells one from another -> its number."""
-    found = {}
-    for path in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            status = path.stat()
-            if stat.S_ISSOCK(status.st_mode):
-                found[status.st_ino] = int(path.name)
-    return found
-
-
-def _give_up_after(number: int, silence_s: float) -> None:
-    """Let the system end a connection when the other host does not answer for so long.
-
-    The other host's system answers, whatever its processes do: who only computes is not given up.
-    """
-    # A copy: closing it leaves the connection alone. Its owner may close it at any time.
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
-        if connection.family in {socket.AF_INET, socket.AF_INET6}:
-            # Between two sums nothing is sent, so the system has to ask by itself ...
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-            # ... and what was sent it would repeat for a quarter of an hour.
-            timeout_ms = int(silence_s * 1000)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)

@@ -21,7 +21,9 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -32,11 +34,13 @@ from ray._raylet import (  # type: ignore[attr-defined]
     GcsClient,
 )
 
-from elasticdl.errors import UsageError
+from elasticdl.errors import UnavailableError, UsageError
 
 LOCALHOST = "127.0.0.1"
 
 _CONNECT_TIMEOUT_S = 5.0
+_MOST_STARTS = 3
+_LOST_AFTER_S = 20.0
 _TOKEN_BYTES = 32
 # Ray's switch for laptops: it then takes 127.0.0.1 for the node's address and binds to it.
 # Otherwise it replaces a loopback address with the machine's outer one, and binds to all.
@@ -44,28 +48,78 @@ _SEVERAL_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 - the name of a variable
 
 
+class RayLostError(Exception):
+    """Ray is not there any more; `ConnectedRay.why_lost` has the words for it."""
+
+
+@dataclass(frozen=True)
+class ConnectedRay:
+    """The Ray that this process is connected to.
+
+    Attributes:
+        host: Address of this machine in it.
+        why_lost: Returns in a sentence why it can no longer be used; None if it can.
+        answers: Whether its control store answered a moment ago; questions to it may block if not.
+    """
+
+    host: str
+    why_lost: Callable[[], str | None]
+    answers: Callable[[], bool]
+
+
 @contextlib.contextmanager
-def local_ray(num_cpus: int) -> Iterator[str]:
-    """Run a Ray of this run's own; yield the address of this machine in it.
+def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
+    """Run a Ray of this run's own.
 
     Args:
         num_cpus: Logical ones: how many actors that ask for a core fit at the same time.
+
+    Raises:
+        UnavailableError: It did not start, several times.
     """
     with _closed_to_others():
-        _connect("local", num_cpus=num_cpus, include_dashboard=False, _node_ip_address=LOCALHOST)
+        _start(num_cpus)
         # It carries here what workers print, which is in files; it looks for that ten times
         # a second, and there is no option against it.
         node: Any = ray._private.worker._global_node  # noqa: SLF001
         node.kill_log_monitor(check_alive=False)
+
+        def why_lost() -> str | None:
+            for name in ("raylet", "gcs_server"):
+                for each in node.all_processes.get(name, []):
+                    if each.process.poll() is not None:
+                        return f"Ray's process {name} on this machine died."
+            return None
+
         try:
-            yield LOCALHOST
+            yield ConnectedRay(LOCALHOST, why_lost, lambda: why_lost() is None)
         finally:
             ray.shutdown()
 
 
+def _start(num_cpus: int) -> None:
+    """Start Ray; on a busy machine its processes may be too slow for each other at first."""
+    for attempt in range(1, _MOST_STARTS + 1):
+        try:
+            _connect(
+                "local", num_cpus=num_cpus, include_dashboard=False, _node_ip_address=LOCALHOST
+            )
+        except Exception as error:
+            ray.shutdown()
+            if attempt == _MOST_STARTS:
+                reason = str(error).strip().splitlines() or [type(error).__name__]
+                raise UnavailableError(
+                    f"Ray did not start on this machine in {attempt} attempts: {reason[0]} Its "
+                    "logs are in the folder `ray` of the temporary directory. If the machine is "
+                    "busy or out of memory, give the same command again later."
+                ) from error
+        else:
+            return
+
+
 @contextlib.contextmanager
-def joined_cluster(address: str) -> Iterator[str]:
-    """Join a cluster of the user's; yield the address of this machine in it.
+def joined_cluster(address: str) -> Iterator[ConnectedRay]:
+    """Join a cluster of the user's.
 
     Raises:
         UsageError: Nothing answers at the address, or the cluster does not accept the token.
@@ -84,7 +138,34 @@ def joined_cluster(address: str) -> Iterator[str]:
             ) from error
         undo.callback(ray.shutdown)
         host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-        yield host
+        store = _ControlStore(ray.get_runtime_context().gcs_address)
+        yield ConnectedRay(host, store.why_lost, store.answers)
+
+
+class _ControlStore:
+    """Looks whether a cluster's control store can be reached.
+
+    Ray's native library ends this process, without a word of ours, a minute after it is gone.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._heard_s = time.monotonic()
+
+    def answers(self) -> bool:
+        host, port = self._address.rsplit(":", 1)
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+        except OSError:
+            return False
+        self._heard_s = time.monotonic()
+        return True
+
+    def why_lost(self) -> str | None:
+        silent_s = time.monotonic() - self._heard_s
+        if self.answers() or silent_s < _LOST_AFTER_S:
+            return None
+        return f"The Ray cluster at {self._address} has not answered for {silent_s:.0f} s."
 
 
 def _connect(address: str, **options: Any) -> None:

@@ -49,6 +49,7 @@ class Report:
         has_snapshot: A checkpoint waits to be fetched.
         doing: What it is busy with.
         doing_s: ... for how long.
+        slowest_s: The longest that a batch took there.
     """
 
     point: Point
@@ -60,6 +61,7 @@ class Report:
     has_snapshot: bool = False
     doing: str = ""
     doing_s: float = 0.0
+    slowest_s: float = 0.0
 
 
 class History:

@@ -42,7 +42,7 @@ from elasticdl.engines.elastic.worker import Failure, Identity
 from elasticdl.engines.interrupts import Interrupts
 from elasticdl.engines.record_data import MINIBATCHES_AT_ONCE
 from elasticdl.engines.trained import open_trained, predicted, save_evaluation
-from elasticdl.errors import OutputError, TrainingError
+from elasticdl.errors import OutputError, TrainingError, UnavailableError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.prediction.writers import open_writer
 
@@ -160,8 +160,15 @@ def _crew(
     opened: Opened, title: str, reporter: Reporter, parts: Parts | None = None
 ) -> Iterator[_Crew]:
     """Start workers, or join a cluster; none of them is at work when the block has ended."""
-    with connected(_workers_of(opened.job)), Interrupts() as interrupts:
-        crew = _Crew(opened, parts, interrupts.check, reporter)
+    with connected(_workers_of(opened.job)) as ray_here, Interrupts() as interrupts:
+
+        def check() -> None:
+            interrupts.check()
+            why = ray_here.why_lost()
+            if why is not None:
+                raise UnavailableError(f"{why} Give the same command again.")
+
+        crew = _Crew(opened, parts, check, reporter)
         reporter.started(title, opened.source.num_records, "records")
         try:
             yield crew

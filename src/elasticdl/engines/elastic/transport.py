@@ -1,7 +1,7 @@
 """A state on its way from one worker to another: safetensors and JSON over HTTP, never pickle.
 
-    healthy worker   publish(bytes)  ->  serves them at /SECRET until the next state
-    joining worker   fetch(url)      ->  the bytes, whole or an error
+    healthy worker   publish(bytes)     ->  serves them at /SECRET until the next state
+    joining worker   Fetch(...).read()  ->  the bytes, whole or an error
 
 The path holds a random secret, so that a state is had by those only whom the controller put
 into the same run. Nothing in the bytes executes: `decode` reads tensors and JSON values.
@@ -11,14 +11,14 @@ Callers: `quorum.py` carries the addresses.
 
 from __future__ import annotations
 
+import contextlib
+import http
 import http.client
 import json
 import secrets
 import socket
 import struct
 import threading
-import urllib.error
-import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -126,20 +126,54 @@ class _Server(ThreadingHTTPServer):
         """Say nothing: who died while it was answered is told of by the controller."""
 
 
-def fetch(address: str, step: int, timeout_s: float) -> bytes:
-    """Return the state of a step from a peer.
+class Fetch:
+    """Takes the state of a step from a peer.
+
+    Args:
+        address: Of the peer's `StateServer`.
+        step: Which state.
+        timeout_s: How long the transfer may stand still.
 
     Raises:
-        TransportError: The peer is gone, has gone on, or is too slow.
+        TransportError: It is not an address of a worker.
     """
-    if not address.startswith("http://"):
-        raise TransportError(f"{address!r}: expected an address of a worker.")
-    try:
-        with urllib.request.urlopen(f"{address}/{step}", timeout=timeout_s) as answer:  # noqa: S310
+
+    def __init__(self, address: str, step: int, timeout_s: float) -> None:
+        scheme, _, rest = address.partition("://")
+        where, _, self._secret = rest.partition("/")
+        if scheme != "http" or not self._secret:
+            raise TransportError(f"{address!r}: expected an address of a worker.")
+        self._step = step
+        self._connection = http.client.HTTPConnection(where, timeout=timeout_s)
+
+    def read(self) -> bytes:
+        """Return the state.
+
+        Raises:
+            TransportError: The peer is gone, has gone on, or is too slow.
+        """
+        try:
+            self._connection.request("GET", f"/{self._secret}/{self._step}")
+            answer = self._connection.getresponse()
+            if answer.status != http.HTTPStatus.OK:
+                raise TransportError(
+                    f"The state of step {self._step} did not arrive: the peer answered "
+                    f"{answer.status} {answer.reason}."
+                )
             if answer.headers["Content-Length"] is None:
                 # It died within the headers; what there is would be taken for the whole.
                 raise http.client.IncompleteRead(b"")
-            data: bytes = answer.read()
-    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-        raise TransportError(f"The state of step {step} did not arrive: {error}") from error
-    return data
+            return answer.read()
+        except (http.client.HTTPException, OSError) as error:
+            raise TransportError(
+                f"The state of step {self._step} did not arrive: {error}"
+            ) from error
+        finally:
+            self._connection.close()
+
+    def cut(self) -> None:
+        """Make `read` fail; called in another thread."""
+        connection: socket.socket | None = self._connection.sock
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint import Checkpoint
     from elasticdl.data.batch import Batch
     from elasticdl.engines.elastic.pace import Pace
+    from elasticdl.engines.elastic.quorum import Quorum
     from elasticdl.engines.seams import Validation
     from elasticdl.job import Job
     from elasticdl.sharding.ledger import Ledger, Piece
@@ -158,6 +159,8 @@ class Worker:
         self._history: History | None = None
         self._committer: ElasticCommitter | None = None
         self._slots_lost: list[int] = []
+        self._quorum: Quorum | None = None
+        self._lighthouse: str | None = None
 
     # --- in the main thread ------------------------------------------------------------------
 
@@ -215,6 +218,7 @@ class Worker:
             has_snapshot=self._snapshots.first_confirmed(confirmed) is not None,
             doing=self._committer.doing,
             doing_s=time.monotonic() - self._committer.doing_since_s,
+            slowest_s=self._committer.slowest_s,
         )
 
     def request_snapshot(self) -> None:
@@ -234,6 +238,12 @@ class Worker:
     def lost(self, slot: int) -> None:
         """Hear that a slot's worker is dead."""
         self._slots_lost.append(slot)
+
+    def follow(self, lighthouse: str) -> None:
+        """Go over to another Lighthouse: the one before is dead."""
+        self._lighthouse = lighthouse
+        if self._quorum is not None:
+            self._quorum.follow(lighthouse)
 
     # --- the rest ----------------------------------------------------------------------------
 
@@ -292,14 +302,19 @@ class Worker:
             loop.join(checkpoint)
             history.take_over(checkpoint.metadata["history"])
 
+        lighthouse = self._lighthouse or start.lighthouse
         quorum = Quorum(
-            lighthouse=start.lighthouse,
-            host=_host_towards(start.lighthouse),
+            lighthouse=lighthouse,
+            host=_host_towards(lighthouse),
             name=f"slot{start.slot}-{start.incarnation}",
             save=lambda: committer.state_for_a_peer(save),
             load=committer.receive,
             pace=assignment.pace,
         )
+        self._quorum = quorum
+        if self._lighthouse not in (None, lighthouse):
+            # It has heard of another one meanwhile.
+            quorum.follow(self._lighthouse)
         committer.enter(quorum, history, start.slot, start.incarnation, take_over)
         self._history, self._snapshots, self._loop = history, snapshots, loop
         try:

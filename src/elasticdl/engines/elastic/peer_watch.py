@@ -1,0 +1,94 @@
+"""Gives up a wait for peers when one of them is frozen, or when it lasts too long.
+
+A process that is stopped (SIGSTOP, a debugger, memory swapped out, a read from a dead NFS server)
+keeps its connections, and its operating system acknowledges what it is sent. So whoever waits for
+its part of a sum, or for its state, sees nothing. torchft's server within each worker tells the two
+apart: it has threads of its own and answers while the worker computes, even while Python is held
+up, but not while the process is stopped.
+
+A peer that answers is waited for until a limit: ten times the slowest wait so far, so that a slow
+model is never taken for a hung one, and at least what the user has set.
+
+Callers: `quorum.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+# One question may be lost on a busy machine.
+_NUM_QUESTIONS = 2
+_LIMIT_FACTOR = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Wait:
+    peers: Collection[str]
+    give_up: Callable[[], None]
+    limit_s: float
+    since_s: float
+
+
+class PeerWatch:
+    """A thread that looks at what this worker is waiting for.
+
+    Args:
+        silence_s: A wait that lasts so long makes it ask the peers; one that does not answer for
+            so long, twice, is frozen.
+        is_answering: Asks the peer at an address; returns whether it answers within so many
+            seconds.
+    """
+
+    def __init__(self, silence_s: float, is_answering: Callable[[str, float], bool]) -> None:
+        self._silence_s, self._is_answering = silence_s, is_answering
+        self._wait: _Wait | None = None
+        self._closed = threading.Event()
+        threading.Thread(target=self._run, name="elasticdl-peer-watch", daemon=True).start()
+
+    @contextlib.contextmanager
+    def waiting(
+        self, peers: Collection[str], give_up: Callable[[], None], limit_s: float
+    ) -> Iterator[None]:
+        """Watch the peers while the block waits for them.
+
+        Args:
+            peers: Addresses of their torchft servers.
+            give_up: Makes the block's wait fail; called in the thread of the watch, once.
+            limit_s: How long the block may wait for peers that answer.
+        """
+        self._wait = _Wait(peers, give_up, limit_s, time.monotonic())
+        try:
+            yield
+        finally:
+            self._wait = None
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._silence_s / 4):
+            wait = self._wait
+            if wait is None or time.monotonic() - wait.since_s < self._silence_s:
+                continue
+            is_late = time.monotonic() - wait.since_s > wait.limit_s
+            is_over = is_late or not all(self._answers(peer, wait) for peer in wait.peers)
+            # The block may have come to its end meanwhile.
+            if is_over and self._wait is wait:
+                self._wait = None
+                wait.give_up()
+
+    def _answers(self, peer: str, wait: _Wait) -> bool:
+        for _ in range(_NUM_QUESTIONS):
+            if self._wait is not wait or self._is_answering(peer, self._silence_s):
+                return True
+        return False
+
+
+def limit_of(least_s: float, slowest_s: float) -> float:
+    """Return how long to wait for what took at most `slowest_s` so far, in seconds."""
+    return max(least_s, _LIMIT_FACTOR * slowest_s)

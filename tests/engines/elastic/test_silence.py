@@ -1,0 +1,175 @@
+"""A process of the job is frozen or killed, and the others do not wait for it without end."""
+
+import os
+import signal
+
+import psutil
+import pytest
+from tests.engines.elastic.training import MINIBATCH_SIZE, Training, counting_and, write_numbers
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
+
+# A sum would wait for 60 s.
+SOON_S = 30.0
+NUM_EPOCHS = 12
+
+FREEZES = """
+import os
+import signal
+
+forward = Counting.forward
+
+
+def freeze(module, number):
+    # Worker 1 in the middle of a step, once; the others are in the sum by then.
+    flag = os.environ["FREEZE"]
+    if module.counts.max() >= 2 and os.path.exists(flag):
+        try:
+            os.unlink(flag)
+        except FileNotFoundError:
+            return forward(module, number)
+        with open(flag + ".pid", "w") as file:
+            file.write(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return forward(module, number)
+
+
+Counting.forward = freeze
+"""
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    return write_numbers(tmp_path_factory.mktemp("numbers") / "numbers.recordio")
+
+
+def on_two_workers(numbers, *more):
+    return [f"--data={numbers}", f"--minibatch_size={MINIBATCH_SIZE}", "--num_workers=2", *more]
+
+
+def descendants(training, name):
+    """Return the processes of a running training that are called so."""
+    found = []
+    for process in psutil.Process(training.pid).children(recursive=True):
+        try:
+            if name in " ".join([process.name(), *process.cmdline()[:1]]):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def last_step(training):
+    return max((event["step"] for event in training.events("step_committed")), default=0)
+
+
+def test_a_frozen_worker_is_left_out_in_the_middle_of_a_step_and_heals_when_it_thaws(
+    numbers, tmp_path
+):
+    flag = tmp_path / "freeze"
+    flag.touch()
+    arguments = on_two_workers(numbers, f"--num_epochs={NUM_EPOCHS}", "--params=pause_s=0.02")
+    model = counting_and(tmp_path, FREEZES)
+
+    with Training(
+        tmp_path / "out", arguments, model=model, environment={"FREEZE": str(flag)}
+    ) as training:
+        pid_file = tmp_path / "freeze.pid"
+        training.wait_for(lambda: pid_file.exists() and pid_file.read_text(), "a frozen worker")
+        frozen, before = int(pid_file.read_text()), last_step(training)
+        training.wait_for(lambda: last_step(training) > before + 20, "steps without it", SOON_S)
+        assert psutil.Process(frozen).status() == psutil.STATUS_STOPPED
+        os.kill(frozen, signal.SIGCONT)
+        training.wait_for_the_end()
+
+    training.assert_each_record_counts(NUM_EPOCHS)
+
+
+def test_another_lighthouse_is_started_and_no_step_is_lost(numbers, tmp_path):
+    arguments = on_two_workers(numbers, f"--num_epochs={NUM_EPOCHS}", "--params=pause_s=0.05")
+
+    with Training(tmp_path / "out", arguments) as training:
+        training.wait_for_workers(2)
+        training.wait_for(lambda: last_step(training) > 20, "steps")
+        (lighthouse,) = descendants(training, "LighthouseProcess")
+        lighthouse.kill()
+        training.wait_for(lambda: "The Lighthouse died" in training.log(), "another", SOON_S)
+        training.wait_for_the_end()
+
+    assert "going on from step" not in training.log()
+    training.assert_each_record_counts(NUM_EPOCHS)
+    assert not training.events("worker_left")
+
+
+@pytest.mark.parametrize("name", ["raylet", "gcs_server"])
+def test_the_training_goes_on_in_another_ray(numbers, tmp_path, name):
+    arguments = on_two_workers(
+        numbers, f"--num_epochs={NUM_EPOCHS}", "--params=pause_s=0.05", "--checkpoint_steps=20"
+    )
+
+    with Training(tmp_path / "out", arguments) as training:
+        training.wait_for_workers(2)
+        training.wait_for(lambda: training.events("checkpointed"), "a checkpoint")
+        (process,) = descendants(training, name)
+        process.kill()
+        training.wait_for(lambda: "Starting another Ray" in training.log(), "its note", SOON_S)
+        training.wait_for_the_end()
+
+    assert f"Ray's process {name} on this machine died" in training.log()
+    training.assert_each_record_counts(NUM_EPOCHS)
+
+
+def test_a_model_that_is_slower_than_every_timeout_trains(numbers, tmp_path):
+    slow = """
+import time
+
+forward = Counting.forward
+
+
+def forward_slowly(module, number):
+    time.sleep(2.5)
+    return forward(module, number)
+
+
+Counting.forward = forward_slowly
+"""
+    arguments = [
+        f"--data={numbers}", "--minibatch_size=250", "--num_workers=2", "--num_epochs=2",
+        "--batch_timeout=1", "--sum_timeout=1", "--join_timeout=10",
+    ]  # fmt: skip
+
+    with Training(tmp_path / "out", arguments, model=counting_and(tmp_path, slow)) as training:
+        training.wait_for_the_end()
+
+    training.assert_each_record_counts(2)
+    assert not training.events("worker_left")
+
+
+def test_a_batch_without_end_is_given_up_after_the_time_the_user_set(numbers, tmp_path):
+    flag = tmp_path / "hang"
+    flag.touch()
+    hangs = f"""
+import os
+import time
+
+forward = Counting.forward
+
+
+def hang(module, number):
+    if module.counts.max() >= 1 and os.path.exists({str(flag)!r}):
+        os.unlink({str(flag)!r})
+        time.sleep(10000)
+    return forward(module, number)
+
+
+Counting.forward = hang
+"""
+    arguments = on_two_workers(numbers, "--num_epochs=4", "--batch_timeout=3")
+
+    with Training(tmp_path / "out", arguments, model=counting_and(tmp_path, hangs)) as training:
+        training.wait_for(lambda: training.events("worker_left"), "the end of the hung one", SOON_S)
+        training.wait_for_the_end()
+
+    (reason,) = training.reasons()
+    assert reason.startswith("hung: on one batch for ")
+    training.assert_each_record_counts(4)
