@@ -6,6 +6,7 @@ inherit it. Fixtures that only one folder needs live in that folder's own confte
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -74,6 +75,30 @@ def pytest_addoption(parser):
     parser.addoption(
         "--chaos-minutes", type=float, default=2.0, help="How long the storms last, in minutes."
     )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Begin with the long files, in turn one that waits for others and one that computes.
+
+    Two that wait at once leave cores idle, and a long one at the end leaves all but its own idle.
+    """
+    files = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    waiting, computing, short = [], [], []
+    for path, tests in files.items():
+        marks = {mark.name for test in tests for mark in test.iter_markers()}
+        if marks & {"ray", "flower"}:
+            waiting.append(tests)
+        else:
+            (computing if "slow" in marks or "parity" in path.parts else short).append(tests)
+    # The table of features is the longest of all.
+    computing.sort(key=lambda tests: "parity" not in tests[0].path.parts)
+    long = [
+        tests for pair in itertools.zip_longest(waiting, computing, fillvalue=[]) for tests in pair
+    ]
+    items[:] = [test for tests in (*long, *short) for test in tests]
 
 
 @pytest.fixture

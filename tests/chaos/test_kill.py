@@ -118,7 +118,10 @@ def storm(model, digits, tmp_path, num_kills, num_epochs):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("model", ["noisy_module", "noisy_spec.NoisySpec"])
+@pytest.mark.parametrize(
+    "model",
+    ["noisy_module", pytest.param("noisy_spec.NoisySpec", marks=pytest.mark.chaos)],
+)
 def test_three_kills_leave_no_trace(model, digits, tmp_path):
     storm(model, digits, tmp_path, num_kills=3, num_epochs=60)
 

@@ -13,6 +13,18 @@ STATEFUL_GROUPS = {
     "Averages of weights", "Callbacks", "Custom layers", "Learning rate schedules", "Metrics",
     "Number formats", "Optimizers", "Randomness in layers",
 }  # fmt: skip
+# Keras features that each worker computes for itself: what is added up over workers is the sum of
+# the gradients, as it is for a plain model.
+LOCAL_GROUPS = {
+    "Attention", "Convolutions and pooling", "Layers", "Learning rate schedules", "Models",
+    "Preprocessing layers", "Sequences", "Transfer learning",
+}  # fmt: skip
+# One of each kind among them, and those that are about batches: masks, lengths, statistics.
+ON_TWO_WORKERS = {
+    "conv2d", "cosine_decay", "dense", "dynamic_lengths", "embedding", "frozen_batch_normalization",
+    "lstm", "masked_loss", "masking", "multi_head_attention", "multi_output", "normalization_adapt",
+    "own_schedule",
+}  # fmt: skip
 
 
 def pytest_generate_tests(metafunc):
@@ -30,16 +42,29 @@ def pytest_collection_modifyitems(items):
     """Mark the cells that other cells nearly imply; `make parity` trains them too.
 
     Two workers do all that one does, and more. A resumed Keras model without callbacks, averages or
-    an optimizer of its own differs from the others by its layers only.
+    an optimizer of its own differs from the others by its layers only; so does one on two workers
+    whose loss, metrics, statistics and callbacks are those of others. A difference that the page
+    states is looked for in `make test`.
     """
     for item in items:
         params = getattr(getattr(item, "callspec", None), "params", {})
         feature, place = params.get("trainings"), params.get("place")
         is_keras = getattr(feature, "framework", "") == "keras"
-        if place == "one worker" or (
-            is_keras and place == "resumed" and feature.group not in STATEFUL_GROUPS
+        if (
+            place == "one worker"
+            or (is_keras and place == "resumed" and feature.group not in STATEFUL_GROUPS)
+            or (is_keras and place == "two workers" and _is_local(feature))
         ):
             item.add_marker("exhaustive")
+
+
+def _is_local(feature):
+    """Return whether workers share nothing for a Keras feature but what they share for all."""
+    return (
+        feature.group in LOCAL_GROUPS
+        and feature.name not in ON_TWO_WORKERS
+        and feature.promises["two workers"].kind == "equal"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,8 @@ def callbacks():
 """
 
 
-@pytest.mark.parametrize("stops", [False, True])
+# Where training stops early, the best weights are averages too.
+@pytest.mark.parametrize("stops", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_workers_publish_what_one_process_publishes(train, zoo, tmp_path, stops):
     zoo(AVERAGES_AND_BEST.format(stops=stops))
     more = {"num_epochs": 2, "minibatch_size": 10, "global_batch_size": 150, "shuffle": False}
