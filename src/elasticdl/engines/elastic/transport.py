@@ -141,7 +141,7 @@ class Fetch:
     def __init__(self, address: str, step: int, timeout_s: float) -> None:
         scheme, _, rest = address.partition("://")
         where, _, self._secret = rest.partition("/")
-        if scheme != "http" or not self._secret:
+        if scheme != "http" or not where:
             raise TransportError(f"{address!r}: expected an address of a worker.")
         self._step = step
         self._connection = http.client.HTTPConnection(where, timeout=timeout_s)
