@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 
 # A sum would wait for 60 s.
 SOON_S = 30.0
-NUM_EPOCHS = 12
+NUM_EPOCHS = 6
 
 FREEZES = """
 import os
@@ -77,7 +77,7 @@ def test_a_frozen_worker_is_left_out_in_the_middle_of_a_step_and_heals_when_it_t
         pid_file = tmp_path / "freeze.pid"
         training.wait_for(lambda: pid_file.exists() and pid_file.read_text(), "a frozen worker")
         frozen, before = int(pid_file.read_text()), last_step(training)
-        training.wait_for(lambda: last_step(training) > before + 20, "steps without it", SOON_S)
+        training.wait_for(lambda: last_step(training) > before + 5, "steps without it", SOON_S)
         assert psutil.Process(frozen).status() == psutil.STATUS_STOPPED
         os.kill(frozen, signal.SIGCONT)
         training.wait_for_the_end()
@@ -101,7 +101,7 @@ def test_another_lighthouse_is_started_and_no_step_is_lost(numbers, tmp_path):
     assert not training.events("worker_left")
 
 
-@pytest.mark.parametrize("name", ["raylet", "gcs_server"])
+@pytest.mark.parametrize("name", ["raylet", pytest.param("gcs_server", marks=pytest.mark.chaos)])
 def test_the_training_goes_on_in_another_ray(numbers, tmp_path, name):
     arguments = on_two_workers(
         numbers, f"--num_epochs={NUM_EPOCHS}", "--params=pause_s=0.05", "--checkpoint_steps=20"
@@ -127,21 +127,21 @@ forward = Counting.forward
 
 
 def forward_slowly(module, number):
-    time.sleep(2.5)
+    time.sleep(1.0)
     return forward(module, number)
 
 
 Counting.forward = forward_slowly
 """
     arguments = [
-        f"--data={numbers}", "--minibatch_size=250", "--num_workers=2", "--num_epochs=2",
-        "--batch_timeout=1", "--sum_timeout=1", "--join_timeout=10",
+        f"--data={numbers}", "--minibatch_size=250", "--num_workers=2", "--num_epochs=1",
+        "--batch_timeout=0.5", "--sum_timeout=0.5", "--join_timeout=10",
     ]  # fmt: skip
 
     with Training(tmp_path / "out", arguments, model=counting_and(tmp_path, slow)) as training:
         training.wait_for_the_end()
 
-    training.assert_each_record_counts(2)
+    training.assert_each_record_counts(1)
     assert not training.events("worker_left")
 
 
@@ -164,7 +164,7 @@ def hang(module, number):
 
 Counting.forward = hang
 """
-    arguments = on_two_workers(numbers, "--num_epochs=4", "--batch_timeout=3")
+    arguments = on_two_workers(numbers, "--num_epochs=3", "--batch_timeout=3")
 
     with Training(tmp_path / "out", arguments, model=counting_and(tmp_path, hangs)) as training:
         training.wait_for(lambda: training.events("worker_left"), "the end of the hung one", SOON_S)
@@ -172,4 +172,4 @@ Counting.forward = hang
 
     (reason,) = training.reasons()
     assert reason.startswith("hung: on one batch for ")
-    training.assert_each_record_counts(4)
+    training.assert_each_record_counts(3)
