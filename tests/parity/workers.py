@@ -104,6 +104,7 @@ def train_on(num_workers: int, minibatches_per_shard: int) -> Callable[[Run], Tr
             num_threads=1,
             framework=run.material.definition.framework,
             pace=Pace(),
+            key=bytes(32),
         )
         run.started(0)
         with mock.patch.dict("os.environ"):

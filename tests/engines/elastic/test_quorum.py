@@ -82,7 +82,15 @@ def lighthouse(lighthouses):
 def quorum_at(lighthouse, name, save=lambda: b"", load=lambda data: None, pace=PACE):
     from elasticdl.engines.elastic.quorum import Quorum
 
-    return Quorum(lighthouse=lighthouse, host=HOST, name=name, save=save, load=load, pace=pace)
+    return Quorum(
+        lighthouse=lighthouse,
+        host=HOST,
+        name=name,
+        save=save,
+        load=load,
+        pace=pace,
+        key=bytes(32),
+    )
 
 
 def together(*acts):

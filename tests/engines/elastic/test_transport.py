@@ -20,11 +20,12 @@ from elasticdl.engines.elastic.transport import (
 from elasticdl.errors import OutputError
 
 HOST = "127.0.0.1"
+KEY = bytes(range(32))
 
 
 @pytest.fixture
 def server():
-    one = StateServer(HOST, timeout_s=0.3)
+    one = StateServer(HOST, timeout_s=0.3, key=KEY)
     yield one
     one.close()
 
@@ -64,7 +65,7 @@ def test_a_checkpoint_crosses_bit_for_bit(server):
     metadata = {"place": {"ledger": [1, 2**62 + 1, None]}, "history": {"points": []}, "ä": "ö"}
     server.publish(7, encode(Checkpoint(2**40, state, metadata)))
 
-    arrived = decode(Fetch(server.address, 7, 5.0).read(), "a test")
+    arrived = decode(Fetch(server.address, 7, 5.0, KEY).read(), "a test")
 
     assert arrived.step == 2**40
     assert arrived.metadata == metadata
@@ -78,7 +79,7 @@ def test_a_checkpoint_crosses_bit_for_bit(server):
 def test_a_state_without_anything_crosses(server):
     server.publish(0, encode(Checkpoint(0, {}, {})))
 
-    arrived = decode(Fetch(server.address, 0, 5.0).read(), "a test")
+    arrived = decode(Fetch(server.address, 0, 5.0, KEY).read(), "a test")
 
     assert (arrived.step, dict(arrived.state), arrived.metadata) == (0, {}, {})
 
@@ -90,11 +91,11 @@ def test_who_does_not_know_the_secret_gets_nothing(server):
 
     for path in (secret[:-1], secret[::-1], "", "secret"):
         with pytest.raises(TransportError, match="404"):
-            Fetch(f"{base}/{path}", 1, 5.0).read()
+            Fetch(f"{base}/{path}", 1, 5.0, KEY).read()
 
 
 def test_each_worker_has_a_secret_of_its_own(server):
-    other = StateServer(HOST, timeout_s=0.3)
+    other = StateServer(HOST, timeout_s=0.3, key=KEY)
     other.close()
 
     assert other.address.rpartition("/")[2] != server.address.rpartition("/")[2]
@@ -104,27 +105,27 @@ def test_the_state_of_another_step_is_not_given(server):
     server.publish(5, b"weights")
 
     with pytest.raises(TransportError, match="The state of step 4 did not arrive"):
-        Fetch(server.address, 4, 5.0).read()
+        Fetch(server.address, 4, 5.0, KEY).read()
     with pytest.raises(TransportError, match="The state of step 6 did not arrive"):
-        Fetch(server.address, 6, 5.0).read()
+        Fetch(server.address, 6, 5.0, KEY).read()
 
 
 def test_only_the_newest_state_is_served(server):
     server.publish(5, b"old")
     server.publish(6, b"new")
 
-    assert Fetch(server.address, 6, 5.0).read() == b"new"
+    assert Fetch(server.address, 6, 5.0, KEY).read() == b"new"
     with pytest.raises(TransportError):
-        Fetch(server.address, 5, 5.0).read()
+        Fetch(server.address, 5, 5.0, KEY).read()
 
 
 def test_who_asks_before_the_copy_is_made_waits_for_it():
-    server = StateServer(HOST, timeout_s=10.0)
+    server = StateServer(HOST, timeout_s=10.0, key=KEY)
     timer = threading.Timer(0.1, server.publish, (3, b"weights"))
     timer.start()
     started = time.monotonic()
 
-    assert Fetch(server.address, 3, 10.0).read() == b"weights"
+    assert Fetch(server.address, 3, 10.0, KEY).read() == b"weights"
 
     assert time.monotonic() - started < 5.0
     timer.join()
@@ -143,27 +144,27 @@ def test_who_asks_before_the_copy_is_made_waits_for_it():
 )
 def test_a_peer_that_dies_in_the_middle_is_an_error(dying_peer, answer):
     with pytest.raises(TransportError, match="The state of step 2 did not arrive"):
-        Fetch(dying_peer(answer), 2, 5.0).read()
+        Fetch(dying_peer(answer), 2, 5.0, KEY).read()
 
 
 def test_a_peer_that_is_gone_is_an_error(server):
-    gone = StateServer(HOST, timeout_s=0.3)
+    gone = StateServer(HOST, timeout_s=0.3, key=KEY)
     gone.close()
 
     with pytest.raises(TransportError):
-        Fetch(gone.address, 1, 1.0).read()
+        Fetch(gone.address, 1, 1.0, KEY).read()
 
 
 def test_a_peer_that_says_nothing_is_not_waited_for_longer_than_asked():
     with socket.create_server((HOST, 0)) as silent, pytest.raises(TransportError):
-        Fetch(f"http://{HOST}:{silent.getsockname()[1]}/secret", 1, 0.2).read()
+        Fetch(f"http://{HOST}:{silent.getsockname()[1]}/secret", 1, 0.2, KEY).read()
 
 
 def test_only_a_worker_is_asked(tmp_path):
     (tmp_path / "1").write_bytes(b"weights")
 
     with pytest.raises(TransportError, match="expected an address of a worker"):
-        Fetch(tmp_path.as_uri(), 1, 1.0).read()
+        Fetch(tmp_path.as_uri(), 1, 1.0, KEY).read()
 
 
 class Trap:

@@ -55,6 +55,7 @@ def place(numbers, name):
             num_threads=1,
             framework="torch",
             pace=PACE,
+            key=bytes(32),
         )
         return WorkerProcess(assignment, name)
 

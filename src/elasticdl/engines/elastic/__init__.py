@@ -18,6 +18,7 @@ gloo.py        the connections between workers
 peer_watch.py  gives up waiting for a worker that is frozen
 lighthouse.py  the Lighthouse's process, replaced when it dies
 transport.py   a state on its way from one worker to another
+sealing.py     its encryption
 crash_note.py  which batches a process was working on when it died
 deaths.py      deaths that would happen again and again        (pure)
 journal.py     what the driver writes down

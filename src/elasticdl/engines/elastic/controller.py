@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import time
 import uuid
 from collections.abc import Collection, Mapping
@@ -52,6 +53,7 @@ from elasticdl.engines.elastic.placement import (
 )
 from elasticdl.engines.elastic.ray_cluster import RayLostError
 from elasticdl.engines.elastic.reports import Snapshot
+from elasticdl.engines.elastic.sealing import KEY_BYTES
 from elasticdl.engines.elastic.worker import Assignment, Failure, Identity, Left, Start
 from elasticdl.engines.elastic.worker_process import Died
 from elasticdl.engines.interrupts import Interrupts
@@ -221,6 +223,7 @@ class _Controller:
                 num_threads=max(1, num_cpus // workers.max) if workers.ray_address is None else 1,
                 framework=run.material.definition.framework,
                 pace=self._pace,
+                key=secrets.token_bytes(KEY_BYTES),
             )
         )
         if self._begun:

@@ -87,6 +87,7 @@ class Quorum:
         save: Returns this worker's state as bytes, for one that joins; called in a thread.
         load: Takes a peer's; called in a thread.
         pace: How soon silence is taken for death.
+        key: Of the run: states are encrypted with it on their way.
         device: `cpu`, or `cuda` where the buffers lie on a GPU.
 
     Attributes:
@@ -105,12 +106,13 @@ class Quorum:
         save: Callable[[], bytes],
         load: Callable[[bytes], None],
         pace: Pace,
+        key: bytes,
         device: str = "cpu",
     ) -> None:
         for noisy in ("torchft", "torchft_quorums", "torchft_commits", "torchft_errors"):
             logging.getLogger(noisy).setLevel(logging.CRITICAL)
         self._lighthouse, self._host, self._name, self._pace = lighthouse, host, name, pace
-        self._save, self._load, self._device = save, load, device
+        self._save, self._load, self._key, self._device = save, load, key, device
         self._has_failed = False
         self._found_s = self.slowest_s = 0.0
         self._moved = threading.Condition()
@@ -128,7 +130,7 @@ class Quorum:
         self._group = ProcessGroupNCCL(timeout=NEVER) if self._device == "cuda" else gloo
         self._gloo = gloo
         self._thread = ThreadPoolExecutor(1, "elasticdl-quorum")
-        self._transport = _Transport(self._host, pace.transfer_timeout_s, self._watch)
+        self._transport = _Transport(self._host, pace.transfer_timeout_s, self._key, self._watch)
         self._store = _listening_store(self._host)
         try:
             self._manager = Manager(
@@ -332,9 +334,9 @@ class _Transport(CheckpointTransport[Any]):  # type: ignore[misc]  # torchft has
 
     manager = ""
 
-    def __init__(self, host: str, timeout_s: float, watch: PeerWatch) -> None:
-        self._server, self._watch = StateServer(host, timeout_s), watch
-        self._timeout_s = timeout_s
+    def __init__(self, host: str, timeout_s: float, key: bytes, watch: PeerWatch) -> None:
+        self._server, self._watch = StateServer(host, timeout_s, key), watch
+        self._timeout_s, self._key = timeout_s, key
 
     def metadata(self) -> str:
         return f"{self.manager} {self._server.address}"
@@ -352,7 +354,7 @@ class _Transport(CheckpointTransport[Any]):  # type: ignore[misc]  # torchft has
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> Any:
         del src_rank, timeout
         manager, address = metadata.split(" ")
-        fetched = Fetch(address, step, self._timeout_s)
+        fetched = Fetch(address, step, self._timeout_s, self._key)
         with self._watch.waiting([manager], fetched.cut, math.inf):
             data = fetched.read()
         return {

@@ -1,10 +1,11 @@
 """A state on its way from one worker to another: safetensors and JSON over HTTP, never pickle.
 
-    healthy worker   publish(bytes)     ->  serves them at /SECRET until the next state
+    healthy worker   publish(bytes)     ->  serves them, sealed, at /SECRET until the next state
     joining worker   Fetch(...).read()  ->  the bytes, whole or an error
 
-The path holds a random secret, so that a state is had by those only whom the controller put
-into the same run. Nothing in the bytes executes: `decode` reads tensors and JSON values.
+The path holds a random secret, and the bytes are encrypted and signed with the run's key
+(`sealing.py`), which the driver gives to each worker. Nothing in the bytes executes: `decode` reads
+tensors and JSON values.
 
 Callers: `quorum.py` carries the addresses.
 """
@@ -25,6 +26,7 @@ from typing import Any
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.artifacts.checkpoint_files import encode_metadata
 from elasticdl.artifacts.tensors import encode_tensors, read_tensors
+from elasticdl.engines.elastic.sealing import SealError, seal, unseal
 from elasticdl.errors import OutputError
 
 _LENGTH = struct.Struct("<QQ")
@@ -63,9 +65,11 @@ class StateServer:
     Args:
         host: Name or address under which this machine is reached.
         timeout_s: How long a connection may stand still.
+        key: Of the run.
     """
 
-    def __init__(self, host: str, timeout_s: float) -> None:
+    def __init__(self, host: str, timeout_s: float, key: bytes) -> None:
+        self._key = key
         self._state: tuple[int, bytes] | None = None
         self._published = threading.Condition()
         self._timeout_s = timeout_s
@@ -95,6 +99,7 @@ class StateServer:
 
     def publish(self, step: int, data: bytes) -> None:
         """Serve the state of a step; the one before is served no more."""
+        data = seal(data, self._key, step)
         with self._published:
             self._state = (step, data)
             self._published.notify_all()
@@ -133,24 +138,25 @@ class Fetch:
         address: Of the peer's `StateServer`.
         step: Which state.
         timeout_s: How long the transfer may stand still.
+        key: Of the run.
 
     Raises:
         TransportError: It is not an address of a worker.
     """
 
-    def __init__(self, address: str, step: int, timeout_s: float) -> None:
+    def __init__(self, address: str, step: int, timeout_s: float, key: bytes) -> None:
         scheme, _, rest = address.partition("://")
         where, _, self._secret = rest.partition("/")
         if scheme != "http" or not where:
             raise TransportError(f"{address!r}: expected an address of a worker.")
-        self._step = step
+        self._step, self._key = step, key
         self._connection = http.client.HTTPConnection(where, timeout=timeout_s)
 
     def read(self) -> bytes:
         """Return the state.
 
         Raises:
-            TransportError: The peer is gone, has gone on, or is too slow.
+            TransportError: The peer is gone, has gone on, is too slow, or is not of this run.
         """
         try:
             self._connection.request("GET", f"/{self._secret}/{self._step}")
@@ -163,8 +169,8 @@ class Fetch:
             if answer.headers["Content-Length"] is None:
                 # It died within the headers; what there is would be taken for the whole.
                 raise http.client.IncompleteRead(b"")
-            return answer.read()
-        except (http.client.HTTPException, OSError) as error:
+            return unseal(answer.read(), self._key, self._step)
+        except (http.client.HTTPException, OSError, SealError) as error:
             raise TransportError(
                 f"The state of step {self._step} did not arrive: {error}"
             ) from error

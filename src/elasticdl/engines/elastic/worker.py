@@ -16,7 +16,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,7 @@ class Assignment:
         num_threads: Threads a worker computes with.
         framework: What the model is made with.
         pace: How soon silence is taken for death.
+        key: Encrypts what workers send each other of the model.
     """
 
     job: Job
@@ -69,6 +70,7 @@ class Assignment:
     num_threads: int
     framework: str
     pace: Pace
+    key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -310,6 +312,7 @@ class Worker:
             save=lambda: committer.state_for_a_peer(save),
             load=committer.receive,
             pace=assignment.pace,
+            key=assignment.key,
         )
         self._quorum = quorum
         if self._lighthouse not in (None, lighthouse):
