@@ -170,5 +170,6 @@ def _read_generation(folder: OutputFolder) -> int:
     except ValueError as error:
         raise OutputError(
             f"{folder.where(GENERATION_FILE)}: expected a whole number, and its {len(text)} "
-            "bytes are none. Write the number of times this job was started into it, or delete the folder."
+            "bytes are none. Write the number of times this job was started into it, or delete the "
+            "folder."
         ) from error
