@@ -125,6 +125,17 @@ def test_what_is_no_config_is_said_with_its_line(text, said):
 
 
 @pytest.mark.parametrize(
+    "text",
+    ["a: *secret", "a: !secret 1", "a: !!secret x", "a: [secret", "%secret", "secret\0", "\x01"],
+)
+def test_an_error_never_shows_what_is_in_a_file_that_is_no_config(text):
+    with pytest.raises(DefinitionError, match=r"^key\.pem\S*: this is not YAML") as raised:
+        read_config(text, "key.pem")
+
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("text", "where"), [("a: 1\nflat: 2", "f:2: flat"), ("a:\n  get: 2", "f:2: a.get")]
 )
 def test_a_key_that_is_called_as_a_method_is_refused_with_its_line(text, where):

@@ -10,11 +10,15 @@ Callers: components of a session's, and what makes them.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from elasticdl.errors import DefinitionError, MissingExtraError
+
+# What PyYAML quotes of a file: tags, aliases; single characters and '<scalar>' help.
+_QUOTED_NAME = re.compile(r" '[^'<]{3,}'")
 
 
 class ConfigKeyError(DefinitionError, AttributeError):
@@ -166,15 +170,23 @@ def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> Conf
     except ModuleNotFoundError as error:
         raise MissingExtraError("yaml", "sessions", "Reading a config file") from error
 
-    loader = yaml.SafeLoader(text)
+    try:
+        loader = yaml.SafeLoader(text)
+    except yaml.YAMLError:
+        raise DefinitionError(
+            f"{file}: this is not YAML, but holds characters that no text has. Name a config, with "
+            "lines like `batch_size: 8`."
+        ) from None
     try:
         reader = _Reader(loader, file)
         return ConfigStruct(reader.values(), file=file, lines=reader.lines, optional=optional)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = file if mark is None else f"{file}:{mark.line + 1}"
+        # Names in quotes are of the file, and it may be any file.
+        problem = _QUOTED_NAME.sub("", error.problem or "it cannot be parsed")
         raise DefinitionError(
-            f"{place}: this is not YAML: {error.problem or error}. A config has lines like "
+            f"{place}: this is not YAML: {problem}. A config has lines like "
             "`batch_size: 8`; a text with a colon or a backtick in it needs quotes."
         ) from error
     except RecursionError:

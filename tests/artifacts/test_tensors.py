@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import struct
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -101,3 +104,34 @@ def test_a_dtype_of_the_future_is_named() -> None:
 def test_a_full_disk_is_the_systems_error(tmp_path) -> None:
     with pytest.raises(FileNotFoundError):
         write_tensors(tmp_path / "gone" / "t", {"a": np.zeros(1)})
+
+
+@pytest.mark.parametrize(
+    ("shape", "offsets"),
+    [
+        ([4_000_000_000], [0, 4]),
+        ([4_000_000_000], [0, 16_000_000_000]),
+        ([2**62, 4], [0, 0]),
+        ([2**62, 2**62], [0, 4]),
+        ([1], [2**63, 2**63 + 4]),
+    ],
+)
+def test_a_tensor_that_claims_more_than_its_bytes_is_refused(shape, offsets) -> None:
+    header = {"kernel": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}
+    text = json.dumps(header).encode()
+
+    with pytest.raises(OutputError, match="is not a whole safetensors file"):
+        read_tensors(struct.pack("<Q", len(text)) + text + bytes(4), "t")
+
+
+def test_two_tensors_do_not_share_bytes() -> None:
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    text = json.dumps({"a": entry, "b": entry}).encode()
+
+    with pytest.raises(OutputError, match="is not a whole safetensors file"):
+        read_tensors(struct.pack("<Q", len(text)) + text + bytes(4), "t")
+
+
+def test_a_header_longer_than_the_file_is_refused() -> None:
+    with pytest.raises(OutputError, match="is not a whole safetensors file"):
+        read_tensors(struct.pack("<Q", 2**62) + b"{}", "t")

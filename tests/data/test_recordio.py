@@ -441,6 +441,43 @@ def refused(path: Path, content: bytes) -> tuple[int, str]:
     return caught.value.offset_bytes, str(caught.value)
 
 
+@pytest.mark.parametrize("compressor", [0, 1, 2])
+def test_chunk_with_more_records_than_its_bytes_can_be_is_refused_at_opening(
+    tmp_path: Path, compressor: int
+) -> None:
+    """Indices of all records are made before a chunk is read: here they would be 34 GB."""
+    header = struct.pack("<5I", 0x01020304, 0, compressor, 4, 0xFFFFFFFF)
+
+    with pytest.raises(CorruptDataError, match="found 4294967295 records") as caught:
+        opened(tmp_path / "x", header + bytes(4))
+
+    assert caught.value.offset_bytes == 16
+
+
+@pytest.mark.parametrize("compressor", ["gzip", "snappy"])
+def test_chunk_that_decompresses_to_more_than_it_may_is_refused(
+    tmp_path: Path, compressor: Compressor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Writer(str(tmp_path / "x"), compressor) as writer:
+        writer.write(bytes(1_000_000))
+    source = RecordIOSource([str(tmp_path / "x")])
+    assert all_of(source) == [bytes(1_000_000)]
+    monkeypatch.setattr(recordio_chunk, "_FREE_BYTES", 1000)
+    monkeypatch.setattr(recordio_chunk, "_MOST_EXPANSION", 2)
+
+    with pytest.raises(CorruptDataError, match=r"at most \d+ bytes after decompression"):
+        all_of(RecordIOSource([str(tmp_path / "x")]))
+
+
+@pytest.mark.parametrize("padding", [b"", bytes(7)])
+def test_joined_and_padded_streams_of_gzip_are_read(tmp_path: Path, padding: bytes) -> None:
+    one, other = (struct.pack("<I", 3) + each for each in (b"abc", b"def"))
+    payload = gzip.compress(one) + gzip.compress(other) + padding
+    header = struct.pack("<5I", 0x01020304, zlib.crc32(payload), 2, len(payload), 2)
+
+    assert all_of(opened(tmp_path / "x", header + payload)) == [b"abc", b"def"]
+
+
 def test_wrong_magic_number_is_named_with_its_offset(tmp_path: Path) -> None:
     offset, message = refused(tmp_path / "x", NOT_COMPRESSED + b"\x05" + NOT_COMPRESSED[1:])
 

@@ -204,6 +204,15 @@ def test_an_unknown_format_is_refused(folder, content):
         open_source("a.dat")
 
 
+def test_an_error_never_shows_what_is_in_a_file_that_is_no_data(folder):
+    (folder / "key").write_bytes(b"secret:x:0:0")
+
+    with pytest.raises(DataError, match="of no format that is known") as raised:
+        open_source("key")
+
+    assert "secret" not in str(raised.value)
+
+
 def test_compressed_csv_is_refused_with_the_way_out(folder):
     (folder / "a.csv.gz").write_bytes(gzip.compress(b"x\n1\n"))
 

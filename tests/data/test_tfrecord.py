@@ -296,10 +296,11 @@ def test_file_that_became_shorter_after_opening_is_refused_when_read(tmp_path: P
         all_of(source)
 
 
+@pytest.mark.parametrize("num_bytes", [1 << 62, 1 << 63, (1 << 64) - 1])
 def test_length_that_is_right_by_its_checksum_and_beyond_the_file_is_refused(
-    tmp_path: Path,
+    tmp_path: Path, num_bytes: int
 ) -> None:
-    length = struct.pack("<Q", 1 << 62)
+    length = struct.pack("<Q", num_bytes)
     content = length + struct.pack("<I", tfrecord.masked_crc32c(length)) + b"abc"
 
     offset, message = refused(tmp_path / "x", content)

@@ -10,7 +10,7 @@ import pytest
 from tests.saved_models.conftest import of_keras_2_2_4, sequential
 
 from elasticdl.errors import ModelFileError
-from elasticdl.saved_models import model_file
+from elasticdl.saved_models import bounds
 from elasticdl.saved_models.model_file import look, sha256_of
 
 
@@ -162,13 +162,16 @@ def test_an_error_never_shows_what_is_in_a_file(tmp_path, content) -> None:
 
 def test_a_zip_archive_of_something_else_is_no_model(tmp_path) -> None:
     with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
-        archive.writestr("letter.txt", "Dear")
+        archive.writestr("secret.txt", "Dear")
 
-    assert "It holds: letter.txt" in refused(tmp_path / "a.pt")
+    message = refused(tmp_path / "a.pt")
+
+    assert "a zip archive, but no model" in message
+    assert "secret" not in message
 
 
 def test_a_file_is_not_larger_than_what_is_loaded(old_h5, monkeypatch) -> None:
-    monkeypatch.setattr(model_file, "MAX_BYTES", 1000)
+    monkeypatch.setattr(bounds, "MAX_BYTES", 1000)
 
     assert "the largest that is loaded has 1,000" in refused(old_h5)
 
@@ -176,9 +179,9 @@ def test_a_file_is_not_larger_than_what_is_loaded(old_h5, monkeypatch) -> None:
 def test_an_archive_is_not_larger_when_it_is_unpacked(tmp_path, monkeypatch) -> None:
     with zipfile.ZipFile(tmp_path / "a.pt", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/data.pkl", bytes(100_000))
-    monkeypatch.setattr(model_file, "MAX_BYTES", 50_000)
+    monkeypatch.setattr(bounds, "MAX_BYTES", 50_000)
 
-    assert "when it is unpacked" in refused(tmp_path / "a.pt")
+    assert "all that is in this archive claims 100,000 bytes" in refused(tmp_path / "a.pt")
 
 
 def test_weights_that_are_declared_and_not_there_are_an_error(tmp_path) -> None:
@@ -189,7 +192,7 @@ def test_weights_that_are_declared_and_not_there_are_an_error(tmp_path) -> None:
         # Nothing of it is written: a terabyte of zeros.
         file["model_weights"].create_dataset("vast", (10**9, 250), "f4", chunks=(1000, 250))
 
-    assert "declares weights of 1,000,000,000,0" in refused(path)
+    assert "/model_weights/vast, with the others, claims 1,000,000,000" in refused(path)
 
 
 @pytest.mark.parametrize("kind", ["external", "soft"])

@@ -169,6 +169,7 @@ def _read_generation(folder: OutputFolder) -> int:
         return int(text)
     except ValueError as error:
         raise OutputError(
-            f"{folder.where(GENERATION_FILE)}: expected a whole number, found {text[:20]!r}. "
-            "Write the number of times this job was started into it, or delete the folder."
+            f"{folder.where(GENERATION_FILE)}: expected a whole number, and its {len(text)} "
+            "bytes are none. Write the number of times this job was started into it, or delete the "
+            "folder."
         ) from error

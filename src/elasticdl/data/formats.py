@@ -12,7 +12,6 @@ from pathlib import PurePosixPath
 from typing import Literal, TypeAlias
 
 from elasticdl.data.stored_file import open_stored
-from elasticdl.data.wording import shown
 
 Format: TypeAlias = Literal["recordio", "tfrecord", "csv", "parquet"]
 
@@ -33,7 +32,6 @@ _GZIP_START = b"\x1f\x8b"
 _TFRECORD_HEADER_BYTES = 12
 _TFRECORD_LENGTH_BYTES = 8
 _START_BYTES = 256
-_SHOWN_BYTES = 16
 
 
 def format_of(uri: str) -> Format | None:
@@ -82,9 +80,9 @@ def unknown_format(uri: str) -> str:
             f"{uri} is a compressed CSV file, in which no row can be found by its number. "
             "Decompress it with gunzip, or write it as Parquet."
         )
-    start = open_stored(uri).read(0, _SHOWN_BYTES)
+    # Never its content: errors are logged, and this may be any file of the user.
     return (
         f"{uri} is of no format that is known: its name ends in none of "
-        f"{', '.join(EXTENSIONS)}, and it starts with {shown(start)}. Rename it if it is one of "
-        "these, or name the data files alone."
+        f"{', '.join(EXTENSIONS)}, and neither does it start like one of these. Rename it if it "
+        "is one, or name the data files alone."
     )

@@ -7,7 +7,7 @@ they read ours.
 What damage is found, and when:
 
 * Opening reads the headers only. It finds a wrong magic number, an unknown compressor, a chunk
-  without records and a file that ends too early.
+  without records, a chunk with more records than its bytes can be, and a file that ends too early.
 * Reading a chunk finds every damage of its payload, its checksum, its size and its count.
 * No checksum covers a header. So a damaged *count* is found when its chunk is read, not before:
   until then the numbers of the records behind it are shifted. Whoever reads all records (an

@@ -51,6 +51,12 @@ _COMPRESSOR_AT, _COUNT_AT = 8, 16
 _FRAME_HEAD_BYTES, _FRAME_CHECKSUM_BYTES = 4, 4
 _FRAME_COMPRESSED, _FRAME_PLAIN, _FRAME_MOST_BYTES = 0x00, 0x01, 1 << 16
 _VARINT_BYTES, _VARINT_CONTINUES = 3, 0x80
+# No compressor makes more of its bytes: deflate 1,032 times, Snappy some 20.
+_MOST_TIMES = 1040
+# For zlib: a header of gzip's is expected.
+_GZIP = 16
+# What a chunk may be after decompression: this, or as many times what is stored.
+_FREE_BYTES, _MOST_EXPANSION = 1 << 30, 20
 
 
 class Chunk(NamedTuple):
@@ -156,6 +162,15 @@ def parse_header(file: StoredFile, offset: int, data: bytes) -> Chunk:
             file.uri, offset + _COUNT_AT, "a chunk of at least one record", "0 records"
         )
     chunk = Chunk(offset, checksum, COMPRESSORS[compressor], size_bytes, num_records)
+    # Indices of all records are made before a chunk is read, so no count may be beyond its bytes.
+    most_bytes = size_bytes * (1 if chunk.compressor == "none" else _MOST_TIMES)
+    if num_records * LENGTH_BYTES > most_bytes:
+        raise CorruptDataError(
+            file.uri,
+            offset + _COUNT_AT,
+            f"at most {most_bytes // LENGTH_BYTES} records in a payload of {size_bytes} bytes",
+            f"{num_records} records",
+        )
     if chunk.end_bytes > file.size_bytes:
         raise CorruptDataError(
             file.uri,
@@ -211,7 +226,7 @@ class ChunkReader:
             # The records stay where they were read, behind the header.
             return DecodedChunk(file, chunk, self._stored, HEADER_BYTES, size_bytes)
         try:
-            plain, end = self._decompress(chunk.compressor, payload)
+            plain, end = self._decompress(file, chunk, payload)
         except (cramjam.DecompressionError, zlib.error, gzip.BadGzipFile, EOFError) as error:
             raise CorruptDataError(
                 file.uri,
@@ -232,14 +247,46 @@ class ChunkReader:
         elif memory is self._plain:
             self._plain = spare or _NO_MEMORY
 
-    def _decompress(self, compressor: Compressor, payload: memoryview) -> tuple[_Memory, int]:
+    def _decompress(
+        self, file: StoredFile, chunk: Chunk, payload: memoryview
+    ) -> tuple[_Memory, int]:
         """Return where a payload lies after decompression, and its size."""
-        if compressor == "gzip":
-            plain = gzip.decompress(payload)
+        most = max(_FREE_BYTES, _MOST_EXPANSION * chunk.size_bytes)
+        if chunk.compressor == "gzip":
+            plain = _gunzip(payload, most)
+            _check_plain(file, chunk, len(plain), most)
             return plain, len(plain)
-        self._plain = _at_least(self._plain, _snappy_bytes(payload))
+        size_bytes = _snappy_bytes(payload)
+        _check_plain(file, chunk, size_bytes, most)
+        self._plain = _at_least(self._plain, size_bytes)
         # Checks the CRC-32C of each frame, too, and refuses what follows the last one.
         return self._plain, cramjam.snappy.decompress_into(payload, self._plain)
+
+
+def _check_plain(file: StoredFile, chunk: Chunk, size_bytes: int, most: int) -> None:
+    if size_bytes > most:
+        raise CorruptDataError(
+            file.uri,
+            chunk.payload_bytes,
+            f"a payload of at most {most} bytes after decompression",
+            f"{size_bytes} bytes or more",
+        )
+
+
+def _gunzip(payload: memoryview, most: int) -> bytes:
+    """Return what a gzip stream decompresses to; one byte beyond `most`, if it is more."""
+    pieces: list[bytes] = []
+    room = most + 1
+    left: bytes | memoryview = payload
+    while left and room:
+        state = zlib.decompressobj(zlib.MAX_WBITS | _GZIP)
+        pieces.append(state.decompress(left, room))
+        room -= len(pieces[-1])
+        if not state.eof and room:
+            raise EOFError("the compressed data end before their end was marked")
+        # Streams may be joined, and padded with zeros.
+        left = state.unused_data.lstrip(b"\0")
+    return b"".join(pieces)
 
 
 _Memory: TypeAlias = mmap.mmap | bytes

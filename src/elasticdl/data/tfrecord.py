@@ -231,6 +231,9 @@ def _length(data: bytes, at: int) -> int | None:
     return length if masked_crc32c(data[at : at + _LENGTH_BYTES]) == checksum else None
 
 
+_MOST_LENGTH = 1 << 62
+
+
 def _walk(file: _Bytes) -> array[int]:
     """Return where each record starts, and where one behind the last would."""
     at_once = _WALK_BYTES if local_path(file.uri) is not None else _REMOTE_WALK_BYTES
@@ -253,7 +256,8 @@ def _walk(file: _Bytes) -> array[int]:
                 f"the length of a record and its checksum{file.counted}",
                 f"{block[at : at + _HEADER.size].hex(' ')}, which do not agree",
             )
-        record_bytes = _FRAME_BYTES + length
+        # A position is a number of 64 bits with a sign, and no file is as long as this.
+        record_bytes = _FRAME_BYTES + min(length, _MOST_LENGTH)
         position += record_bytes
         starts.append(position)
     if position != file.size_bytes:

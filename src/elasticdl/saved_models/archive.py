@@ -11,8 +11,10 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from elasticdl.errors import ModelFileError
+from elasticdl.saved_models import bounds
 
 MAX_MEMBER_BYTES = 256 * 2**20
 """Of a member that is read whole: a config, a graph, the names in a pickle."""
@@ -22,14 +24,20 @@ _UNKNOWN = "a name that is computed"
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[zipfile.ZipFile]:
+def opened(path: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.ZipFile]:
     """Open a zip archive.
 
+    Args:
+        path: The file.
+        content: An archive in it; None for the file itself.
+
     Raises:
-        ModelFileError: It is truncated or damaged.
+        ModelFileError: It is truncated or damaged, or unpacks to more than its size allows.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(content or path) as archive:
+            total = sum(info.file_size for info in archive.infolist())
+            bounds.check(path, "all that is in this archive", total, path.stat().st_size)
             names = [name.lower() for name in archive.namelist()]
             if len(set(names)) < len(names):
                 # Which of the two is read differs from library to library.

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from elasticdl.errors import ModelFileError
+from elasticdl.saved_models import bounds
 from elasticdl.saved_models.scan import scan
 from elasticdl.saved_models.trust import NONE, Trust
+from elasticdl.saved_models.weights import bounded
 
 if TYPE_CHECKING:
     from elasticdl.saved_models.model_file import ModelFile
@@ -47,7 +49,7 @@ def load(
     objects = dict(custom_objects or {})
     if file.kind == "weights":
         raise ModelFileError(weights_only(file))
-    with telling(file):
+    with telling(file), bounded(keras.layers.Layer, file, held_bytes(file, weights)):
         if file.kind == "architecture":
             model = keras.models.model_from_json(
                 file.path.read_text(encoding="utf-8"), custom_objects=objects
@@ -64,6 +66,13 @@ def load(
     if weights is not None:
         load_weights(model, file, weights)
     return model
+
+
+def held_bytes(file: ModelFile, weights: ModelFile | None) -> int:
+    """Return how many bytes there are for the weights of a model; see `bounds.py`."""
+    if file.kind == "architecture":
+        return bounds.MAX_BYTES if weights is None else weights.num_bytes
+    return file.num_bytes
 
 
 def load_weights(model: Any, file: ModelFile, weights: ModelFile) -> None:

@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from elasticdl.errors import MissingExtraError, ModelFileError
-from elasticdl.saved_models import archive, saved_model
+from elasticdl.saved_models import archive, bounds, saved_model, torch_sizes
 
 if TYPE_CHECKING:
     import zipfile
 
-MAX_BYTES = 8 * 2**30
 MAX_CONFIG_BYTES = 64 * 2**20
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _ZIP = b"PK\x03\x04"
@@ -38,8 +37,6 @@ _OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _GIT_LFS = b"version https://git-lfs"
 _FIRST_OF_KERAS_3 = 3
 _KERAS_WEIGHTS = "model.weights.h5"
-# A weights file may be compressed; more than this is no compression.
-_MOST_COMPRESSED = 1000
 
 Format: TypeAlias = Literal[
     "h5",
@@ -106,9 +103,9 @@ def look(path: Path | str) -> ModelFile:
     size = path.stat().st_size
     if size == 0:
         raise ModelFileError(f"{path} is empty. Save the model again, or copy the file again.")
-    if size > MAX_BYTES:
+    if size > bounds.MAX_BYTES:
         raise ModelFileError(
-            f"{path} has {size:,} bytes; the largest that is loaded has {MAX_BYTES:,}."
+            f"{path} has {size:,} bytes; the largest that is loaded has {bounds.MAX_BYTES:,}."
         )
     with path.open("rb") as file:
         head = file.read(512)
@@ -119,6 +116,7 @@ def look(path: Path | str) -> ModelFile:
     elif head.lstrip()[:1] == b"{":
         found = _json(path)
     elif head.startswith(_OLD_TORCH):
+        torch_sizes.check_old(path, size)
         found = ModelFile(path, "torch_pickle", "torch")
     else:
         raise ModelFileError(_no_model(path, head))
@@ -145,12 +143,14 @@ def sha256_of(path: Path) -> str:
 def _h5(path: Path) -> ModelFile:
     try:
         import h5py  # noqa: PLC0415 - only where there is such a file
+
+        from elasticdl.saved_models import hdf5  # noqa: PLC0415 - imports h5py
     except ModuleNotFoundError as error:
         raise MissingExtraError("h5py", "specs", f"Reading {path}") from error
 
     try:
         with h5py.File(path, "r") as file:
-            num_values = _num_values(file, path, path.stat().st_size)
+            num_values = hdf5.num_values(file, path, path.stat().st_size)
             config, training = (
                 _json_attribute(file, name, path) for name in ("model_config", "training_config")
             )
@@ -166,7 +166,7 @@ def _h5(path: Path) -> ModelFile:
         if not legacy and not names & {"layers", "vars", "_layer_checkpoint_dependencies"}:
             raise ModelFileError(
                 f"{path} is an h5 file, but Keras did not write it: it has no model_config and no "
-                f"weights of layers. It holds: {', '.join(sorted(names)) or 'nothing'}."
+                "weights of layers. Name what `model.save` wrote."
             )
         return ModelFile(
             path,
@@ -188,39 +188,6 @@ def _h5(path: Path) -> ModelFile:
     )
 
 
-def _num_values(file: Any, path: Path, size: int) -> int:
-    """Return how many numbers an h5 file holds; refuse what is outside of it, or is not there."""
-    import h5py  # noqa: PLC0415 - see _h5
-
-    num_values = num_bytes = 0
-    groups = [file]
-    while groups:
-        group = groups.pop()
-        for name in group:
-            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                raise ModelFileError(
-                    f"{path}: {group.name}/{name} is a link. A link may point to another file of "
-                    "this machine; Keras writes none. The file was made to harm."
-                )
-            item = group[name]
-            if isinstance(item, h5py.Group):
-                groups.append(item)
-            elif item.external or item.is_virtual:
-                raise ModelFileError(
-                    f"{path}: the numbers of {item.name} lie in another file of this machine; "
-                    "Keras writes none like that. The file was made to harm."
-                )
-            else:
-                num_values += int(item.size or 0)
-                num_bytes += int(item.nbytes or 0)
-    if num_bytes > size * _MOST_COMPRESSED or num_bytes > MAX_BYTES:
-        raise ModelFileError(
-            f"{path} has {size:,} bytes and declares weights of {num_bytes:,}. It is damaged, or "
-            "was made to fill the memory."
-        )
-    return num_values
-
-
 def _json_attribute(file: Any, name: str, path: Path) -> dict[str, Any] | None:
     value = file.attrs.get(name)
     if value is None:
@@ -237,26 +204,23 @@ def _text(value: Any) -> str:
 
 
 def _zip(path: Path) -> ModelFile:
+    size = path.stat().st_size
     with archive.opened(path) as opened:
         names = set(opened.namelist())
-        total = sum(info.file_size for info in opened.infolist())
-        if total > MAX_BYTES:
-            raise ModelFileError(
-                f"{path} says it has {total:,} bytes when it is unpacked; the largest that is "
-                f"loaded has {MAX_BYTES:,}."
-            )
         if "config.json" in names and "metadata.json" in names:
             return _keras(opened, names, path)
         if any(name.split("/")[-1] == "archive_format" for name in names) or (
             "serialized_exported_program.json" in names
         ):
+            torch_sizes.check_export(opened, path, size)
             return ModelFile(path, "torch_export", "torch")
         pickled = next((name for name in names if name.split("/")[1:] == ["data.pkl"]), None)
         if pickled is None:
             raise ModelFileError(
                 f"{path} is a zip archive, but no model: neither Keras (config.json) nor PyTorch "
-                f"(data.pkl) wrote it. It holds: {', '.join(sorted(names)[:5]) or 'nothing'}."
+                f"(data.pkl) wrote it. Name the model file itself."
             )
+        torch_sizes.check_objects(opened, path, size)
         folder = pickled.split("/")[0]
         if f"{folder}/constants.pkl" in names or any(
             name.startswith(f"{folder}/code/") for name in names
@@ -287,12 +251,14 @@ def _keras(opened: zipfile.ZipFile, names: set[str], path: Path) -> ModelFile:
         )
     try:
         import h5py  # noqa: PLC0415 - only where there is such a file
+
+        from elasticdl.saved_models import hdf5  # noqa: PLC0415 - imports h5py
     except ModuleNotFoundError as error:
         raise MissingExtraError("h5py", "specs", f"Reading {path}") from error
 
     info = opened.getinfo(_KERAS_WEIGHTS)
     with opened.open(info) as member, h5py.File(member, "r") as file:
-        num_values = _num_values(file, path, info.file_size)
+        num_values = hdf5.num_values(file, path, path.stat().st_size)
     version = str(about.get("keras_version", ""))
     training = config.get("compile_config")
     return ModelFile(
@@ -370,11 +336,14 @@ def _folder(path: Path) -> ModelFile:
             f"{', '.join(names[:5]) or 'nothing'}. Name the model file in it."
         )
     size = sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
-    if size > MAX_BYTES:
+    if size > bounds.MAX_BYTES:
         raise ModelFileError(
-            f"{path} has {size:,} bytes; the largest that is loaded has {MAX_BYTES:,}."
+            f"{path} has {size:,} bytes; the largest that is loaded has {bounds.MAX_BYTES:,}."
         )
-    layers = saved_model.read(path).layers
+    model = saved_model.read(path)
+    constant_bytes = sum(function.constant_bytes for function in model.functions)
+    bounds.check(path, "a constant of its graph, with the others,", constant_bytes, size)
+    layers = model.layers
     if not layers:
         raise ModelFileError(
             f"{path} was saved for serving: there is nothing of Keras in it that could be trained "

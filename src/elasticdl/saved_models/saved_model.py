@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl.errors import ModelFileError
+from elasticdl.saved_models import bounds
 
 GRAPH_FILE, METADATA_FILE = "saved_model.pb", "keras_metadata.pb"
 MAX_GRAPH_BYTES = 512 * 2**20
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
 _MAX_SHIFT = 63
+_CONSTANT_ITEM_BYTES = 8
 
 
 @dataclass
@@ -36,11 +38,13 @@ class Function:
         name: Empty for the graph itself.
         operations: Types of its nodes.
         calls: Names of functions that its nodes mention.
+        constant_bytes: What its constants claim; each number counts as one of 64 bits.
     """
 
     name: str
     operations: set[str] = field(default_factory=set)
     calls: set[str] = field(default_factory=set)
+    constant_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -140,13 +144,29 @@ def _add_node(function: Function, node: memoryview) -> None:
 
 
 def _add_calls(function: Function, attribute: memoryview) -> None:
-    """Note the functions that an attribute names: AttrValue.func(10), list(1).func(9)."""
+    """Note the functions that an attribute names, AttrValue.func(10), list(1).func(9); tensors."""
     for number, value in _fields(attribute):
-        if number == 10:  # noqa: PLR2004 - AttrValue.func
+        if number == 8:  # noqa: PLR2004 - AttrValue.tensor
+            function.constant_bytes += _tensor_bytes(value)
+        elif number == 10:  # noqa: PLR2004 - AttrValue.func
             function.calls.update(_text(name) for name in _submessages(value, 1))
         elif number == 1:
             for named in _submessages(value, 9):
                 function.calls.update(_text(name) for name in _submessages(named, 1))
+            for tensor in _submessages(value, 8):
+                function.constant_bytes += _tensor_bytes(tensor)
+
+
+def _tensor_bytes(tensor: memoryview) -> int:
+    """Return what a TensorProto claims: its tensor_shape(2) has dim(2) with size(1).
+
+    One value stands for all of a constant, however large it is.
+    """
+    sizes: list[int] = []
+    for shape in _submessages(tensor, 2):
+        for dim in _submessages(shape, 2):
+            sizes += [size for number, size in _varints(dim) if number == 1]
+    return bounds.num_values(sizes) * _CONSTANT_ITEM_BYTES
 
 
 def _submessages(message: memoryview, number: int) -> Iterator[memoryview]:
@@ -155,12 +175,22 @@ def _submessages(message: memoryview, number: int) -> Iterator[memoryview]:
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
     """Yield the fields of a message that have a length, with their numbers; skip the others."""
+    return ((number, value) for number, value in _all(message) if isinstance(value, memoryview))
+
+
+def _varints(message: memoryview) -> Iterator[tuple[int, int]]:
+    """Yield the fields of a message that are whole numbers, with their numbers."""
+    return ((number, value) for number, value in _all(message) if isinstance(value, int))
+
+
+def _all(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
     at, end = 0, len(message)
     while at < end:
         tag, at = _varint(message, at)
         kind = tag & 7
         if kind == _VARINT:
-            _, at = _varint(message, at)
+            value, at = _varint(message, at)
+            yield tag >> 3, value
         elif kind in _FIXED:
             at += _FIXED[kind]
         elif kind == _BYTES:

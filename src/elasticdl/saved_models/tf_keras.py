@@ -24,10 +24,11 @@ import keras
 import tensorflow as tf
 
 from elasticdl.errors import MissingExtraError, ModelFileError
-from elasticdl.saved_models import built_in
-from elasticdl.saved_models.keras import called, load_weights, telling, weights_only
+from elasticdl.saved_models import bounds, built_in
+from elasticdl.saved_models.keras import called, held_bytes, load_weights, telling, weights_only
 from elasticdl.saved_models.scan import scan
 from elasticdl.saved_models.trust import NONE, Trust
+from elasticdl.saved_models.weights import bounded
 
 if TYPE_CHECKING:
     from elasticdl.saved_models.model_file import ModelFile
@@ -122,7 +123,8 @@ def load(
     before = tf_keras.backend.experimental.is_tf_random_generator_enabled()
     tf_keras.backend.experimental.enable_tf_random_generator()
     try:
-        inner = _load(file, dict(custom_objects or {}), trust)
+        with bounded(tf_keras.layers.Layer, file, held_bytes(file, weights)):
+            inner = _load(file, dict(custom_objects or {}), trust)
     finally:
         if not before:
             tf_keras.backend.experimental.disable_tf_random_generator()
@@ -138,6 +140,8 @@ def load(
 
 def _load(file: ModelFile, objects: dict[str, Any], trust: Trust) -> Any:
     with telling(file):
+        if file.format == "saved_model":
+            _check_variables(file)
         if file.kind == "architecture":
             return tf_keras.models.model_from_json(
                 file.path.read_text(encoding="utf-8"), custom_objects=objects
@@ -150,6 +154,17 @@ def _load(file: ModelFile, objects: dict[str, Any], trust: Trust) -> Any:
         return tf_keras.models.load_model(
             os.fspath(file.path), custom_objects=objects, compile=False
         )
+
+
+def _check_variables(file: ModelFile) -> None:
+    """Refuse variables that TensorFlow would allocate and that are not there."""
+    found = tf.train.load_checkpoint(os.fspath(file.path / "variables" / "variables"))
+    dtypes = found.get_variable_to_dtype_map()
+    total = sum(
+        bounds.num_values(shape) * dtypes[name].size
+        for name, shape in found.get_variable_to_shape_map().items()
+    )
+    bounds.check(file.path, "all that is in its folder `variables`", total, file.num_bytes)
 
 
 # --- one step on zeros ---------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Callers: tests that give `elasticdl federated` to real processes.
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import sys
@@ -31,12 +32,29 @@ def connect(made, keys=None):
         at = {"ip": "127.0.0.1", "port": server.getsockname()[1]}
     if keys is not None:
         federated.make_keys(str(keys), parties=names, hosts=["127.0.0.1"])
-    files = {"ca_certificate": "ca.crt", "certificate": "server.crt", "private_key": "server.key"}
+        _move_authorities(keys, names)
+    files = {
+        "ca_certificate": "authority.pem",
+        "certificate": "server.crt",
+        "private_key": "server.key",
+    }
     change(made.aggregator, connection={"info": {**at, **tls(keys, "aggregator", files)}})
-    files = {"ca_certificate": "ca.crt", "private_key": "node.key"}
+    files = {"ca_certificate": "authority.pem", "private_key": "node.key"}
     for path, name in zip(made.parties, names, strict=True):
         info = {"id": name, **tls(keys, f"parties/{name}", files)}
         change(path, connection={"info": info}, aggregator=at)
+
+
+def _move_authorities(keys, names):
+    """Give the certificates of the authority another name, and let those of another take theirs.
+
+    So a federation connects only if each side takes the file that its config names.
+    """
+    other = keys.with_name(f"{keys.name}-of-others")
+    federated.make_keys(str(other), parties=["stranger"], hosts=["127.0.0.1"])
+    for folder in ("aggregator", *(f"parties/{name}" for name in names)):
+        (keys / folder / "ca.crt").rename(keys / folder / "authority.pem")
+        shutil.copy(other / "aggregator/ca.crt", keys / folder / "ca.crt")
 
 
 def tls(keys, folder, files):

@@ -2,9 +2,12 @@
 
 import contextlib
 import http.client
+import shutil
 import ssl
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -212,6 +215,27 @@ def test_a_node_without_a_key_is_not_let_in(refused):
 def test_a_second_process_with_a_partys_key_is_not_let_in(federation, refused):
     assert "a process with this key is connected already" in explain(*refused["key in use"])
     assert sorted(federation.ask({}, 30)) == BOTH
+
+
+def test_of_two_parties_that_start_at_once_with_one_key_one_is_let_in(federation, start_party):
+    """The key is the party: the name that the second one gives itself counts for nothing."""
+    # A socket's path is short.
+    folder = Path(tempfile.mkdtemp(prefix="fl-"))
+    key = federation.folder / "keys/parties/west"
+    address = federation.link.address
+
+    twins = {name: start_party(folder / name, name, address, key) for name in ("west", "east")}
+    wait_until(lambda: any("with this key is connected already" in p.log for p in twins.values()))
+    wait_until(lambda: "west" in federation.parties.here())
+
+    ((name, _, facts),) = federation.parties.ask({"west": ({}, {})}, 30)
+    first = twins.pop(facts["at"])
+    (second,) = twins.values()
+    assert name == "west"
+    assert "with this key is connected already" in second.log
+    assert "with this key is connected already" not in first.log
+    assert "east" not in federation.parties.here()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 # --- the app -----------------------------------------------------------------------------------

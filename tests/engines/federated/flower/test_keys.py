@@ -2,10 +2,12 @@
 
 import datetime as dt
 import ipaddress
+import shutil
 
 import pytest
 
 from elasticdl.engines.federated.flower.keys import AggregatorKeys, PartyKeys, make_keys
+from elasticdl.engines.federated.settings import Tls
 from elasticdl.errors import OutputError, UsageError
 
 x509 = pytest.importorskip("cryptography.x509")
@@ -134,3 +136,53 @@ def test_what_is_missing_in_a_folder_is_named(folder, tmp_path):
     with pytest.raises(UsageError, match="server.crt, server.key are not there"):
         AggregatorKeys.read(tmp_path)
     assert PartyKeys.read(folder / "parties/north").key.is_file()
+
+
+# --- files that a config names -------------------------------------------------------------------
+
+
+@pytest.fixture
+def carried(folder, tmp_path):
+    """Return where a party and the aggregator keep their authority's certificate."""
+    for name in ("aggregator/ca.crt", "parties/north/ca.crt"):
+        shutil.copy(folder / name, tmp_path / f"{name.partition('/')[0]}.pem")
+    return tmp_path / "aggregator.pem", tmp_path / "parties.pem"
+
+
+def test_the_authority_is_the_one_that_the_config_names(folder, carried):
+    at_aggregator, at_party = carried
+    server = folder / "aggregator"
+
+    aggregator = AggregatorKeys.of(Tls(at_aggregator, server / "server.crt", server / "server.key"))
+    party = PartyKeys.of(Tls(at_party, None, folder / "parties/north/node.key"))
+
+    assert (aggregator.ca, party.ca) == carried
+    assert sorted(aggregator.parties) == ["north", "south"]
+    assert party.key == folder / "parties/north/node.key"
+
+
+@pytest.mark.parametrize("content", [None, "", "root:secret:0", "-----BEGIN CERTIFICATE-----\nAA"])
+def test_an_authority_without_a_certificate_is_refused_without_its_content(
+    folder, tmp_path, content
+):
+    ca = tmp_path / "ca.pem"
+    if content is not None:
+        ca.write_text(content)
+    said = "is not there" if content is None else "is no certificate"
+    server = folder / "aggregator"
+
+    for read in (
+        lambda: PartyKeys.of(Tls(ca, None, folder / "parties/north/node.key")),
+        lambda: AggregatorKeys.of(Tls(ca, server / "server.crt", server / "server.key")),
+        lambda: AggregatorKeys.of(Tls(server / "ca.crt", ca, server / "server.key")),
+    ):
+        with pytest.raises(UsageError, match=said) as raised:
+            read()
+        assert str(ca) in str(raised.value)
+        assert "certificate" in str(raised.value)
+        assert "secret" not in str(raised.value)
+
+
+def test_a_party_without_a_key_does_not_speak_without_tls(folder):
+    with pytest.raises(UsageError, match="has no private_key, and nothing is sent without it"):
+        PartyKeys.of(Tls(folder / "parties/north/ca.crt", None, None))

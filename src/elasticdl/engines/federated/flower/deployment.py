@@ -75,13 +75,12 @@ def aggregate(
         serves: Train when it is told, and stay until it is told to stop.
 
     Raises:
+        UsageError: A file of its `tls_config` is missing, or is no certificate.
         ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
     """
     assert job.output is not None  # noqa: S101 - a training job
     folder = job.output
-    keys = None
-    if tls is not None and tls.certificate is not None:
-        keys = AggregatorKeys.read(tls.certificate.parent)
+    keys = None if tls is None else AggregatorKeys.of(tls)
     superlink = Superlink(Path(folder) / FLOWER_FOLDER, keys, host, port)
 
     @contextlib.contextmanager
@@ -131,11 +130,14 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
 
     Raises:
         OutputBusyError: Another process is this party.
+        UsageError: A file of its `tls_config` is missing, or is no certificate.
         TrainingError: The aggregator does not let it in.
         ElasticDLError: Its model or its data cannot be used; see `elasticdl.errors`.
     """
     assert job.model is not None  # noqa: S101 - of a party
     assert config.aggregator is not None  # noqa: S101 - it was asked for
+    # Without one of its files a party would speak plain HTTP, to whoever answers.
+    keys = None if config.tls is None else PartyKeys.of(config.tls)
     folder = OutputFolder(str(state))
     address = f"{config.aggregator.host}:{config.aggregator.port}"
     lock = hold(folder, PARTY_LOCK, f"party {config.name}")
@@ -170,9 +172,6 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
             # Before anybody asks: what is wrong here is to be told here, and takes its time.
             num_examples = party.open()
             verbs.opened(party, num_examples, code)
-            keys = None
-            if config.tls is not None and config.tls.private_key is not None:
-                keys = PartyKeys.read(config.tls.private_key.parent)
             path = Path(short, "party")
             supernode = Supernode(state / FLOWER_FOLDER, address, keys, path)
             answer = answering(config.name, verbs.answer)

@@ -8,7 +8,9 @@ Each subfolder is what is carried to one machine, and all that this machine need
 aggregator by the certificate, the aggregator a party by the signature of its node key: a name
 belongs to a key, so no party can speak in another's.
 
-Callers: `elasticdl federated keys`; `processes.py` and `front.py` read the folders.
+A config may name the files wherever they lie: `of` takes those, and no others.
+
+Callers: `elasticdl federated keys`, `deployment.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -28,6 +31,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from elasticdl.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    from elasticdl.engines.federated.settings import Tls
 
 AGGREGATOR, PARTIES = "aggregator", "parties"
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
@@ -39,6 +45,8 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _CA_YEARS, _SERVER_YEARS = 10, 3
 _CLOCK_SKEW = dt.timedelta(days=1)
+# A bundle of all authorities of a browser has a quarter of it.
+_MOST_CERTIFICATE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -46,43 +54,53 @@ class AggregatorKeys:
     """What the aggregator's machine has: FOLDER/aggregator.
 
     Attributes:
-        folder: Where the files lie.
+        ca: The certificate that signed the server's.
+        certificate: The server's certificate.
+        key: The server's private key.
         parties: The public key of each party, by name.
     """
 
-    folder: Path
+    ca: Path
+    certificate: Path
+    key: Path
     parties: Mapping[str, Path]
-
-    @property
-    def ca(self) -> Path:
-        """The certificate that signed the server's."""
-        return self.folder / CA_CERTIFICATE
-
-    @property
-    def certificate(self) -> Path:
-        """The server's certificate."""
-        return self.folder / SERVER_CERTIFICATE
-
-    @property
-    def key(self) -> Path:
-        """The server's private key."""
-        return self.folder / SERVER_KEY
 
     @classmethod
     def read(cls, folder: Path) -> AggregatorKeys:
         """Find the files in a folder.
 
         Raises:
-            UsageError: One of them is not there.
+            UsageError: One of them is not there, or is no certificate.
         """
         _demand(folder, (CA_CERTIFICATE, SERVER_CERTIFICATE, SERVER_KEY), "aggregator")
-        public = sorted((folder / PARTIES).glob("*.pub"))
+        files = (folder / name for name in (CA_CERTIFICATE, SERVER_CERTIFICATE, SERVER_KEY))
+        return cls._of(*files)
+
+    @classmethod
+    def of(cls, tls: Tls) -> AggregatorKeys:
+        """Take the files that a config names; the parties' keys lie beside the certificate.
+
+        Raises:
+            UsageError: One of them is not named or not there, or is no certificate.
+        """
+        return cls._of(
+            _named(tls.ca_certificate, "ca_certificate"),
+            _named(tls.certificate, "certificate"),
+            _named(tls.private_key, "private_key"),
+        )
+
+    @classmethod
+    def _of(cls, ca: Path, certificate: Path, key: Path) -> AggregatorKeys:
+        _check_certificate(ca, "ca_certificate")
+        _check_certificate(certificate, "certificate")
+        folder = certificate.parent / PARTIES
+        public = sorted(folder.glob("*.pub"))
         if not public:
             raise UsageError(
-                f"{folder / PARTIES}: holds no NAME.pub, so no party could connect. "
+                f"{folder}: holds no NAME.pub, so no party could connect. "
                 "Copy the folder `aggregator` that `elasticdl federated keys` wrote, whole."
             )
-        return cls(folder, {path.stem: path for path in public})
+        return cls(ca, certificate, key, {path.stem: path for path in public})
 
 
 @dataclass(frozen=True)
@@ -90,30 +108,66 @@ class PartyKeys:
     """What a party's machine has: FOLDER/parties/NAME.
 
     Attributes:
-        folder: Where the files lie.
+        ca: The certificate that signed the aggregator's.
+        key: The party's private key.
     """
 
-    folder: Path
-
-    @property
-    def ca(self) -> Path:
-        """The certificate that signed the aggregator's."""
-        return self.folder / CA_CERTIFICATE
-
-    @property
-    def key(self) -> Path:
-        """The party's private key."""
-        return self.folder / NODE_KEY
+    ca: Path
+    key: Path
 
     @classmethod
     def read(cls, folder: Path) -> PartyKeys:
         """Find the files in a folder.
 
         Raises:
-            UsageError: One of them is not there.
+            UsageError: One of them is not there, or is no certificate.
         """
         _demand(folder, (CA_CERTIFICATE, NODE_KEY), "parties/NAME")
-        return cls(folder)
+        _check_certificate(folder / CA_CERTIFICATE, "ca_certificate")
+        return cls(folder / CA_CERTIFICATE, folder / NODE_KEY)
+
+    @classmethod
+    def of(cls, tls: Tls) -> PartyKeys:
+        """Take the files that a config names.
+
+        Raises:
+            UsageError: One of them is not named or not there, or is no certificate.
+        """
+        ca = _named(tls.ca_certificate, "ca_certificate")
+        key = _named(tls.private_key, "private_key")
+        _check_certificate(ca, "ca_certificate")
+        return cls(ca, key)
+
+
+def _named(path: Path | None, key: str) -> Path:
+    """Return the file that a key of `tls_config` names."""
+    if path is None:
+        raise UsageError(
+            f"connection.info.tls_config has no {key}, and nothing is sent without it. Name the "
+            "file that `elasticdl federated keys` wrote, or leave tls_config out on one machine."
+        )
+    if not path.is_file():
+        raise UsageError(
+            f"{path}: is not there, or is no file; connection.info.tls_config names it as {key}. "
+            "Name the file that `elasticdl federated keys` wrote."
+        )
+    return path
+
+
+def _check_certificate(path: Path, key: str) -> None:
+    """Look whether a file has certificates; the error has nothing of what else it may hold."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_CERTIFICATE_BYTES)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}.") from error
+    try:
+        x509.load_pem_x509_certificates(content)
+    except ValueError:
+        raise UsageError(
+            f"{path}: is no certificate; connection.info.tls_config.{key} has to name one, as text "
+            "(PEM). Name the file that `elasticdl federated keys` wrote."
+        ) from None
 
 
 def make_keys(folder: Path, parties: Sequence[str], hosts: Sequence[str]) -> None:

@@ -306,7 +306,7 @@ def explain(said: str, keys: PartyKeys | None) -> str:
         return (
             f"The aggregator did not let this party in: it does not know the key {keys.key}, or a "
             "process with this key is connected already. (After a crash it believes so for up to a "
-            f"minute.) Is {keys.folder.name}.pub in the aggregator's folder `parties`?"
+            f"minute.) Is {keys.key.parent.name}.pub in the aggregator's folder `parties`?"
         )
     if "Invalid SuperNode authentication" in said or "401" in said:
         return (

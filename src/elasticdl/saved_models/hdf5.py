@@ -1,0 +1,91 @@
+"""Checks an HDF5 file before Keras reads it: nothing outside of it, nothing larger than it.
+
+Callers: `model_file.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from elasticdl.errors import ModelFileError
+from elasticdl.saved_models import bounds
+
+_DEFLATE = 1
+# Filters that do not make data larger: shuffling, and checksums.
+_SHUFFLE, _FLETCHER32 = 2, 3
+_CHECKSUM_BYTES = 4
+
+
+def num_values(file: Any, path: Path, held_bytes: int) -> int:
+    """Return how many numbers an HDF5 file holds.
+
+    Args:
+        file: Open, of h5py.
+        path: For errors.
+        held_bytes: Size on disk, of the archive where it lies in one.
+
+    Raises:
+        ModelFileError: A link, numbers in another file, numbers that are not there, or a chunk
+            that unpacks to more than it says.
+    """
+    total = claimed_bytes = 0
+    groups = [file]
+    while groups:
+        group = groups.pop()
+        for name in group:
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                raise ModelFileError(
+                    f"{path}: {group.name}/{name} is a link. A link may point to another file of "
+                    "this machine; Keras writes none. The file was made to harm."
+                )
+            item = group[name]
+            if isinstance(item, h5py.Group):
+                groups.append(item)
+                continue
+            if item.external or item.is_virtual:
+                raise ModelFileError(
+                    f"{path}: the numbers of {item.name} lie in another file of this machine; "
+                    "Keras writes none like that. The file was made to harm."
+                )
+            total += int(item.size or 0)
+            # A dataset of one number may have a chunk of millions, which is read whole.
+            chunk_bytes = math.prod(item.chunks or ()) * item.dtype.itemsize
+            claimed_bytes += max(int(item.nbytes or 0), chunk_bytes if item.chunks else 0)
+            bounds.check(path, f"{item.name}, with the others,", claimed_bytes, held_bytes)
+            _check_filters(item, path, chunk_bytes)
+    return total
+
+
+def _check_filters(item: Any, path: Path, chunk_bytes: int) -> None:
+    """Refuse compressed chunks that are not of the size they have to be.
+
+    HDF5 inflates a chunk to its end, however far that is, and looks at its size afterwards.
+    """
+    properties = item.id.get_create_plist()
+    filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
+    if set(filters) <= {_SHUFFLE, _FLETCHER32}:
+        return
+    if filters.count(_DEFLATE) > 1 or not set(filters) <= {_DEFLATE, _SHUFFLE, _FLETCHER32}:
+        raise ModelFileError(
+            f"{path}: {item.name} is compressed in a way whose size cannot be checked before it is "
+            "unpacked. Save the model again without compression, or with gzip."
+        )
+    checksum_bytes = _CHECKSUM_BYTES * filters.count(_FLETCHER32)
+    for number in range(item.id.get_num_chunks()):
+        _, stored = item.id.read_direct_chunk(item.id.get_chunk_info(number).chunk_offset)
+        try:
+            whole = zlib.decompressobj().decompress(stored, chunk_bytes + checksum_bytes + 1)
+        except zlib.error:
+            # A chunk that was left as it is, because packing it gained nothing; or damage, which
+            # HDF5 finds.
+            continue
+        if len(whole) > chunk_bytes + checksum_bytes:
+            raise ModelFileError(
+                f"{path}: a chunk of {item.name} unpacks to more than the {chunk_bytes:,} bytes it "
+                "has. The file was made to fill the memory; nothing was allocated."
+            )

@@ -1,0 +1,166 @@
+"""Bounds what PyTorch would allocate for a file, before PyTorch sees it.
+
+    .pt, TorchScript     storages are as large as the members that hold them, and tensors claim no
+                         more than the file may
+    PyTorch before 1.6   the same of all storages together
+    .pt2                 tensors of the weights and constants, sizes in the graph, and the .pt in it
+
+A tensor with stride 0 claims any number of values over a storage of one. A few such values are
+honest (`torch.zeros(1).expand(10)`), so what counts is the sum, by the rule of `bounds.py`.
+
+Callers: `model_file.py`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from elasticdl.errors import ModelFileError
+from elasticdl.saved_models import archive, bounds, pickles
+
+MAX_VALUES = 2**31
+"""Of numbers that one operation in an exported graph may be told to make."""
+
+# Before the objects: a magic number, the version of the protocol, the sizes of C's integers.
+_PICKLES_BEFORE_THE_OBJECTS = 3
+# By torch._export.serde.schema.ScalarType; others, of 8 bits or unknown, count as the largest.
+_ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 4, 10: 8, 11: 16, 12: 1, 13: 2}
+_ITEM_BYTES |= {28: 2, 29: 1, 30: 1, 31: 1, 32: 1, 33: 1, 34: 4, 35: 8}
+_MOST_ITEM_BYTES = 16
+_SIZES_IN_A_GRAPH = ("as_ints", "as_sym_ints")
+
+
+def check_objects(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
+    """Check the objects of a .pt file or of TorchScript.
+
+    Args:
+        opened: The archive.
+        path: The file, for errors.
+        held_bytes: Its size on disk.
+
+    Raises:
+        ModelFileError: A storage is larger than what is there, tensors claim more than the file
+            may, or a layer would be made of any size.
+    """
+    names = set(opened.namelist())
+    claimed_bytes = 0
+    for name in sorted(names):
+        folder, _, last = name.rpartition("/")
+        if last not in {"data.pkl", "constants.pkl"}:
+            continue
+        pickled = io.BytesIO(archive.member(opened, name, path))
+        contents = pickles.follow(pickled, str(path))
+        held_in = f"{folder}/{'data' if last == 'data.pkl' else 'constants'}"
+        for storage in contents.storages.values():
+            # TorchScript shares storages between its two pickles.
+            places = (f"{held_in}/{storage.key}", f"{folder}/{storage.key}")
+            place = next((each for each in places if each in names), None)
+            here = opened.getinfo(place).file_size if place else 0
+            if storage.num_bytes > here:
+                raise ModelFileError(
+                    f"{path}: storage {storage.key!r} in it claims {storage.num_bytes:,} bytes "
+                    f"and holds {here:,}. The file is damaged or was made to harm; nothing was "
+                    "allocated. Save the model again."
+                )
+        claimed_bytes = _check_tensors(contents, path, held_bytes, claimed_bytes)
+
+
+def check_old(path: Path, held_bytes: int) -> None:
+    """Check a file of PyTorch before 1.6, which makes its storages before it reads them."""
+    with path.open("rb") as file:
+        for _ in range(_PICKLES_BEFORE_THE_OBJECTS):
+            pickles.follow(file, str(path))
+        contents = pickles.follow(file, str(path))
+    total = sum(storage.num_bytes for storage in contents.storages.values())
+    if total > held_bytes:
+        raise ModelFileError(
+            f"{path}: the storages in it claim {total:,} bytes; the file has {held_bytes:,}. It is "
+            "damaged or was made to fill the memory; nothing was allocated. Save the model again."
+        )
+    _check_tensors(contents, path, held_bytes, 0)
+
+
+def _check_tensors(
+    contents: pickles.Contents, path: Path, held_bytes: int, claimed_bytes: int
+) -> int:
+    """Return how many bytes are claimed with those of one more pickle."""
+    for tensor in contents.tensors:
+        claimed_bytes += tensor.num_bytes
+        held = tensor.storage.num_bytes // tensor.storage.item_bytes
+        what = (
+            f"with the others, the tensor {tensor.name!r} of {tensor.num_values:,} numbers, of "
+            f"which {min(held, tensor.num_values):,} are there,"
+        )
+        bounds.check(path, what, claimed_bytes, held_bytes)
+    return claimed_bytes
+
+
+def check_export(opened: zipfile.ZipFile, path: Path, held_bytes: int) -> None:
+    """Check an exported program.
+
+    Args:
+        opened: The archive.
+        path: The file, for errors.
+        held_bytes: Its size on disk.
+
+    Raises:
+        ModelFileError: Its tensors claim more than the file may, or its graph makes one that is
+            too large.
+    """
+    claimed_bytes = 0
+    for info in opened.infolist():
+        if info.filename.endswith(".pt") and info.file_size:
+            # Example inputs, and the weights of earlier versions.
+            content = io.BytesIO(archive.member(opened, info.filename, path))
+            if zipfile.is_zipfile(content):
+                with archive.opened(path, content) as inner:
+                    check_objects(inner, path, held_bytes)
+        if not info.filename.endswith(".json") and "/models/" not in info.filename:
+            continue
+        try:
+            described = json.loads(archive.member(opened, info.filename, path))
+        except (ValueError, RecursionError):
+            # `scan.py` says what is wrong with it.
+            continue
+        claimed_bytes = _check_described(described, path, held_bytes, claimed_bytes)
+
+
+def _check_described(described: Any, path: Path, held_bytes: int, claimed_bytes: int) -> int:
+    stack = [("", described)]
+    while stack:
+        name, value = stack.pop()
+        if isinstance(value, list):
+            stack += [(name, each) for each in value]
+        elif isinstance(value, Mapping):
+            meta = value.get("tensor_meta")
+            if isinstance(meta, Mapping) and "path_name" in value:
+                numbers = bounds.num_values(_ints(meta.get("sizes")))
+                dtype = meta.get("dtype")
+                item_bytes = _ITEM_BYTES.get(dtype if isinstance(dtype, int) else 0)
+                claimed_bytes += numbers * (item_bytes or _MOST_ITEM_BYTES)
+                what = f"with the others, the tensor {name!r} of {numbers:,} numbers"
+                bounds.check(path, what, claimed_bytes, held_bytes)
+            for key in _SIZES_IN_A_GRAPH:
+                size = _ints(value.get(key))
+                if bounds.num_values(size) > MAX_VALUES:
+                    raise ModelFileError(
+                        f"{path}: its graph has the size {size[:8]}, more than {MAX_VALUES:,} "
+                        "numbers. The file is damaged or was made to fill the memory; nothing was "
+                        "allocated."
+                    )
+            stack += [(str(key), each) for key, each in value.items()]
+    return claimed_bytes
+
+
+def _ints(sizes: Any) -> list[int]:
+    """Return the plain numbers of a list of sizes; those that are computed count as 1."""
+    found: list[int] = []
+    for each in sizes if isinstance(sizes, list) else ():
+        plain = each.get("as_int") if isinstance(each, Mapping) else each
+        found.append(plain if type(plain) is int else 1)
+    return found
