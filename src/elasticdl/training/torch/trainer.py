@@ -316,7 +316,8 @@ class TorchTrainer:
 
     def export(self, folder: Any) -> list[str]:
         """Write what serving needs into a folder; returns the names written."""
-        return export.export(self.model, self._adapt(self._tensors(self._example)), folder)
+        with self._generators.used():
+            return export.export(self.model, self._adapt(self._tensors(self._example)), folder)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
         """See `trainer.Pulled`."""
