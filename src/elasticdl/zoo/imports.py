@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from elasticdl.dialects.source_lines import shown_path
 from elasticdl.errors import ElasticDLError, UsageError, UserCodeError, users_traceback
+from elasticdl.training import generators
 
 if TYPE_CHECKING:
     from elasticdl.zoo.folder import Place, Zoo
@@ -60,6 +61,8 @@ def import_place(zoo: Zoo, place: Place) -> ModuleType:
         UserCodeError: The file raised; the message has the user's part of the traceback.
         UsageError: Python knows another module by the file's name.
     """
+    # Before a file says `from random import random`.
+    generators.install()
     name = _PREBUILT_PACKAGE + place.module if zoo.is_prebuilt else place.module
     known = sys.modules.get(name)
     if known is None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sysconfig
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from elasticdl.definition import Origin
 
-_PACKAGE = os.fspath(Path(__file__).parents[2])
+_LIBRARIES = (os.fspath(Path(__file__).parents[2]), sysconfig.get_path("stdlib"))
 _SEED_VARIABLE = "seed_generator_state"
 _REPLACED = "_elasticdl_replaced"
 _ADVICE = (
@@ -191,9 +192,9 @@ class Draws:
         if op_type in _REFUSED:
             if not self._is_strict:
                 return None
-            raise self._refusal(f"{_users_line()}{op_name!r} draws by {op_type}")
+            raise self._refusal(f"{users_line()}{op_name!r} draws by {op_type}")
         if self._replaced_first is None:
-            self._replaced_first = f"{_users_line()}{op_name!r} draws by {op_type}"
+            self._replaced_first = f"{users_line()}{op_name!r} draws by {op_type}"
         seed = tf.cast(self._generator.next() % (2**31 - 1), tf.int32)
         drawn = _STATELESS[op_type](inputs, outputs[0].dtype, seed)
         drawn.set_shape(outputs[0].shape)
@@ -214,10 +215,10 @@ def handle(variable: Any) -> Any:
     return getattr(inner, "handle", inner)
 
 
-def _users_line() -> str:
+def users_line() -> str:
     """Return the line of the user's that is being executed, as the start of a text."""
     for frame in reversed(traceback.extract_stack()):
-        library = "site-packages" in frame.filename or frame.filename.startswith(_PACKAGE)
+        library = "site-packages" in frame.filename or frame.filename.startswith(_LIBRARIES)
         if not library and not frame.filename.startswith("<"):
             return f"{frame.filename}:{frame.lineno}: "
     return ""

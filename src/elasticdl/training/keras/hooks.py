@@ -47,6 +47,7 @@ class KerasHooks:
         direction: Says which values of a metric are better, where the model was not compiled
             with its metrics and Keras cannot find it.
         is_compiled: Whether the model was compiled with its loss and metrics.
+        drawing: Takes a moment, and the number of a batch in it; seeds what is drawn meanwhile.
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class KerasHooks:
         direction: Callable[[str], str | None] | None = None,
         *,
         is_compiled: bool = True,
+        drawing: Callable[[str, int], contextlib.AbstractContextManager[None]] | None = None,
     ) -> None:
         self._where = where
+        self._drawing = drawing or (lambda *_: contextlib.nullcontext())
         self._is_compiled = is_compiled
         self._callbacks = [each for each in callbacks if not self._is_left_out(each)]
         self._model = model
@@ -126,11 +129,11 @@ class KerasHooks:
             self._list.on_test_begin()
 
     def test_batch_begin(self, number: int) -> None:  # noqa: D102
-        with self._moment("on_test_batch_begin"):
+        with self._moment("on_test_batch_begin", number):
             self._list.on_test_batch_begin(number)
 
     def test_batch_end(self, number: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        with self._moment("on_test_batch_end"):
+        with self._moment("on_test_batch_end", number):
             self._list.on_test_batch_end(number, dict(logs))
 
     def test_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
@@ -260,7 +263,7 @@ class KerasHooks:
                 )
 
     @contextlib.contextmanager
-    def _moment(self, name: str) -> Iterator[None]:
+    def _moment(self, name: str, number: int = 0) -> Iterator[None]:
         """Let callbacks do what they do; what one of them raises is the user's.
 
         Raises:
@@ -271,7 +274,8 @@ class KerasHooks:
         put = {each: _refusing(each) for each in refused if each not in attributes}
         attributes.update(put)
         try:
-            yield
+            with self._drawing(name, number):
+                yield
         except ElasticDLError:
             raise
         except Exception as error:

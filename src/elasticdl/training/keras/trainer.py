@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,8 @@ from elasticdl.errors import (
     UserCodeError,
     users_traceback,
 )
+from elasticdl.sharding.permutation import derive_seed
+from elasticdl.training import generators
 from elasticdl.training.divisors import check_divides_by_examples
 from elasticdl.training.keras import (
     compiled,
@@ -45,6 +48,7 @@ from elasticdl.training.keras.labels import NotANumpyFunctionError, as_numpy, un
 from elasticdl.training.keras.lengths import Axes, Functions, Lengths, signature
 from elasticdl.training.keras.metrics import KerasMetrics, tracked_metrics
 from elasticdl.training.keras.outside import Outside
+from elasticdl.training.keras.python_code import PythonCode
 from elasticdl.training.keras.reduction import Divisor
 from elasticdl.training.keras.splitting import Trial
 from elasticdl.training.keras.statistics import Statistics, change_of, means_of
@@ -98,14 +102,24 @@ class KerasTrainer:
     ) -> None:
         if deterministic:
             tf.config.experimental.enable_op_determinism()
-        keras.utils.set_random_seed(seed % 2**32)
-        _restart_names()
         self.step = 0
         self.slot = slot
         self._definition = definition
         self._minibatch_size = minibatch_size
         self._seed = seed % 2**31
+        generators.install()
+        self._generators = generators.Generators()
+        self._python_code = PythonCode(definition.origin)
+        # It seeds the generators of NumPy and Python that are in use, and TensorFlow's.
+        with self._generators.used():
+            keras.utils.set_random_seed(seed % 2**32)
+            _restart_names()
+            self._create(example)
+
+    def _create(self, example: Batch) -> None:
+        definition = self._definition
         self.model: keras.Model = definition.create_model()
+        self._is_eager_only = bool(getattr(self.model, "run_eagerly", False))
         overrides.check(self.model, definition.origin, is_compiled=definition.compiled)
         if unreported := overrides.own_metrics(self.model, is_compiled=definition.compiled):
             _log.warning(
@@ -143,6 +157,7 @@ class KerasTrainer:
             str(definition.origin),
             self.evaluation_metrics.direction,
             is_compiled=definition.compiled,
+            drawing=self._drawing_at,
         )
         self._outside = Outside(self.model, self._all_variables, definition.origin)
         self._with_gradient: list[int] | None = None
@@ -219,7 +234,11 @@ class KerasTrainer:
             raise RuntimeError("apply() before the first gradients(): the layout is not known.")
         specs = (tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32))
         apply = self._compiled.get("apply", lambda: self._compile(self._apply, specs))
-        apply(tf.convert_to_tensor(total.buffer), tf.constant(total.num_examples, tf.float32))
+        try:
+            apply(tf.convert_to_tensor(total.buffer), tf.constant(total.num_examples, tf.float32))
+        except tf.errors.OpError:
+            self._python_code.check()
+            raise
         self._changes.add_whole_numbers(self._block(total.buffer))
         self.step += 1
 
@@ -320,7 +339,8 @@ class KerasTrainer:
         """Put back what a layer moves that is fixed to `training=True`."""
         before = [(v, v.numpy()) for v in (*self._statistics, *self._seed_variables)]
         try:
-            yield
+            with self._drawing_at("export"):
+                yield
         finally:
             for variable, value in before:
                 variable.assign(value)
@@ -524,7 +544,8 @@ class KerasTrainer:
             features = map_arrays(tf.convert_to_tensor, map_arrays(take, batch.features))
             before = self._changes.copies()
             self._set_seeds(tf.constant([self.step, self.slot], tf.int64))
-            self.model(self._adapt(features), training=True)
+            with self._generators.used():
+                self.model(self._adapt(features), training=True)
             found = []
             for variable, old in zip(self._statistics, before, strict=True):
                 found.append(change_of(old, variable.value))
@@ -639,6 +660,8 @@ class KerasTrainer:
     def _set_seeds(self, at: tf.Tensor) -> None:
         """Make all randomness of this step a function of (seed, step, slot)."""
         step, slot = at[0], at[1]
+        if tf.executing_eagerly():
+            self._generators.seed(derive_seed(self._seed, int(step), int(slot)))
         for number, variable in enumerate(self._seed_variables):
             values = tf.random.stateless_uniform(
                 variable.shape,
@@ -711,6 +734,7 @@ class KerasTrainer:
         except ElasticDLError:
             raise
         except tf.errors.OpError as error:
+            self._python_code.check()
             raise TrainingError(
                 f"{self._definition.origin}: TensorFlow could not {name} at step {step + 1}: "
                 f"{inputs.first_line(error)}"
@@ -764,7 +788,14 @@ class KerasTrainer:
     def _compile(self, function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
 
         def drawing(*arguments: Any) -> Any:
-            with self._draws.replaced():
+            with self._drawing_at("step"), self._draws.replaced():
+                return function(*arguments)
+
+        def tracing(*arguments: Any) -> Any:
+            # The same at each step, and on all workers: it is not traced in each of them.
+            self._generators.seed(self._seed)
+            drawn_from = self._python_code.eager_only if self._is_eager_only else self._generators
+            with drawn_from.used(), self._draws.replaced():
                 return function(*arguments)
 
         if self._eager:
@@ -772,12 +803,21 @@ class KerasTrainer:
         # Compiled here and now: TensorFlow takes functions that are made anew for other shapes
         # for one that is compiled again and again, and warns of it.
         concrete: Callable[..., Any] = tf.function(
-            drawing, input_signature=signature, autograph=False
+            tracing, input_signature=signature, autograph=False
         ).get_concrete_function()
         self._draws.check(concrete, self._seed_variables)
+        self._python_code.watch(concrete)
         if self._is_keras:
             self._outside.look_into(concrete)
         return concrete
+
+    @contextlib.contextmanager
+    def _drawing_at(self, moment: str, number: int = 0) -> Iterator[None]:
+        """Make what Python code draws meanwhile a function of the seed, the step and the moment."""
+        which = zlib.crc32(moment.encode())
+        self._generators.seed(derive_seed(self._seed, self.step, which, number))
+        with self._generators.used():
+            yield
 
     @contextlib.contextmanager
     def _uncompiled(self) -> Iterator[None]:
@@ -876,10 +916,11 @@ class KerasTrainer:
 
         first = part(slice(0, middle or 1))
         try:
-            if metrics.variables.unproved:
-                metrics.variables.probe(first, part(slice(middle, num_examples)))
-            else:
-                first()
+            with self._generators.used():
+                if metrics.variables.unproved:
+                    metrics.variables.probe(first, part(slice(middle, num_examples)))
+                else:
+                    first()
         except ElasticDLError:
             raise
         except Exception as error:
@@ -981,7 +1022,8 @@ class KerasTrainer:
         features, labels, weights = map_arrays(tf.convert_to_tensor, list(_parts(batch)))
         trial = Trial(features, None, labels, weights, batch.num_examples)
         reason = None
-        with self._naming(batch), self._uncompiled(), self._draws.replaced():
+        drawing = self._drawing_at("split")
+        with self._naming(batch), self._uncompiled(), self._draws.replaced(), drawing:
             trial = replace(trial, outputs=forward(trial)[0])
             kind = splitting.find_divisor(loss_of, trial, origin, weights_in_labels=is_compiled)
             if kind is not None and self.model.losses:

@@ -1,7 +1,8 @@
-"""PyTorch's generators and kernels, made to do the same each time."""
+"""PyTorch's generators, kernels and compiler, made to do the same each time."""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,3 +43,15 @@ def be_deterministic() -> None:
     torch.backends.cudnn.benchmark = False
     # Otherwise every new tensor is written twice, for the sake of programs that read garbage.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+@functools.cache
+def keep_uncompiled(module: str) -> None:
+    """Let torch.compile call the functions of a module as they are, for all of this process.
+
+    It would compile what stands behind `numpy.random` and `random`, and fix what it sees there.
+    """
+    # Not imported above, as it takes a second; an optimizer imports it in any case.
+    from torch._dynamo import trace_rules  # noqa: PLC0415
+
+    trace_rules.add(module)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,10 +38,11 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.sharding.permutation import derive_seed
+from elasticdl.training import generators
 from elasticdl.training.divisors import check_divides_by_examples
 from elasticdl.training.torch import export
 from elasticdl.training.torch.buffers import Buffers
-from elasticdl.training.torch.determinism import be_deterministic, seeded
+from elasticdl.training.torch.determinism import be_deterministic, keep_uncompiled, seeded
 from elasticdl.training.torch.hooks import TorchHooks
 from elasticdl.training.torch.inputs import Adapter, find_adapter
 from elasticdl.training.torch.losses import BatchLoss, Loss
@@ -116,9 +116,11 @@ class TorchTrainer:
         self._definition = definition
         self._seed = seed
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002 - users call np.random.*
-        with seeded(seed % 2**63, self._device):
+        generators.install()
+        keep_uncompiled(generators.__name__)
+        self._generators = generators.Generators()
+        self._generators.seed(seed)
+        with self._generators.used(), seeded(seed % 2**63, self._device):
             self.model = self._create_model()
             self._loss = Loss(definition)
             self._adapt = self._find_adapter(example)
@@ -314,7 +316,8 @@ class TorchTrainer:
 
     def export(self, folder: Any) -> list[str]:
         """Write what serving needs into a folder; returns the names written."""
-        return export.export(self.model, self._adapt(self._tensors(self._example)), folder)
+        with self._generators.used():
+            return export.export(self.model, self._adapt(self._tensors(self._example)), folder)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
         """See `trainer.Pulled`."""
@@ -478,8 +481,10 @@ class TorchTrainer:
 
     @contextmanager
     def _drawing(self, slot: int) -> Iterator[None]:
-        """Make all that PyTorch draws meanwhile a function of (seed, step, slot)."""
-        with seeded(derive_seed(self._seed, self.step, slot), self._device):
+        """Make all that is drawn meanwhile a function of (seed, step, slot)."""
+        seed = derive_seed(self._seed, self.step, slot)
+        self._generators.seed(seed)
+        with self._generators.used(), seeded(seed, self._device):
             yield
 
     @contextmanager
@@ -494,7 +499,9 @@ class TorchTrainer:
     def _telling(self, what: str, batch: Batch) -> Iterator[None]:
         """Turn what user code raises into an error that names the batch and their lines."""
         try:
-            yield
+            # Metrics may draw, too.
+            with self._generators.used():
+                yield
         except ElasticDLError:
             raise
         except torch.OutOfMemoryError as error:

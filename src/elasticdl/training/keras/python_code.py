@@ -1,0 +1,96 @@
+"""Random numbers that Python code draws in a step: while that is traced, and when it is called.
+
+    x * np.random.rand()                         drawn once, when the step is traced
+    tf.numpy_function(noise, [x], tf.float32)    drawn in each step, in a thread of TensorFlow's
+
+The first is a constant of the compiled step, here as in `fit`; the trainer seeds it for each trace,
+so that it is the same one after a resume. A model that is to run eagerly would draw in each step,
+so there it is refused. The second is refused, too: TensorFlow calls such functions without saying
+which of the steps of a group it is making. What is only called is left alone.
+
+Callers: `trainer.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+# No public name: where TensorFlow keeps the Python functions that its operations call.
+from tensorflow.python.ops import script_ops
+
+from elasticdl.errors import DefinitionError
+from elasticdl.training.generators import Generators
+from elasticdl.training.keras.draws import users_line
+
+if TYPE_CHECKING:
+    from elasticdl.definition import Origin
+
+_CALLING = frozenset(["PyFunc", "PyFuncStateless", "EagerPyFunc"])
+_ADVICE = "Draw with tf.random or with keras.random, which are seeded for each step."
+
+
+class PythonCode:
+    """Refuses what compiled steps must not draw from `numpy.random` and `random`.
+
+    Args:
+        origin: For errors.
+    """
+
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+        self._refused: DefinitionError | None = None
+        self._called = Generators(self._refuse_called)
+        self.eager_only = Generators(self._refuse_traced)
+        """What is in use while a step of a model is traced that is to run eagerly."""
+        # TensorFlow has weak references to functions.
+        self._watched: dict[bytes, Any] = {}
+
+    def watch(self, traced: Any) -> None:
+        """Refuse what the Python functions draw that a traced function calls."""
+        graph = traced.graph.as_graph_def()
+        nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+        for node in nodes:
+            token = node.attr["token"].s if node.op in _CALLING else b""
+            if token and token not in self._watched:
+                self._watched[token] = self._watch(token.decode())
+
+    def check(self) -> None:
+        """Raise what a Python function was refused, however TensorFlow has reported it.
+
+        Raises:
+            DefinitionError: One draws.
+        """
+        if self._refused is not None:
+            raise self._refused
+
+    def _watch(self, token: str) -> Any:
+        functions = script_ops._py_funcs  # noqa: SLF001 - no public name
+        function = functions.get(token)
+        if isinstance(function, script_ops.EagerFunc):
+            function._func = self._not_drawing(function._func)  # noqa: SLF001 - as above
+            return function
+        functions._funcs[token] = watched = self._not_drawing(function)  # noqa: SLF001 - as above
+        return watched
+
+    def _not_drawing(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            with self._called.used():
+                return function(*args)
+
+        return call
+
+    def _refuse_called(self) -> DefinitionError:
+        self._refused = DefinitionError(
+            f"{self._origin}: {users_line()}the model draws from numpy.random or random in Python "
+            "code that TensorFlow calls (tf.numpy_function, tf.py_function), without saying for "
+            f"which step. Steps could not be repeated after a resume.\n  {_ADVICE}"
+        )
+        return self._refused
+
+    def _refuse_traced(self) -> DefinitionError:
+        return DefinitionError(
+            f"{self._origin}: {users_line()}the model draws from numpy.random or random, and was "
+            "compiled with run_eagerly=True. Steps are compiled here, which would draw once for "
+            f"the whole training.\n  {_ADVICE}"
+        )
