@@ -3,7 +3,8 @@
 User code draws from Python's, NumPy's and TensorFlow's generators, of which a process has one
 each, while batches for training and for evaluation are made in different threads. So whoever
 makes batches has the generators for himself meanwhile, as `seeded` leaves them or as `Stream`
-finds them again.
+finds them again. PyTorch's is one that the model draws from at the same time, so there each block
+has a generator of its own.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def seeded(seed: int) -> Iterator[None]:
     """Let nobody else draw, from a seed on."""
     with _one_at_a_time:
         reseed(seed)
-        yield
+        with _drawing_from(_torchs(seed)):
+            yield
 
 
 class Stream:
@@ -59,6 +61,7 @@ class Stream:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._state: Any = None
+        self._torchs: Any = None
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
@@ -68,8 +71,11 @@ class Stream:
                 reseed(self._seed)
             else:
                 _restore(self._state)
+            # PyTorch may be loaded by the pipeline itself.
+            self._torchs = self._torchs or _torchs(self._seed)
             try:
-                yield
+                with _drawing_from(self._torchs):
+                    yield
             finally:
                 self._state = _state()
 
@@ -84,6 +90,22 @@ class Stream:
                 except StopIteration:
                     return
             yield item
+
+
+def _torchs(seed: int) -> Any:
+    if "torch" not in sys.modules:
+        return None
+    from elasticdl.data import torch_random  # noqa: PLC0415 - only where it is loaded anyway
+
+    return torch_random.generator_from(seed)
+
+
+def _drawing_from(generator: Any) -> contextlib.AbstractContextManager[Any]:
+    if generator is None:
+        return contextlib.nullcontext()
+    from elasticdl.data import torch_random  # noqa: PLC0415 - it is loaded
+
+    return torch_random.Draws(generator)
 
 
 def _state() -> Any:

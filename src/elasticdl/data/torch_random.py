@@ -1,0 +1,71 @@
+"""PyTorch's share of the randomness of input functions.
+
+A process has one generator behind `torch.rand` and its like, and the model draws from it in another
+thread. So where batches are made, operations that draw are given a generator of their own; that
+holds in the thread that makes them alone. (An operation on an accelerator, and one that takes no
+generator, draws as ever.)
+
+Callers: `engines/randomness.py`, where PyTorch is loaded anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within `with`, this thread's operations draw from one generator.
+
+    Args:
+        generator: Which one.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = generator
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call an operation, with the generator if it draws and was given none."""
+        del types
+        named = dict(kwargs or {})
+        if torch.Tag.nondeterministic_seeded in func.tags and _is_on_cpu(args, named):
+            func, named = self._with_generator(func, args, named)
+        return func(*args, **named)
+
+    def _with_generator(
+        self, func: Any, args: Sequence[Any], named: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001 - no public name
+        if "generator" in names:
+            is_given = names.index("generator") < len(args) or named.get("generator") is not None
+            return func, named if is_given else {**named, "generator": self._generator}
+        # torch.rand and its like have another overload for it.
+        overload = func._overloadname  # noqa: SLF001 - no public name
+        other = "generator" if overload == "default" else f"{overload}_generator"
+        if other not in func.overloadpacket.overloads():
+            return func, named
+        return getattr(func.overloadpacket, other), {**named, "generator": self._generator}
+
+
+def _is_on_cpu(args: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    devices = [value.device for value in args if isinstance(value, torch.Tensor)]
+    if named.get("device") is not None:
+        devices.append(torch.device(named["device"]))
+    return all(device.type == "cpu" for device in devices)
+
+
+def generator_from(seed: int) -> torch.Generator:
+    """Return a generator that was seeded."""
+    generator = torch.Generator()
+    generator.manual_seed(seed % 2**63)
+    return generator
