@@ -27,6 +27,7 @@ import numpy as np
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.data.batch import Batch, arrays_bytes, batch_bytes, leaves
 from elasticdl.engines.best import best_mode_of
+from elasticdl.engines.file_generators import FileGenerators
 from elasticdl.engines.finite import StateCheck, check_losses
 from elasticdl.engines.place import Evaluation, Place
 from elasticdl.engines.prefetch import Prefetch
@@ -80,6 +81,7 @@ class Loop:
         slots: Who trains: those of the last commit.
         accumulator: Sums up what makes an update; None if each commit makes its own.
         num_steps: Steps in an epoch, for callbacks; None where that is not known before.
+        generators: Those of the user's files, which must not draw.
     """
 
     options: TrainingOptions
@@ -101,6 +103,7 @@ class Loop:
     slots: Collection[int] = ()
     accumulator: Accumulator | None = None
     num_steps: int | None = None
+    generators: FileGenerators = field(default_factory=FileGenerators)
 
     def __post_init__(self) -> None:
         self._begun = self._joins = False
@@ -218,9 +221,11 @@ class Loop:
             # After train_begin: there callbacks forget what they remember.
             hooks.load_state(*self._hooks_state)
             self._hooks_state = None
+        self.generators.check_unmoved()
         try:
             self._deal(self.slots)
             while self._turn():
+                self.generators.check_unmoved()
                 if not self._within_an_update():
                     self.safe_point()
         finally:

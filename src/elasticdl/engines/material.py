@@ -16,6 +16,7 @@ from elasticdl.definition import BatchesInput, Mode, ModelDefinition
 from elasticdl.engines.accumulator import Accumulator
 from elasticdl.engines.best import best_mode_of
 from elasticdl.engines.engine import context_of
+from elasticdl.engines.file_generators import FileGenerators
 from elasticdl.engines.own_batches import OwnBatches
 from elasticdl.engines.place import Place
 from elasticdl.engines.record_data import RecordData, open_records
@@ -45,6 +46,7 @@ class Material:
         data: On what.
         plan: Its cut into shards.
         validation: What to evaluate on; None if nothing.
+        generators: Those of the user's files, which must not draw.
     """
 
     job: Job
@@ -52,6 +54,7 @@ class Material:
     data: TrainingData
     plan: ShardPlan
     validation: Validation | None
+    generators: FileGenerators
 
     @property
     def num_records(self) -> int:
@@ -205,10 +208,12 @@ def open_material(
             checkpoint was trained on.
     """
     assert job.model is not None  # noqa: S101 - a training job
+    folder = code
     if definition is None:
         context = context_of(job, Mode.TRAINING, worker_id=worker_id, world_size=world_size)
         opened = zoo.open_zoo(job.model.zoo if code is None else str(code))
         definition = zoo.define(job.model, context, opened)
+        folder = None if opened.is_prebuilt else Path(opened.folder)
     data: TrainingData
     if isinstance(definition.input, BatchesInput):
         data = OwnBatches(definition, job)
@@ -219,7 +224,8 @@ def open_material(
         metadata = _metadata(job, data, checkpoint)
         plan = plan_from(metadata["plan"], f"The checkpoint of {job.output}")
     validation = data.validation(job.validation_data, plan) if job.validation_data else None
-    return Material(job, definition, data, plan, validation), metadata
+    generators = FileGenerators(folder)
+    return Material(job, definition, data, plan, validation, generators), metadata
 
 
 def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> dict[str, Any]:

@@ -257,9 +257,8 @@ def install() -> None:
         if type(bit_generator) is not np.random.MT19937:
             raise DefinitionError(
                 f"numpy.random.set_bit_generator was given a {type(bit_generator).__name__}; "
-                "expected NumPy's MT19937. With another one, what a model draws from numpy.random "
-                "cannot be repeated after a resume. Draw from a numpy.random.Generator over it in "
-                "input functions, and leave the functions of numpy.random as they are."
+                "expected NumPy's MT19937. What a model draws from another one cannot be "
+                "repeated after a resume. Leave the functions of numpy.random as they are."
             )
         state = np.random.get_state()  # noqa: NPY002 - users call np.random.*
         numpys.set_bit_generator(MT19937())

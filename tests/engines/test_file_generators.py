@@ -1,0 +1,93 @@
+"""A generator at the top level of a model file that draws in a training is refused by name."""
+
+import numpy as np
+import pytest
+
+import elasticdl
+from elasticdl.data import recordio
+from elasticdl.data.example import encode
+
+FILE = """
+import random
+
+import numpy as np
+import torch
+from torch import nn
+
+{generator}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(2, 1)
+
+    def forward(self, x):
+        if self.training:
+            x = x + {in_model}
+        return self.out(x)
+
+
+def custom_model():
+    return Net()
+
+
+def data_schema():
+    return [{{"name": "x", "shape": [2], "dtype": "float32"}}]
+
+
+def input_fn(records):
+    x = np.stack([record["x"] for record in records])
+    return x + np.float32({in_input}), x[:, :1]
+
+
+loss = nn.MSELoss()
+
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+"""
+
+GENERATORS = {
+    "numpy": ("rng = np.random.default_rng(0)", "float(rng.random())"),
+    "numpy, old": ("rng = np.random.RandomState(0)", "float(rng.rand())"),
+    "python": ("rng = random.Random(0)", "rng.random()"),
+    "torch": (
+        "rng = torch.Generator().manual_seed(0)",
+        "float(torch.rand(1, generator=rng))",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "data.recordio"
+    with recordio.Writer(str(path)) as writer:
+        for i in range(64):
+            writer.write(encode({"x": np.float32([i, 1]) / 64}))
+    return path
+
+
+def train(folder, data, generator, in_input="0", in_model="0"):
+    zoo = folder / "zoo"
+    zoo.mkdir()
+    (zoo / "drawing.py").write_text(
+        FILE.format(generator=generator, in_input=in_input, in_model=in_model)
+    )
+    return elasticdl.train(
+        model_zoo=str(zoo), model_def="drawing", data=str(data), output=str(folder / "out"),
+        minibatch_size=8,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["in_input", "in_model"])
+@pytest.mark.parametrize("kind", GENERATORS)
+def test_it_is_refused_where_it_draws(tmp_path, data, kind, where):
+    generator, draw = GENERATORS[kind]
+
+    with pytest.raises(elasticdl.errors.DefinitionError, match=r"drawing\.py: the generator 'rng'"):
+        train(tmp_path, data, generator, **{where: draw})
+
+
+def test_one_that_has_drawn_before_the_training_is_harmless(tmp_path, data):
+    train(tmp_path, data, "rng = np.random.default_rng(0)\nSHIFT = float(rng.random())", "SHIFT")
