@@ -22,6 +22,15 @@ ZOO = Path(__file__).parent / "zoo"
 # A heal, or a first trace, is had by having somebody killed.
 NEEDS_A_JOIN = {"tracing", "serving", "fetching", "healed"}
 DRIVER, ELSEWHERE, PAUSED = "driver", "elsewhere", "paused"
+FROZEN, TERMINATED = "frozen", "terminated"
+# Other processes of a job: what is killed -> a part of its name or command line.
+SURROUNDINGS = {
+    "lighthouse": "LighthouseProcess",
+    "actor": "PlacedWorker",
+    "fork server": "elastic.fork_server",
+    "raylet": "raylet/raylet",
+    "gcs": "gcs/gcs_server",
+}
 FORKED = "elasticdl.engines.elastic.fork_server"
 # What was to happen in a join may have been overtaken by another death.
 _JOIN_AGAIN_S = 30.0
@@ -148,6 +157,12 @@ class Storm(Training):
                 self.pause_a_worker()
             case "stopping":
                 self.stop_before_a_quorum()
+            case "frozen":
+                self.freeze_in_a_step()
+            case "terminated":
+                self.terminate_driver()
+            case "lighthouse" | "actor" | "fork server" | "raylet" | "gcs":
+                self.kill_one_of_the_surroundings(SURROUNDINGS[point])
             case _:
                 self._drop(point)
         for token in (point, *besides):
@@ -196,6 +211,36 @@ class Storm(Training):
         self.wait_for(lambda: not any(map(_is_a_worker, before)), "the end of old workers")
         self.wait_for_steps_of(1)
 
+    def terminate_driver(self):
+        """End the driver as Kubernetes and Slurm do, and give the same command again."""
+        before = self.workers().values()
+        self.terminate()
+        self.start()
+        self.wait_for(lambda: not any(map(_is_a_worker, before)), "the end of old workers")
+        self.wait_for_steps_of(1)
+
+    def kill_one_of_the_surroundings(self, name):
+        """Kill a process of the job that does not train; return when steps are made after it."""
+
+        def processes():
+            return [each for each in _below(self.pid) if name in _command_of(each)]
+
+        self.wait_for(processes, f"a process {name}")
+        # Those that are forked from a server have its name.
+        victim = min(processes(), key=lambda each: each.create_time())
+        _signal(victim.pid, signal.SIGKILL)
+        self.wait_for(lambda: not victim.is_running(), f"the death of {name}")
+        # A quorum stands for a moment, so a few steps prove nothing.
+        time.sleep(1.0)
+        self.wait_for_steps_of(2)
+
+    def freeze_in_a_step(self):
+        """Stop one while the others add up; they go on without it, and it comes back."""
+        self.wait_for_steps_of(2)
+        before = len(self.hits())
+        (self._tokens / FROZEN).touch()
+        self._come_back(before)
+
     def pause_a_worker(self):
         """Stop one wherever it is, and let it go on after those it takes part with gave it up."""
         self.wait_for(self.workers, "a worker")
@@ -209,6 +254,10 @@ class Storm(Training):
         self.wait_for_steps_of(2)
         before = len(self.hits())
         (self._tokens / "stopping").touch()
+        self._come_back(before)
+
+    def _come_back(self, before):
+        """Wait until one has stopped itself and others train without it; let it go on."""
         self.wait_for(lambda: len(self.hits()) > before, "a stop")
         hit = self.hits()[-1]
         since = len(self.updates())
@@ -265,3 +314,22 @@ def _signal(pid, number):
     except ProcessLookupError:
         # It died of something else meanwhile.
         return
+
+
+def _below(pid):
+    """Return the living processes below one, oldest first."""
+    try:
+        found = psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+    return [each for each in found if _command_of(each)]
+
+
+def _command_of(process):
+    """Return what a process is called; nothing of one that is gone."""
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return ""
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""

@@ -10,7 +10,15 @@ import time
 from collections import Counter
 
 import pytest
-from tests.chaos.storm import DRIVER, ELSEWHERE, PAUSED, Storm
+from tests.chaos.storm import (
+    DRIVER,
+    ELSEWHERE,
+    FROZEN,
+    PAUSED,
+    SURROUNDINGS,
+    TERMINATED,
+    Storm,
+)
 from tests.engines.elastic.training import COUNTING, write_numbers
 
 # All that one sees of a worker from the inside, and what is done to it from the outside.
@@ -19,10 +27,12 @@ NAMED_POINTS = [
     "evaluating", "stopping", DRIVER,
 ]  # fmt: skip
 FURTHER_POINTS = [
-    "asking", "applied", "healed", "handing", "measured", "ending", ELSEWHERE, PAUSED,
+    "asking", "applied", "healed", "handing", "measured", "ending", ELSEWHERE, PAUSED, FROZEN,
+    TERMINATED, *SURROUNDINGS,
 ]  # fmt: skip
 # Beside another one, so that two fall at the same moment: all but those that take a while.
-BESIDES = [p for p in NAMED_POINTS + FURTHER_POINTS if p not in {"stopping", DRIVER, PAUSED}]
+ALONE = {"stopping", DRIVER, PAUSED, FROZEN, TERMINATED, *SURROUNDINGS}
+BESIDES = [p for p in NAMED_POINTS + FURTHER_POINTS if p not in ALONE]
 NUM_EPOCHS = 3
 # The weights are compared each 256 commits: not so many.
 NUM_FORKED_EPOCHS = 4
@@ -64,6 +74,19 @@ def test_a_death_at_any_named_point_leaves_each_record_counted_once(numbers, tmp
     assert storm.num_starts() > 1
     assert "is replaced by process" in storm.log()
     assert "raylet" not in storm.log()
+
+
+@pytest.mark.timeout(600)
+def test_each_process_of_a_job_may_die(numbers, tmp_path):
+    # The Lighthouse, Ray's own and a frozen worker are in tests/engines/elastic/test_silence.py.
+    points = ["fork server", TERMINATED, "actor"]
+    with without_end(numbers, tmp_path, seed=3) as storm:
+        storm.wait_for_steps_of(3)
+        for point in points:
+            storm.strike(point)
+        num_epochs = storm.finish()
+
+        storm.assert_each_record_counts(num_epochs)
 
 
 @pytest.mark.chaos

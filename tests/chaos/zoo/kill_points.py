@@ -21,6 +21,7 @@ dies there, by SIGKILL: one file, one death.
     ending       at the end of an epoch
     finishing    at the end of the training, before it is told
     stopping     no death: SIGSTOP before it asks who takes part
+    frozen       no death: SIGSTOP while it computes, when the others wait in the all-reduce
     holding      no death: it is not ready before there is a file `release`
 
 Besides, every worker says at each epoch's end which of its weights are not what they should be,
@@ -243,6 +244,13 @@ def _watch(trainer):
     def apply(original, total):
         original(total)
         hit("applied")
+
+    @instead_of(trainer, "gradients")
+    def gradients(original, *args):
+        if _is_time_for("frozen"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(0.1)
+        return original(*args)
 
     @instead_of(trainer.hooks, "epoch_end")
     def epoch_end(original, epoch, logs):

@@ -98,6 +98,15 @@ class Training:
         """The driver's process."""
         return self._process.pid
 
+    def terminate(self):
+        """Do what Kubernetes and Slurm do to end a job; return when it has ended.
+
+        Raises:
+            AssertionError: Its exit code is not the one for that.
+        """
+        self._process.terminate()
+        self.wait_for_the_end(expected=143)
+
     def interrupt(self):
         """Do what Ctrl-C does."""
         self._process.send_signal(signal.SIGINT)

@@ -75,7 +75,7 @@ _CHECKPOINT_INTERVAL_S = 30.0
 _CHECKPOINT_INTERVAL_BEFORE_A_LOSS_S = 3.0
 # Ray needs a moment to place a process where there is room.
 _PLACING_S = 2.0
-# So many Rays on this machine may die before there is something wrong with it.
+# So many Rays in a row may die without a further checkpoint; then the machine has a problem.
 _MOST_RAYS_LOST = 3
 # Who was silent for so long while others committed steps was left out of them.
 _LEFT_OUT_S = 10.0
@@ -95,13 +95,15 @@ def _train(run: Run) -> Trained:
     workers = run.material.job.workers
     assert workers is not None  # noqa: S101 - an elastic job
     controller = _Controller(run, workers, _pace_of(workers))
-    num_lost = 0
+    num_lost, furthest_step = 0, -1
     with Interrupts() as interrupts:
         while True:
             try:
                 return controller.train(interrupts)
             except UnavailableError as lost:
-                num_lost += 1
+                step = max(run.store.steps(), default=0)
+                num_lost = 1 if step > furthest_step else num_lost + 1
+                furthest_step = max(step, furthest_step)
                 if workers.ray_address is not None or num_lost > _MOST_RAYS_LOST:
                     raise
                 run.reporter.note(f"{lost} Starting another Ray.")
