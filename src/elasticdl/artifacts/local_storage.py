@@ -31,6 +31,8 @@ from elasticdl.errors import OutputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from elasticdl.artifacts.lock import Lock
+
 # EFBIG is what a limit on file sizes says (`ulimit -f`): to a user the same trouble.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -246,10 +248,23 @@ def _remove_stale(path: Path) -> None:
 
 
 class LocalStorage:
-    """The files of a folder on this machine; `RemoteStorage` has the same methods."""
+    """The files of a folder on this machine; `RemoteStorage` has the same methods.
+
+    Attributes:
+        root: The folder.
+        fence: What is checked before each write; None if any process may write.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.fence: Lock | None = None
+
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        with output_errors(self.path(name)):
+            if self.fence is not None:
+                self.fence.check()
+            yield
 
     def where(self, name: str) -> str:
         """Return the path of a name, for messages."""
@@ -274,7 +289,7 @@ class LocalStorage:
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Write a whole file, in one step."""
-        with output_errors(self.path(name)):
+        with self._writing(name):
             write_atomically(self.path(name), data)
 
     def new_staging(self, name: str) -> Path:
@@ -287,7 +302,7 @@ class LocalStorage:
     def publish(self, aside: Path, name: str) -> None:
         """Make a file or folder appear under `name`, in one step; `aside` is gone afterwards."""
         target = self.path(name)
-        with output_errors(target):
+        with self._writing(name):
             target.parent.mkdir(parents=True, exist_ok=True)
             if aside.parent != target.parent:
                 aside = _bring_beside(aside, target)
@@ -309,7 +324,7 @@ class LocalStorage:
 
     def delete(self, name: str) -> None:
         """Remove a file or folder, if it is there, in one step."""
-        with output_errors(self.path(name)):
+        with self._writing(name):
             remove(self.path(name))
 
     def fetch(self, name: str, destination: Path) -> None:
@@ -323,7 +338,7 @@ class LocalStorage:
 
     def move(self, name: str, to: str) -> None:
         """Give a file or folder another name, replacing the file that has it."""
-        with output_errors(self.path(to)):
+        with self._writing(to):
             self.path(to).parent.mkdir(parents=True, exist_ok=True)
             self.path(name).replace(self.path(to))
 

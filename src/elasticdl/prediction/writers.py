@@ -81,6 +81,7 @@ def open_writer(
     target.refuse_foreign()
     lock = hold(target.place, f".{target.name}.lock", output)
     try:
+        target.place.fence(lock)
         target.refuse_foreign()
         target.place.remove_stale(target.name)
         staging = OutputFolder(target.place.where(target.staging))
@@ -89,6 +90,7 @@ def open_writer(
             with output_errors(path.parent):
                 path.mkdir(parents=True)
     except BaseException:
+        target.place.fence(None)
         lock.release()
         raise
     return PredictionWriter(target, Parts(staging, file_format, records_per_part), lock)
@@ -183,6 +185,7 @@ class PredictionWriter(WholeOrNothing):
         # A leftover must not hide the error that led here; the next writer removes it.
         with suppress(OutputError):
             self._target.place.delete(self._target.staging)
+        self._target.place.fence(None)
         self._lock.release()
 
 
