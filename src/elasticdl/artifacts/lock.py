@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from elasticdl.artifacts.holder import is_dead, name_of, parse_holder, start_of, this_process
 from elasticdl.artifacts.lease import Lease, ignore_note
-from elasticdl.artifacts.local_storage import output_errors
+from elasticdl.artifacts.local_storage import make_folder, output_errors
 from elasticdl.errors import OutputBusyError, OutputError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def hold(folder: OutputFolder, name: str, subject: str = "", note: Note = ignore
         with folder.errors(name):
             return Lease(folder.versioned(name), folder.where(name), subject, note)
     with output_errors(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         try:
             return _SystemLock(path, subject)
         except OSError as error:

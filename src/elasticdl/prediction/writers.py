@@ -26,7 +26,7 @@ from elasticdl.artifacts.lock import hold
 from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import DefinitionError, OutputError, UsageError
 from elasticdl.prediction.parts import DEFAULT_RECORDS_PER_PART, Parts
-from elasticdl.prediction.rows import named_outputs, record_keys
+from elasticdl.prediction.rows import RecordKeys, named_outputs
 from elasticdl.prediction.target import MANIFEST, Target, target_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from elasticdl.job import PredictionFormat
     from elasticdl.prediction.parts import Part, PartDescription
 
-__all__ = ["MANIFEST", "PredictionWriter", "open_writer", "record_keys"]
+__all__ = ["MANIFEST", "PredictionWriter", "RecordKeys", "open_writer"]
 
 
 def open_writer(
@@ -120,7 +120,7 @@ class PredictionWriter(WholeOrNothing):
 
         Args:
             start_record: Number of the first one; 0, then where the call before ended.
-            keys: One for each record; see `record_keys`.
+            keys: One for each record; see `RecordKeys`.
             outputs: What the model says of them, one row an example.
 
         Raises:
