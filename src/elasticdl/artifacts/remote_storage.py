@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from elasticdl import scratch
 from elasticdl.artifacts.local_storage import is_temporary, missing
 from elasticdl.artifacts.versioned_file import versioned_file
 from elasticdl.data.stored_file import filesystem
@@ -116,7 +117,8 @@ class RemoteStorage:
 
     def new_staging(self, name: str) -> Path:
         """Return a new empty folder on this machine, to be uploaded by `publish`."""
-        return Path(tempfile.mkdtemp(prefix=f"elasticdl-{PurePosixPath(name).name}-"))
+        made = tempfile.mkdtemp(prefix=f"{PurePosixPath(name).name}-", dir=scratch.folder())
+        return Path(made)
 
     def publish(self, aside: Path, name: str) -> None:
         """Upload a file or folder, the manifest last; `aside` is gone afterwards."""

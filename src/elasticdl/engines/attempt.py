@@ -18,6 +18,7 @@ from elasticdl.artifacts.event_log import open_event_log
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.errors import OutputLostError
 from elasticdl.events import JobFailed
+from elasticdl.scratch import remove_leftovers
 from elasticdl.tracking.follow import FollowedLog
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
     """
     if job.output is None:
         raise ValueError(f"Not a job with an output: {job}")
+    remove_leftovers()
     folder = OutputFolder(job.output)
     with folder.claim(job, reporter.note) as claim:
         store = CheckpointStore(folder, job.training.keep_checkpoint_max)

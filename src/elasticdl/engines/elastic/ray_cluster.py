@@ -33,6 +33,7 @@ from ray._raylet import (  # type: ignore[attr-defined]
 )
 
 from elasticdl.errors import UsageError
+from elasticdl.scratch import TemporaryFolder
 
 LOCALHOST = "127.0.0.1"
 
@@ -51,8 +52,19 @@ def local_ray(num_cpus: int) -> Iterator[str]:
     Args:
         num_cpus: Logical ones: how many actors that ask for a core fit at the same time.
     """
-    with _closed_to_others():
-        _connect("local", num_cpus=num_cpus, include_dashboard=False, _node_ip_address=LOCALHOST)
+    # Ray never removes what it writes there; `TMPDIR` brings along what its processes write.
+    with (
+        TemporaryFolder(os.environ.get("RAY_TMPDIR")) as folder,
+        _closed_to_others(),
+        _environment({"TMPDIR": str(folder)}),
+    ):
+        _connect(
+            "local",
+            num_cpus=num_cpus,
+            include_dashboard=False,
+            _node_ip_address=LOCALHOST,
+            _temp_dir=str(folder),
+        )
         # It carries here what workers print, which is in files; it looks for that ten times
         # a second, and there is no option against it.
         node: Any = ray._private.worker._global_node  # noqa: SLF001
