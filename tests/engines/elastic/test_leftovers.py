@@ -131,3 +131,30 @@ def test_code_that_autograph_made_goes_as_well(tmp_path, temporary):
     subprocess.run([*command, "--max_steps=1"], env=environment, check=True)
 
     assert [path.name for path in temporary.iterdir()] == []
+
+
+LOCAL_RAY = """
+import ray
+from elasticdl.engines.elastic.ray_cluster import local_ray
+with local_ray(1):
+    print("works", ray.get(ray.remote(lambda: 7).remote()))
+"""
+
+
+def test_ray_starts_where_the_temporary_folder_has_a_long_path(tmp_path):
+    folder = tmp_path / "a-job-of-the-queue-of-a-supercomputer"
+    folder.mkdir()
+    there = {path for path in Path("/tmp").iterdir() if path.name.startswith("edl-")}
+
+    done = subprocess.run(
+        [sys.executable, "-c", LOCAL_RAY],
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "works 7" in done.stdout, done.stderr
+    assert list(folder.iterdir()) == []
+    left = {path for path in Path("/tmp").iterdir() if path.name.startswith("edl-")} - there
+    assert not any(list(path.glob("session_*")) for path in left)

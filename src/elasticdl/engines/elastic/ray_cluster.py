@@ -22,6 +22,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -39,6 +40,8 @@ LOCALHOST = "127.0.0.1"
 
 _CONNECT_TIMEOUT_S = 5.0
 _TOKEN_BYTES = 32
+# The path of a socket has room for 107 characters, and Ray appends 64.
+_MAX_FOLDER_LENGTH = 43
 # Ray's switch for laptops: it then takes 127.0.0.1 for the node's address and binds to it.
 # Otherwise it replaces a loopback address with the machine's outer one, and binds to all.
 _SEVERAL_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -54,9 +57,10 @@ def local_ray(num_cpus: int) -> Iterator[str]:
     """
     # Ray never removes what it writes there; `TMPDIR` brings along what its processes write.
     with (
-        TemporaryFolder(os.environ.get("RAY_TMPDIR")) as folder,
+        TemporaryFolder() as temporary,
+        _folder_of_ray(temporary) as folder,
         _closed_to_others(),
-        _environment({"TMPDIR": str(folder)}),
+        _environment({"TMPDIR": str(temporary)}),
     ):
         _connect(
             "local",
@@ -73,6 +77,17 @@ def local_ray(num_cpus: int) -> Iterator[str]:
             yield LOCALHOST
         finally:
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def _folder_of_ray(temporary: Path) -> Iterator[Path]:
+    """Yield where Ray writes: there, if the user says nothing else and its sockets fit."""
+    wanted = os.environ.get("RAY_TMPDIR")
+    if wanted is None and len(str(temporary)) <= _MAX_FOLDER_LENGTH:
+        yield temporary
+    else:
+        with TemporaryFolder(wanted or "/tmp") as folder:  # noqa: S108 - short, and in it a new one
+            yield folder
 
 
 @contextlib.contextmanager
