@@ -48,12 +48,12 @@ def train(output, tmp_path):
             writer.write(encode({"number": np.int64([number])}))
     started = []
 
-    def start(host: str) -> subprocess.Popen[str]:
+    def start(host: str, *more: str) -> subprocess.Popen[str]:
         command = [
             sys.executable, "-c", ELSEWHERE, host, "train", f"--model_zoo={ZOO}",
             "--model_def=counting", "--params=pause_s=0.05", f"--data={data}",
             f"--output={output.uri}", f"--num_epochs={NUM_EPOCHS}", "--minibatch_size=16",
-            "--checkpoint_steps=5", "--shuffle",
+            "--checkpoint_steps=5", "--shuffle", *more,
         ]  # fmt: skip
         process = subprocess.Popen(
             command,
@@ -85,12 +85,19 @@ def assert_each_record_counted_once_an_epoch(output: OutputFolder) -> None:
     np.testing.assert_array_equal(counts, np.full(NUM_RECORDS, NUM_EPOCHS))
 
 
-def test_the_same_command_resumes_elsewhere_after_a_kill(train, output) -> None:
-    first = train("north")
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "more",
+    [(), pytest.param(("--num_workers=2",), marks=pytest.mark.ray)],
+    ids=["alone", "workers"],
+)
+def test_the_same_command_resumes_elsewhere_after_a_kill(train, output, more) -> None:
+    first = train("north", *more)
     wait_for_checkpoints(output, first)
     first.kill()
 
-    second = train("south")
+    second = train("south", *more)
     printed, _ = second.communicate(timeout=110)
 
     assert second.returncode == 0, printed
@@ -98,6 +105,7 @@ def test_the_same_command_resumes_elsewhere_after_a_kill(train, output) -> None:
     assert_each_record_counted_once_an_epoch(output)
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_replaced_while_it_slept_ends_with_6_and_changes_nothing(
     train, output
 ) -> None:
