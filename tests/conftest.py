@@ -19,7 +19,7 @@ from hypothesis import settings
 from elasticdl.garbage import collect_seldom
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # How long an example takes says more of the machine than of the code.
@@ -50,6 +50,26 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[None]:
+    """Run an S3 server, and let this process and those it starts use it: see `s3_server.py`."""
+    for package in ("s3fs", "moto"):
+        pytest.importorskip(package)
+    server = subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("s3_server.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    with pytest.MonkeyPatch.context() as environment, server:
+        environment.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{int(server.stdout.readline())}")
+        environment.setenv("AWS_ACCESS_KEY_ID", "test")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        yield
+        server.kill()
 
 
 def _sample(name: str) -> Callable[..., Path]:

@@ -19,6 +19,7 @@ to do. The command line prints the message alone; `--debug` adds the traceback.
     │   └── MessageError      a party and its aggregator do not understand each other
     ├── OutputError           the output folder cannot be written or used          exit code 6
     │   ├── OutputBusyError   another process is working on it
+    │   ├── OutputLostError   another process has taken it over meanwhile
     │   ├── OutputTakenError  it belongs to another job
     │   ├── CorruptCheckpointError
     │   └── TrackingError     the tracking server cannot be reached or refuses
@@ -135,6 +136,10 @@ class OutputError(ElasticDLError):
 
 class OutputBusyError(OutputError):
     """Another process is working on this output."""
+
+
+class OutputLostError(OutputError):
+    """Another process has taken this output over while this one was silent."""
 
 
 class OutputTakenError(OutputError):

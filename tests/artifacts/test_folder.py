@@ -293,3 +293,59 @@ def test_a_store_whose_package_is_missing_names_the_extra(monkeypatch) -> None:
 
     with pytest.raises(MissingExtraError, match=r"elasticdl\[gcs\]"):
         OutputFolder("gs://bucket/output")
+
+
+def fsynced(monkeypatch) -> set[str]:
+    """Return the paths that are synced from now on, as they are."""
+    synced, fsync = set(), os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return synced
+
+
+def test_the_names_of_new_folders_are_on_the_disk(tmp_path, monkeypatch) -> None:
+    synced = fsynced(monkeypatch)
+    folder = OutputFolder(tmp_path / "new" / "output")
+
+    with folder.staging("checkpoints/step-0000000001") as path:
+        (path / "manifest.json").write_bytes(b"")
+
+    # Each holds the name of the next.
+    for parent in (tmp_path, tmp_path / "new", tmp_path / "new/output"):
+        assert str(parent) in synced
+    assert str(tmp_path / "new/output/checkpoints") in synced
+
+
+def test_a_file_in_a_new_folder_is_on_the_disk_with_the_folders_name(tmp_path, monkeypatch) -> None:
+    synced = fsynced(monkeypatch)
+
+    OutputFolder(tmp_path / "output").write_bytes("reports/first.txt", b"")
+
+    assert {str(tmp_path), str(tmp_path / "output"), str(tmp_path / "output/reports")} <= synced
+
+
+def test_a_file_that_nfs_keeps_for_a_reader_does_not_end_a_job(local_folder, monkeypatch) -> None:
+    local_folder.write_bytes("checkpoints/step-0000000001/.nfs0001", b"")
+    local_folder.write_bytes("checkpoints/step-0000000001/manifest.json", b"")
+    unlink = os.unlink
+
+    def busy(path, **options) -> None:
+        # So answers a client of NFS while somebody reads what was deleted.
+        if ".nfs" in os.fspath(path):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "unlink", busy)
+
+    local_folder.delete("checkpoints/step-0000000001")
+
+    assert local_folder.list("checkpoints") == []
+    # The next holder tries again, and may fail again.
+    local_folder.remove_stale()
+    monkeypatch.undo()
+    local_folder.remove_stale()
+    assert list(local_folder.local_path("checkpoints").iterdir()) == []

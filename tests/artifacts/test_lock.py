@@ -7,7 +7,10 @@ import subprocess
 import sys
 import time
 
-from elasticdl.artifacts.lock import start_of
+import pytest
+
+from elasticdl.artifacts import lock
+from elasticdl.artifacts.lock import hold, start_of
 
 
 def test_a_process_is_known_by_its_start() -> None:
@@ -25,3 +28,43 @@ def test_a_dead_process_that_nobody_has_asked_for_is_dead() -> None:
 
         # Its number is taken until its parent asks.
         os.kill(process.pid, 0)
+
+
+def test_a_lock_that_goes_while_it_is_taken_is_taken(local_folder, monkeypatch) -> None:
+    first = hold(local_folder, ".lock")
+    flock = lock.fcntl.flock
+
+    def released_meanwhile(descriptor: int, operation: int) -> None:
+        first.release()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(lock.fcntl, "flock", released_meanwhile)
+
+    second = hold(local_folder, ".lock")
+
+    assert local_folder.exists(".lock")
+    second.release()
+
+
+@pytest.mark.timeout(60)
+def test_a_lock_that_comes_and_goes_can_be_taken(local_folder, run_python) -> None:
+    code = f"""
+import contextlib, os, signal
+from pathlib import Path
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.lock import hold
+folder = OutputFolder({local_folder.uri!r})
+hold(folder, ".lock").release()
+path = Path(folder.where(".lock"))
+child = os.fork()
+while not child:
+    path.touch()
+    path.unlink(missing_ok=True)
+try:
+    for _ in range(3000):
+        hold(folder, ".lock").release()
+finally:
+    os.kill(child, signal.SIGKILL)
+"""
+
+    run_python(code)

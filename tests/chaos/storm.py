@@ -223,11 +223,11 @@ class Storm(Training):
         """Kill a process of the job that does not train; return when steps are made after it."""
 
         def processes():
-            return [each for each in _below(self.pid) if name in _command_of(each)]
+            around = [*_below(self.pid), *map(_parent_of, self.workers().values())]
+            return [each for each in around if each is not None and name in _command_of(each)]
 
         self.wait_for(processes, f"a process {name}")
-        # Those that are forked from a server have its name.
-        victim = min(processes(), key=lambda each: each.create_time())
+        victim = self._rng.choice(processes())
         _signal(victim.pid, signal.SIGKILL)
         self.wait_for(lambda: not victim.is_running(), f"the death of {name}")
         # A quorum stands for a moment, so a few steps prove nothing.
@@ -314,6 +314,14 @@ def _signal(pid, number):
     except ProcessLookupError:
         # It died of something else meanwhile.
         return
+
+
+def _parent_of(pid):
+    """Return the server that a worker was forked from; None if one is gone."""
+    try:
+        return psutil.Process(pid).parent()
+    except psutil.Error:
+        return None
 
 
 def _below(pid):

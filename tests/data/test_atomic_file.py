@@ -54,7 +54,7 @@ def test_content_is_on_the_disk_before_its_name_is(
 
     file.publish()
 
-    assert seen == [(False, len(b"complete"))]
+    assert seen[0] == (False, len(b"complete"))
 
 
 def test_publishing_replaces_the_file_before(folder: str) -> None:
@@ -139,3 +139,21 @@ def test_folder_of_that_name_is_not_replaced(tmp_path: Path) -> None:
 def test_unknown_protocol_is_named() -> None:
     with pytest.raises(UsageError, match="nonsense://x cannot be opened"):
         AtomicFile("nonsense://x")
+
+
+def test_the_name_is_on_the_disk_when_it_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = AtomicFile(str(tmp_path / "x"))
+    synced = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append(
+            (str(Path(f"/proc/self/fd/{descriptor}").readlink()), (tmp_path / "x").exists())
+        )
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+    file.publish()
+
+    assert (str(tmp_path), True) in synced

@@ -8,7 +8,7 @@ import pytest
 
 from elasticdl.data.record_source import RecordFile
 from elasticdl.errors import DefinitionError
-from elasticdl.prediction.rows import Field, fields_of, named_outputs, record_keys
+from elasticdl.prediction.rows import Field, RecordKeys, fields_of, named_outputs
 
 TWO = np.zeros((2, 3), np.float32)
 
@@ -70,15 +70,23 @@ def test_fields_say_dtype_and_shape_of_one_example() -> None:
     ],
 )
 def test_keys_start_where_the_files_paths_part(uris, keys) -> None:
-    assert record_keys([RecordFile(uri, 1) for uri in uris], 0, len(uris)) == keys
+    assert RecordKeys([RecordFile(uri, 1) for uri in uris]).between(0, len(uris)) == keys
 
 
 def test_keys_count_within_each_file() -> None:
     files = [RecordFile("d/a", 2), RecordFile("d/empty", 0), RecordFile("d/b", 3)]
 
-    assert record_keys(files, 1, 4) == ["a:1", "b:0", "b:1"]
+    assert RecordKeys(files).between(1, 4) == ["a:1", "b:0", "b:1"]
 
 
 def test_there_are_no_keys_for_records_that_are_not_there() -> None:
     with pytest.raises(IndexError):
-        record_keys([RecordFile("a", 2)], 1, 3)
+        RecordKeys([RecordFile("a", 2)]).between(1, 3)
+
+
+@pytest.mark.timeout(30)
+def test_keys_of_a_batch_do_not_cost_more_because_there_are_many_files() -> None:
+    keys = RecordKeys([RecordFile(f"data/part-{i}", 1) for i in range(100_000)])
+
+    for record in range(10_000):
+        assert keys.between(record, record + 1) == [f"part-{record}:0"]

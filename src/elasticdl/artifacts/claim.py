@@ -5,7 +5,8 @@
               OutputTakenError   OutputBusyError        OutputTakenError
 
 Nothing is created in a folder that holds something else. How the lock holds, and where it does
-so less well, is said in `lock.py`. Every claim counts the folder's generation up, so that
+so less well, is said in `lock.py`; until it is released it is checked before each write into the
+folder. Every claim counts the folder's generation up, so that
 events and later engines can tell one start of a job from another.
 
 Callers: `OutputFolder.claim`.
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from elasticdl.artifacts.event_log import EVENTS_FILE
+from elasticdl.artifacts.lease import ignore_note
 from elasticdl.artifacts.lock import hold
 from elasticdl.errors import OutputError, OutputTakenError
 from elasticdl.job import Job
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from elasticdl.artifacts.folder import OutputFolder
+    from elasticdl.artifacts.lease import Note
     from elasticdl.artifacts.lock import Lock
 
 JOB_FILE = "job.json"
@@ -51,6 +54,7 @@ class Claim:
     generation: int
     _lock: Lock = field(repr=False)
     _folder: OutputFolder = field(repr=False)
+    _released: bool = field(default=False, init=False, repr=False)
 
     def abandon(self) -> None:
         """Let any job have the output: this one left nothing that is worth going on from.
@@ -62,7 +66,10 @@ class Claim:
 
     def release(self) -> None:
         """Let others claim the output; doing it twice does no harm."""
-        self._lock.release()
+        if not self._released:
+            self._released = True
+            self._folder.fence(None)
+            self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -76,13 +83,14 @@ class Claim:
         self.release()
 
 
-def claim(folder: OutputFolder, job: Job) -> Claim:
+def claim(folder: OutputFolder, job: Job, note: Note = ignore_note) -> Claim:
     """Hold an output for one run of a job.
 
     Args:
         folder: The output; it is made if it is not there.
         job: What is to run. `job.json` in the folder is written, or compared by
             `Job.identity()` and then renewed (a job may be resumed with more epochs).
+        note: Tells a person why it takes as long as a lease lasts.
 
     Raises:
         OutputBusyError: Another process works on it; names its process id and host.
@@ -90,8 +98,9 @@ def claim(folder: OutputFolder, job: Job) -> Claim:
         OutputError: It cannot be written, or its `job.json` cannot be read.
     """
     _refuse_foreign(folder)
-    lock = hold(folder, LOCK_FILE)
+    lock = hold(folder, LOCK_FILE, note=note)
     try:
+        folder.fence(lock)
         _refuse_foreign(folder)
         folder.remove_stale()
         resumed = folder.exists(JOB_FILE)
@@ -101,6 +110,7 @@ def claim(folder: OutputFolder, job: Job) -> Claim:
         folder.write_bytes(GENERATION_FILE, str(generation).encode())
         folder.write_bytes(JOB_FILE, job.to_json().encode())
     except BaseException:
+        folder.fence(None)
         lock.release()
         raise
     return Claim(resumed, generation, lock, folder)

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elasticdl import scratch
 from elasticdl.events import EventLog
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def open_event_log(folder: OutputFolder) -> Iterator[EventLog]:
         if path is not None:
             log = EventLog(path)
         else:
-            written = Path(stack.enter_context(tempfile.TemporaryDirectory()), EVENTS_FILE)
+            written = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(dir=scratch.folder())), EVENTS_FILE
+            )
             if folder.exists(EVENTS_FILE):
                 folder.fetch(EVENTS_FILE, written)
             log = EventLog(written, lambda file: folder.write_bytes(EVENTS_FILE, file.read_bytes()))

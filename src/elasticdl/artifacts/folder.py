@@ -23,8 +23,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from elasticdl.artifacts.claim import claim
-from elasticdl.artifacts.local_storage import LocalStorage
+from elasticdl.artifacts.lease import ignore_note
+from elasticdl.artifacts.local_storage import LocalStorage, output_errors
 from elasticdl.artifacts.remote_storage import RemoteStorage
+from elasticdl.artifacts.versioned_file import LocalFile
 from elasticdl.data.stored_file import local_path
 from elasticdl.errors import OutputError
 
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from elasticdl.artifacts.claim import Claim
+    from elasticdl.artifacts.lease import Note
+    from elasticdl.artifacts.lock import Lock
+    from elasticdl.artifacts.versioned_file import VersionedFile
     from elasticdl.job import Job
 
 
@@ -163,9 +168,27 @@ class OutputFolder:
             raise OutputError(f"{self.where(name)}: there is no such file or folder.")
         self._storage.fetch(_checked(name, self.uri), destination)
 
-    def claim(self, job: Job) -> Claim:
+    def claim(self, job: Job, note: Note = ignore_note) -> Claim:
         """Hold the folder for the time of a run; see `claim.claim`."""
-        return claim(self, job)
+        return claim(self, job, note)
+
+    def fence(self, lock: Lock | None) -> None:
+        """Check a lock before each write from now on; None ends that."""
+        self._storage.fence = lock
+
+    def versioned(self, name: str) -> VersionedFile:
+        """Return a file whose writes depend on its version, with the store's own errors."""
+        name, storage = _checked(name, self.uri), self._storage
+        if isinstance(storage, LocalStorage):
+            return LocalFile(storage.path(name))
+        return storage.versioned(name)
+
+    def errors(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Turn what a store raises while a file is written into an `OutputError`."""
+        storage = self._storage
+        if isinstance(storage, LocalStorage):
+            return output_errors(storage.path(name))
+        return storage.errors(name, "written")
 
     def move(self, name: str, to: str) -> None:
         """Give a file another name in the folder, replacing the file that has it.

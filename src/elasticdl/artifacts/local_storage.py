@@ -31,6 +31,8 @@ from elasticdl.errors import OutputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from elasticdl.artifacts.lock import Lock
+
 # EFBIG is what a limit on file sizes says (`ulimit -f`): to a user the same trouble.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -41,6 +43,7 @@ _TEMPORARY = re.compile(r"^\.(?P<name>.+)\.(?P<state>writing|replaced)-\d+-\d+$"
 # From anywhere: on a disk that machines share, process numbers are not unique.
 _counter = itertools.count(secrets.randbelow(1 << 31))
 
+_NFS = ".nfs"
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
@@ -119,13 +122,30 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those it lies in; their names are on the disk when it returns.
+
+    Raises:
+        OSError: One of them cannot be made.
+    """
+    missing_ones = []
+    while not path.is_dir():
+        missing_ones.append(path)
+        path = path.parent
+    for folder in reversed(missing_ones):
+        folder.mkdir(exist_ok=True)
+        # A folder that may be written to and not be read cannot be synced.
+        with contextlib.suppress(PermissionError):
+            sync(folder.parent)
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a whole file, replacing what was there in one step.
 
     Raises:
         OSError: It cannot be written; what was there before still is.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     aside = temporary_path(path)
     try:
         with aside.open("wb") as file:
@@ -214,9 +234,24 @@ def remove(path: Path) -> None:
             doomed = temporary_path(path)
             path.rename(doomed)
             path = doomed
-        shutil.rmtree(path)
+        shutil.rmtree(path, onerror=_kept_for_a_reader)
     else:
         path.unlink(missing_ok=True)
+
+
+def _kept_for_a_reader(
+    _function: object, path: str, raised: tuple[type[BaseException], BaseException, object]
+) -> None:
+    """Leave what a client of NFS keeps as `.nfs...` until its last reader has closed it.
+
+    It has a temporary name by now, and the next holder of the folder removes it.
+    """
+    error = raised[1]
+    kept = isinstance(error, OSError) and error.errno in {errno.EBUSY, errno.ENOTEMPTY}
+    # A folder that is not empty for another reason is one that somebody still writes into.
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    if not kept or not any(file.name.startswith(_NFS) for file in folder.rglob("*")):
+        raise error
 
 
 def remove_stale(root: Path, of: str | None = None) -> None:
@@ -246,10 +281,23 @@ def _remove_stale(path: Path) -> None:
 
 
 class LocalStorage:
-    """The files of a folder on this machine; `RemoteStorage` has the same methods."""
+    """The files of a folder on this machine; `RemoteStorage` has the same methods.
+
+    Attributes:
+        root: The folder.
+        fence: What is checked before each write; None if any process may write.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.fence: Lock | None = None
+
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        with output_errors(self.path(name)):
+            if self.fence is not None:
+                self.fence.check()
+            yield
 
     def where(self, name: str) -> str:
         """Return the path of a name, for messages."""
@@ -274,21 +322,22 @@ class LocalStorage:
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Write a whole file, in one step."""
-        with output_errors(self.path(name)):
+        with self._writing(name):
             write_atomically(self.path(name), data)
 
     def new_staging(self, name: str) -> Path:
         """Return a new empty folder that `publish` can rename to `name`."""
         with output_errors(self.path(name)):
             staging = temporary_path(self.path(name))
-            staging.mkdir(parents=True)
+            make_folder(staging.parent)
+            staging.mkdir()
             return staging
 
     def publish(self, aside: Path, name: str) -> None:
         """Make a file or folder appear under `name`, in one step; `aside` is gone afterwards."""
         target = self.path(name)
-        with output_errors(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
+        with self._writing(name):
+            make_folder(target.parent)
             if aside.parent != target.parent:
                 aside = _bring_beside(aside, target)
             publish(aside, target)
@@ -309,7 +358,7 @@ class LocalStorage:
 
     def delete(self, name: str) -> None:
         """Remove a file or folder, if it is there, in one step."""
-        with output_errors(self.path(name)):
+        with self._writing(name):
             remove(self.path(name))
 
     def fetch(self, name: str, destination: Path) -> None:
@@ -323,9 +372,10 @@ class LocalStorage:
 
     def move(self, name: str, to: str) -> None:
         """Give a file or folder another name, replacing the file that has it."""
-        with output_errors(self.path(to)):
-            self.path(to).parent.mkdir(parents=True, exist_ok=True)
+        with self._writing(to):
+            make_folder(self.path(to).parent)
             self.path(name).replace(self.path(to))
+            sync(self.path(to).parent)
 
     def remove_stale(self, of: str | None) -> None:
         """Remove what dead processes left half-written, of one name or anywhere."""

@@ -19,24 +19,36 @@ import tempfile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from elasticdl import scratch
 from elasticdl.artifacts.local_storage import is_temporary, missing
+from elasticdl.artifacts.versioned_file import versioned_file
 from elasticdl.data.stored_file import filesystem
 from elasticdl.errors import ElasticDLError, OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from elasticdl.artifacts.lock import Lock
+    from elasticdl.artifacts.versioned_file import VersionedFile
+
 MANIFEST = "manifest.json"
 """The file that makes a folder whole: uploaded last, removed first."""
 
+_MAX_ATTEMPTS = 10
+
 
 class RemoteStorage:
-    """The files of a folder on an object store; `LocalStorage` has the same methods."""
+    """The files of a folder on an object store; `LocalStorage` has the same methods.
+
+    Attributes:
+        fence: What is checked before each write; None if any process may write.
+    """
 
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
         self._fs, root = filesystem(self.uri)
         self._root = root.rstrip("/")
+        self.fence: Lock | None = None
 
     def where(self, name: str) -> str:
         """Return the URI of a name, for messages."""
@@ -45,8 +57,12 @@ class RemoteStorage:
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}".rstrip("/")
 
+    def versioned(self, name: str) -> VersionedFile:
+        """Return a file whose writes depend on its version."""
+        return versioned_file(self._fs, self._path(name))
+
     @contextlib.contextmanager
-    def _errors(self, name: str, doing: str) -> Iterator[None]:
+    def errors(self, name: str, doing: str) -> Iterator[None]:
         """Turn what a store's library raises into an `OutputError`."""
         try:
             yield
@@ -65,7 +81,7 @@ class RemoteStorage:
         Raises:
             OutputError: There is none, or it cannot be read.
         """
-        with self._errors(name, "read"):
+        with self.errors(name, "read"):
             try:
                 return bytes(self._fs.cat_file(self._path(name)))
             except FileNotFoundError as error:
@@ -73,20 +89,45 @@ class RemoteStorage:
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Upload a whole file with one put."""
-        with self._errors(name, "written"):
-            self._fs.pipe_file(self._path(name), data)
+        with self.errors(name, "written"):
+            self._put(self._path(name), data)
+
+    def _check(self) -> None:
+        """Raise if this process does not hold the folder any more."""
+        if self.fence is not None:
+            self.fence.check()
+
+    @property
+    def _is_conditional(self) -> bool:
+        return self.fence is not None and self.fence.checks_conditions
+
+    def _put(self, path: str, data: bytes) -> None:
+        if not self._is_conditional:
+            self._check()
+            self._fs.pipe_file(path, data)
+            return
+        # A process that sleeps after the check must not overwrite what the next holder wrote.
+        file = versioned_file(self._fs, path)
+        for _ in range(_MAX_ATTEMPTS):
+            before = file.version()
+            self._check()
+            if file.write(data, before) is not None:
+                return
+        raise OSError(f"another process has changed it {_MAX_ATTEMPTS} times")
 
     def new_staging(self, name: str) -> Path:
         """Return a new empty folder on this machine, to be uploaded by `publish`."""
-        return Path(tempfile.mkdtemp(prefix=f"elasticdl-{PurePosixPath(name).name}-"))
+        made = tempfile.mkdtemp(prefix=f"{PurePosixPath(name).name}-", dir=scratch.folder())
+        return Path(made)
 
     def publish(self, aside: Path, name: str) -> None:
         """Upload a file or folder, the manifest last; `aside` is gone afterwards."""
-        with self._errors(name, "written"):
+        with self.errors(name, "written"):
             if aside.is_dir():
                 self._upload_folder(aside, name)
                 shutil.rmtree(aside)
             else:
+                self._check()
                 self._fs.put_file(str(aside), self._path(name))
                 aside.unlink()
 
@@ -96,16 +137,21 @@ class RemoteStorage:
         files = [path for path in aside.rglob("*") if path.is_file()]
         for path in sorted(files, key=lambda path: (path == aside / MANIFEST, path)):
             target = f"{root}/{path.relative_to(aside).as_posix()}"
-            self._fs.put_file(str(path), target)
+            if path == aside / MANIFEST and self._is_conditional:
+                self._put(target, path.read_bytes())
+            else:
+                self._check()
+                self._fs.put_file(str(path), target)
             before.discard(target)
         # Only now: until the manifest was there, these files were the folder.
+        self._check()
         for path in sorted(before):
             self._fs.rm_file(path)
 
     def names(self, name: str) -> list[str]:
         """Return the names in a folder, sorted; none if there is no such folder."""
         path = self._path(name)
-        with self._errors(name, "listed"):
+        with self.errors(name, "listed"):
             # A listing that was remembered would hide what another process wrote.
             self._fs.invalidate_cache()
             try:
@@ -119,20 +165,21 @@ class RemoteStorage:
 
     def exists(self, name: str) -> bool:
         """Return whether there is a file or a folder of this name."""
-        with self._errors(name, "read"):
+        with self.errors(name, "read"):
             self._fs.invalidate_cache()
             return bool(self._fs.exists(self._path(name)))
 
     def delete(self, name: str) -> None:
         """Remove a file or folder, if it is there; a folder's manifest goes first."""
-        with self._errors(name, "deleted"):
+        with self.errors(name, "deleted"):
+            self._check()
             for path in (f"{self._path(name)}/{MANIFEST}", self._path(name)):
                 if self._fs.exists(path):
                     self._fs.rm(path, recursive=True)
 
     def fetch(self, name: str, destination: Path) -> None:
         """Download a file or folder to a new path on this machine."""
-        with self._errors(name, "read"):
+        with self.errors(name, "read"):
             if self._fs.isfile(self._path(name)):
                 self._fs.get_file(self._path(name), str(destination))
                 return
@@ -144,7 +191,8 @@ class RemoteStorage:
 
     def move(self, name: str, to: str) -> None:
         """Give a file another name; a copy within the store, then a removal."""
-        with self._errors(to, "written"):
+        with self.errors(to, "written"):
+            self._check()
             self._fs.mv(self._path(name), self._path(to))
 
     def remove_stale(self, of: str | None) -> None:

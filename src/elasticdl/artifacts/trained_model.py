@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from elasticdl import scratch
 from elasticdl.artifacts import trained_model_pb2
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.local_storage import output_errors
@@ -172,7 +173,7 @@ class TrainedModel:
 
     @cached_property
     def _downloads(self) -> Path:
-        path = tempfile.mkdtemp(prefix="elasticdl-model-")
+        path = tempfile.mkdtemp(prefix="model-", dir=scratch.folder())
         # As long as this object: the code in it is imported while the model is used.
         weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
         return Path(path)

@@ -4,10 +4,11 @@
          |
          +--------discard----> gone, and what was there before is still there
 
-On a disk: a hidden file beside the target, synced, then renamed over it. In an object store:
-an upload that is completed at the end, because an object appears when it is complete. On
-other remote file systems: a hidden file beside the target, then moved. A process that is
-killed leaves at most the hidden file (`.NAME.*.tmp`), whose name ends as no data file's does.
+On a disk: a hidden file beside the target, synced, then renamed over it, and the folder synced.
+In an object store: an upload that is completed at the end, because an object appears when it is
+complete. On other remote file systems: a hidden file beside the target, then moved. A process
+that is killed leaves at most the hidden file (`.NAME.*.tmp`), whose name ends as no data file's
+does.
 What is written is not known here.
 
 Callers: the writers of this folder.
@@ -150,6 +151,12 @@ class _HiddenFile:
         os.fsync(self._file.fileno())
         self._file.close()
         self._hidden.replace(self._path)
+        # The name is the folder's: without it, a power cut could bring back the file before.
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
     def discard(self) -> None:
         try:

@@ -6,15 +6,35 @@ The only file of this folder that imports TensorFlow, and only when a pipeline i
 from __future__ import annotations
 
 import random
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.autograph.pyct import loader
 from tensorflow.python.eager import context
 
+from elasticdl import scratch
 from elasticdl.data.batch import Batch, batch_of, map_arrays
 from elasticdl.errors import DefinitionError
+
+
+class _Tempfile:
+    """The module `tempfile`, as far as autograph uses it, with a folder that the next run finds.
+
+    Autograph writes the code that it makes of a function into the temporary directory, and removes
+    it at exit. What a killed process leaves does not say whose it was.
+    """
+
+    @staticmethod
+    def NamedTemporaryFile(**options: Any) -> Any:  # noqa: N802 - that of `tempfile`
+        return tempfile.NamedTemporaryFile(**{"dir": scratch.folder(), **options})
+
+
+# Not public, and there is no option; without it the files are where they were.
+if hasattr(loader, "tempfile"):
+    loader.tempfile = _Tempfile
 
 
 def reseed(seed: int) -> None:

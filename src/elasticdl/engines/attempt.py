@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
 from elasticdl.artifacts.event_log import open_event_log
 from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.errors import OutputLostError
 from elasticdl.events import JobFailed
+from elasticdl.scratch import remove_leftovers
 from elasticdl.tracking.follow import FollowedLog
 
 if TYPE_CHECKING:
@@ -60,8 +62,9 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
     """
     if job.output is None:
         raise ValueError(f"Not a job with an output: {job}")
+    remove_leftovers()
     folder = OutputFolder(job.output)
-    with folder.claim(job) as claim:
+    with folder.claim(job, reporter.note) as claim:
         store = CheckpointStore(folder, job.training.keep_checkpoint_max)
         with (
             store,
@@ -83,6 +86,9 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
                     scratch=scratch,
                     checkpoint=restored.checkpoint if restored else None,
                 )
+            except OutputLostError:
+                # The log, and how the job ended, are the other process' now.
+                raise
             except BaseException as error:
                 interrupted = not isinstance(error, Exception)
                 events.write(

@@ -6,7 +6,7 @@ Callers: `run.py` for who leads a training, `elastic/worker.py` for each worker.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -239,11 +239,23 @@ def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> di
         return {"plan": asdict(data.cut(job)), "files": files}
     before = checkpoint.metadata["files"]
     if before != files:
-        changed = [uri for uri, n in files if [uri, n] not in before]
-        changed += [uri for uri, _ in before if uri not in {u for u, _ in files}]
+        changed = changed_files(files, before)
         raise DataError(
             f"The data is not what the first {checkpoint.step:,} steps were trained on: "
             f"{len(changed)} file(s) were added, removed or hold another number of records "
             f"({', '.join(changed[:3])}). Train on them with another --output."
         )
     return {"plan": checkpoint.metadata["plan"], "files": files}
+
+
+def changed_files(now: Sequence[Sequence[Any]], before: Sequence[Sequence[Any]]) -> list[str]:
+    """Return the files that were added or changed, in the order of now, then those removed.
+
+    Args:
+        now: URI and number of records of each file.
+        before: The same, as a checkpoint says.
+    """
+    known, there = {(uri, n) for uri, n in before}, {uri for uri, _ in now}
+    return [uri for uri, n in now if (uri, n) not in known] + [
+        uri for uri, _ in before if uri not in there
+    ]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.data.file_ranges import split_range
 from elasticdl.errors import DataError, UsageError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.evaluation.png import as_picture
@@ -21,7 +20,7 @@ from elasticdl.evaluation.report import ReportWriter
 from elasticdl.evaluation.report_page import write_page
 from elasticdl.evaluation.report_tables import Report
 from elasticdl.evaluation.report_views import write_views
-from elasticdl.prediction.rows import record_keys
+from elasticdl.prediction.rows import RecordKeys
 from elasticdl.training.trainer import Examiner
 
 if TYPE_CHECKING:
@@ -79,6 +78,7 @@ class RecordReport:
             DataError: There are not as many examples as records.
             OutputError: The report cannot be written.
         """
+        keys = RecordKeys(self._source.files)
         total: MetricStates = {}
         done = 0
         for first, batch in batches:
@@ -87,16 +87,11 @@ class RecordReport:
             ordered = self._trainer.evaluation_metrics.ordered
             total = add_states([total, examined.states], ordered)
             done = first + batch.num_examples
-            files = self._source.files
             self.writer.add(
-                ids=record_keys(files, first, done),
+                ids=keys.between(first, done),
                 labels=batch.labels,
                 outputs=examined.outputs,
-                sources=[
-                    files[part.file_index].uri
-                    for part in split_range(files, first, done)
-                    for _ in range(part.start, part.stop)
-                ],
+                sources=keys.files_between(first, done),
                 metrics=examined.values,
             )
             self._compare(examined.states, examined.values)

@@ -129,7 +129,7 @@ class Part(WholeOrNothing):
         """Append the predictions of the records that come next.
 
         Args:
-            keys: One for each record; see `rows.record_keys`.
+            keys: One for each record; see `rows.RecordKeys`.
             outputs: What the model says of them, one row an example.
 
         Raises:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import DataError, ElasticDLError, UserCodeError, users_traceback
-from elasticdl.prediction.rows import record_keys
+from elasticdl.prediction.rows import RecordKeys
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays, Batch
@@ -61,13 +61,13 @@ class Predictor:
             OutputError: They cannot be written.
             UserCodeError: The processor raised.
         """
-        files = self._source.files
+        keys = RecordKeys(self._source.files)
         done = start
         for first, batch in batches:
             self._check_complete(first, done)
             outputs = self._trainer.predict(batch.features)
             done = first + batch.num_examples
-            write(first, record_keys(files, first, done), outputs)
+            write(first, keys.between(first, done), outputs)
             if self._processor is not None:
                 self._call(partial(self._processor.process, outputs, worker_id))
             yield done

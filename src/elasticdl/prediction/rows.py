@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from elasticdl.data.file_ranges import split_range
+from elasticdl.data.file_ranges import Numbering
 from elasticdl.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -126,32 +126,51 @@ def plain_floats(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array if array.dtype.isbuiltin == 1 else array.astype(np.float32)
 
 
-def record_keys(files: Sequence[RecordFile], start: int, stop: int) -> list[str]:
-    """Return which record of which file each prediction is of.
+class RecordKeys:
+    """Which record of which file each prediction is of.
+
+    Made once for a source: a batch must not cost more because there are many files.
 
     Args:
         files: The files of the source, in reading order.
-        start: First record, numbered over all files.
-        stop: One past the last.
-
-    Returns:
-        `FILE:NUMBER` for each record: the file's path from the folder that all files share,
-        and the record's number in it, from 0.
-
-    Raises:
-        IndexError: There are no such records.
 
     Example:
         >>> from elasticdl.data.record_source import RecordFile
-        >>> record_keys([RecordFile("d/x/a.csv", 2), RecordFile("d/y/a.csv", 3)], 1, 4)
+        >>> RecordKeys([RecordFile("d/x/a.csv", 2), RecordFile("d/y/a.csv", 3)]).between(1, 4)
         ['x/a.csv:1', 'y/a.csv:0', 'y/a.csv:1']
     """
-    names = _relative([file.uri for file in files])
-    return [
-        f"{names[part.file_index]}:{number}"
-        for part in split_range(files, start, stop)
-        for number in range(part.start, part.stop)
-    ]
+
+    def __init__(self, files: Sequence[RecordFile]) -> None:
+        self._numbering = Numbering(files)
+        self._names = _relative([file.uri for file in files])
+
+    def between(self, start: int, stop: int) -> list[str]:
+        """Return the keys of some records.
+
+        Args:
+            start: First record, numbered over all files.
+            stop: One past the last.
+
+        Returns:
+            `FILE:NUMBER` for each record: the file's path from the folder that all files share,
+            and the record's number in it, from 0.
+
+        Raises:
+            IndexError: There are no such records.
+        """
+        return [
+            f"{self._names[part.file_index]}:{number}"
+            for part in self._numbering.split(start, stop)
+            for number in range(part.start, part.stop)
+        ]
+
+    def files_between(self, start: int, stop: int) -> list[str]:
+        """Return the URI of the file that each of some records is in; arguments as `between`."""
+        return [
+            self._numbering.files[part.file_index].uri
+            for part in self._numbering.split(start, stop)
+            for _ in range(part.start, part.stop)
+        ]
 
 
 def _relative(uris: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ from elasticdl.artifacts.lock import hold
 from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import DefinitionError, OutputError, UsageError
 from elasticdl.prediction.parts import DEFAULT_RECORDS_PER_PART, Parts
-from elasticdl.prediction.rows import named_outputs, record_keys
+from elasticdl.prediction.rows import RecordKeys, named_outputs
 from elasticdl.prediction.target import MANIFEST, Target, target_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from elasticdl.job import PredictionFormat
     from elasticdl.prediction.parts import Part, PartDescription
 
-__all__ = ["MANIFEST", "PredictionWriter", "open_writer", "record_keys"]
+__all__ = ["MANIFEST", "PredictionWriter", "RecordKeys", "open_writer"]
 
 
 def open_writer(
@@ -81,6 +81,7 @@ def open_writer(
     target.refuse_foreign()
     lock = hold(target.place, f".{target.name}.lock", output)
     try:
+        target.place.fence(lock)
         target.refuse_foreign()
         target.place.remove_stale(target.name)
         staging = OutputFolder(target.place.where(target.staging))
@@ -89,6 +90,7 @@ def open_writer(
             with output_errors(path.parent):
                 path.mkdir(parents=True)
     except BaseException:
+        target.place.fence(None)
         lock.release()
         raise
     return PredictionWriter(target, Parts(staging, file_format, records_per_part), lock)
@@ -118,7 +120,7 @@ class PredictionWriter(WholeOrNothing):
 
         Args:
             start_record: Number of the first one; 0, then where the call before ended.
-            keys: One for each record; see `record_keys`.
+            keys: One for each record; see `RecordKeys`.
             outputs: What the model says of them, one row an example.
 
         Raises:
@@ -183,6 +185,7 @@ class PredictionWriter(WholeOrNothing):
         # A leftover must not hide the error that led here; the next writer removes it.
         with suppress(OutputError):
             self._target.place.delete(self._target.staging)
+        self._target.place.fence(None)
         self._lock.release()
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
-from elasticdl.errors import TrackingError
+from elasticdl.errors import OutputLostError, TrackingError
 from elasticdl.tracking.points import Points, status_of
 from elasticdl.tracking.tracker import Attempt, Point, Status, Tracker
 
@@ -94,7 +94,8 @@ class FollowedLog:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is not None:
+        # A job that another process has taken over has not ended.
+        if error is not None and not isinstance(error, OutputLostError):
             # Whoever could not write down how it ended could not tell it either.
             is_killed = not isinstance(error, Exception)
             self.end(Status.KILLED if is_killed else Status.FAILED, "" if is_killed else str(error))

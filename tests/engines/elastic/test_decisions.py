@@ -351,3 +351,12 @@ def test_replacements_that_die_do_not_end_a_job_that_trains():
     dying = fleet(training(1, 0), fruitless_starts=5)
 
     assert not any(isinstance(action, GiveUp) for action in decide(dying))
+
+
+@pytest.mark.timeout(30)
+def test_twenty_thousand_that_hang_are_ended_without_comparing_each_with_each():
+    members = [training(i, i, silent_s=121.0) for i in range(20_000)]
+
+    actions = decide(fleet(*members))
+
+    assert sum(isinstance(action, Kill) for action in actions) == 20_000

@@ -183,7 +183,10 @@ def _to_end(fleet: Fleet) -> list[Kill]:
     """Return who has to go: the hung, those on machines that go, those that are too many."""
     hung = [m for m in fleet.members if max(m.silent_s, m.stuck_s) > fleet.hang_timeout_s]
     ended = [Kill(m.incarnation, f"hung: {_why_hung(m)}") for m in hung]
-    others = [m for m in fleet.members if m not in hung and m.state is not State.FINISHED]
+    gone = {m.incarnation for m in hung}
+    others = [
+        m for m in fleet.members if m.incarnation not in gone and m.state is not State.FINISHED
+    ]
     # Who trains on a machine that goes stays until somebody can take the slot.
     num_ready = sum(m.state is State.READY and not m.machine_goes for m in others)
     training = [m for m in others if m.machine_goes and m.state is State.TRAINING]

@@ -37,6 +37,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from elasticdl import scratch
 from elasticdl.garbage import collect_seldom
 from elasticdl.training.create import quiet_frameworks
 
@@ -133,6 +134,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _start(folder: Path, modules: Sequence[str], linger_s: float) -> None:
+    # On machines of a cluster nothing else looks for what killed runs left.
+    scratch.remove_leftovers(folder.parent)
     (folder / _SOCKET).unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / _SOCKET))
@@ -238,6 +241,8 @@ def _main(folder: str, listener: str, linger_s: str, *modules: str) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     quiet_frameworks()
+    # As long as this process or one that it forks is there.
+    scratch.own(Path(folder))
     _serve(Path(folder), socket.socket(fileno=int(listener)), modules, float(linger_s))
 
 

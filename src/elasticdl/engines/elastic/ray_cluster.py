@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -35,6 +36,7 @@ from ray._raylet import (  # type: ignore[attr-defined]
 )
 
 from elasticdl.errors import UnavailableError, UsageError
+from elasticdl.scratch import TemporaryFolder
 
 LOCALHOST = "127.0.0.1"
 
@@ -42,6 +44,8 @@ _CONNECT_TIMEOUT_S = 5.0
 _MOST_STARTS = 3
 _LOST_AFTER_S = 20.0
 _TOKEN_BYTES = 32
+# The path of a socket has room for 107 characters, and Ray appends 64.
+_MAX_FOLDER_LENGTH = 43
 # Ray's switch for laptops: it then takes 127.0.0.1 for the node's address and binds to it.
 # Otherwise it replaces a loopback address with the machine's outer one, and binds to all.
 _SEVERAL_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -77,8 +81,14 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
     Raises:
         UnavailableError: It did not start, several times.
     """
-    with _closed_to_others():
-        _start(num_cpus)
+    # Ray never removes what it writes there; `TMPDIR` brings along what its processes write.
+    with (
+        TemporaryFolder() as temporary,
+        _folder_of_ray(temporary) as folder,
+        _closed_to_others(),
+        _environment({"TMPDIR": str(temporary)}),
+    ):
+        _start(num_cpus, folder)
         # It carries here what workers print, which is in files; it looks for that ten times
         # a second, and there is no option against it.
         node: Any = ray._private.worker._global_node  # noqa: SLF001
@@ -97,24 +107,38 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
             ray.shutdown()
 
 
-def _start(num_cpus: int) -> None:
+def _start(num_cpus: int, folder: Path) -> None:
     """Start Ray; on a busy machine its processes may be too slow for each other at first."""
     for attempt in range(1, _MOST_STARTS + 1):
         try:
             _connect(
-                "local", num_cpus=num_cpus, include_dashboard=False, _node_ip_address=LOCALHOST
+                "local",
+                num_cpus=num_cpus,
+                include_dashboard=False,
+                _node_ip_address=LOCALHOST,
+                _temp_dir=str(folder),
             )
         except Exception as error:
             ray.shutdown()
             if attempt == _MOST_STARTS:
                 reason = str(error).strip().splitlines() or [type(error).__name__]
                 raise UnavailableError(
-                    f"Ray did not start on this machine in {attempt} attempts: {reason[0]} Its "
-                    "logs are in the folder `ray` of the temporary directory. If the machine is "
-                    "busy or out of memory, give the same command again later."
+                    f"Ray did not start on this machine in {attempt} attempts: {reason[0]} If "
+                    "the machine is busy or out of memory, give the same command again later."
                 ) from error
         else:
             return
+
+
+@contextlib.contextmanager
+def _folder_of_ray(temporary: Path) -> Iterator[Path]:
+    """Yield where Ray writes: there, if the user says nothing else and its sockets fit."""
+    wanted = os.environ.get("RAY_TMPDIR")
+    if wanted is None and len(str(temporary)) <= _MAX_FOLDER_LENGTH:
+        yield temporary
+    else:
+        with TemporaryFolder(wanted or "/tmp") as folder:  # noqa: S108 - short, and in it a new one
+            yield folder
 
 
 @contextlib.contextmanager

@@ -21,7 +21,6 @@ import logging
 import os
 import queue
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,6 +32,7 @@ from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.engines.federated import wire
 from elasticdl.engines.federated.wire import Facts, Frame
 from elasticdl.errors import ElasticDLError, OutputError, TrainingError, UsageError
+from elasticdl.scratch import TemporaryFolder
 
 ADDRESS_FILE = "control.json"
 _SOCKET = "control.sock"
@@ -122,8 +122,8 @@ class Control:
         self._closing = threading.Event()
 
     def __enter__(self) -> Self:
-        self._short = tempfile.TemporaryDirectory(prefix="edl-")
-        path = Path(self._short.name, _SOCKET)
+        self._short = TemporaryFolder()
+        path = self._short.path / _SOCKET
         self._listener = wire.listen(path)
         self._listener.settimeout(_ACCEPT_S)
         address = {"socket": str(path), "pid": os.getpid(), "host": socket.gethostname()}

@@ -8,6 +8,8 @@ hooks.py     the user's Keras callbacks
 export.py    what serving needs
 """
 
+# It says where autograph writes, before a function is traced.
+import elasticdl.data.tensorflow  # noqa: F401
 from elasticdl.training.keras.trainer import KerasTrainer
 
 __all__ = ["KerasTrainer"]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -41,6 +40,7 @@ from elasticdl.engines.federated.recorder import MetricsFile
 from elasticdl.engines.federated.status import GLOBAL_FOLDER, PARTY_LOCK, PartyStatus
 from elasticdl.engines.publish import copy_code
 from elasticdl.errors import TrainingError
+from elasticdl.scratch import TemporaryFolder
 from elasticdl.training.create import quiet_frameworks
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
         with contextlib.ExitStack() as stack:
             verbs.orders = stack.enter_context(Control(state, verbs.at_once))
             code = stack.enter_context(folder.scratch())
-            short = stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-"))
+            short = stack.enter_context(TemporaryFolder())
             memory = DiskMemory(
                 stack.enter_context(CheckpointStore(folder)),
                 stack.enter_context(CheckpointStore(OutputFolder(state / GLOBAL_FOLDER))),

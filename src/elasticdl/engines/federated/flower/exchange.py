@@ -21,12 +21,10 @@ import math
 import queue
 import select
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -44,6 +42,7 @@ from elasticdl.engines.federated.flower.words import (
 )
 from elasticdl.engines.federated.wire import Arrays, Facts, Frame
 from elasticdl.errors import TrainingError
+from elasticdl.scratch import TemporaryFolder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,8 +107,8 @@ class Exchange:
 
     def __enter__(self) -> Self:
         # Short: the path of a socket has room for 107 characters.
-        self._folder = tempfile.TemporaryDirectory(prefix="edl-")
-        path = Path(self._folder.name, "aggregator")
+        self._folder = TemporaryFolder()
+        path = self._folder.path / "aggregator"
         self._listener = wire.listen(path)
         self._listener.settimeout(_ACCEPT_S)
         try:

@@ -1,0 +1,232 @@
+"""A lock where there is no `flock`: a file that its holder replaces again and again.
+
+    free --write--> held --renew--> held --release--> free
+                     |
+                     +-- unchanged for `lease_s` while another process watches --> taken over
+
+Nobody compares clocks: a process that wants the lease of a holder elsewhere watches the file for
+as long as that lease lasts, by its own clock. A holder that is dead on this machine is not
+waited for. The version of the file is the fence: `check` renews the lease, and fails for good
+once another process has replaced the file (`versioned_file.py` says how surely that is noticed).
+What is protected by it is not known here.
+
+Callers: `lock.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from elasticdl.artifacts.holder import is_dead, is_here, name_of, parse_holder, this_process
+from elasticdl.artifacts.versioned_file import Content, S3File, VersionedFile
+from elasticdl.errors import OutputBusyError, OutputError, OutputLostError
+
+LEASE_S = 60.0
+"""How long a holder may be silent before another process takes its lease over, in seconds."""
+
+_RENEWALS_PER_LEASE = 4
+_LOOKS_PER_LEASE = 40
+_MAX_ATTEMPTS = 10
+_RELEASED = "released"
+
+Note: TypeAlias = Callable[[str], None]
+
+
+def ignore_note(_: str) -> None:
+    """Tell nobody."""
+
+
+class Lease:
+    """A lease that this process holds, renewed by a thread until `release`.
+
+    Args:
+        file: Where it is written.
+        where: What a message calls the file.
+        subject: What a message says is being worked on.
+        note: Tells a person that a silent holder is waited for.
+
+    Raises:
+        OutputBusyError: Another process holds it.
+        OutputError: The file changes too often to be taken.
+    """
+
+    def __init__(self, file: VersionedFile, where: str, subject: str, note: Note) -> None:
+        self._file = file
+        self._where = where
+        self._subject = subject
+        self._pid = os.getpid()
+        self._lease_s = LEASE_S
+        self._me = {**this_process(), "token": uuid.uuid4().hex, "lease_s": self._lease_s}
+        self._renewals = 0
+        self._lost = ""
+        self._released = threading.Event()
+        # The thread that renews and the one that writes must not replace each other's version.
+        self._lock = threading.Lock()
+        self._version = self._take(note)
+        threading.Thread(target=self._keep, name="lease", daemon=True).start()
+
+    @property
+    def checks_conditions(self) -> bool:
+        """Whether the store refuses a write whose condition does not hold."""
+        return isinstance(self._file, S3File)
+
+    # --- Taking ---------------------------------------------------------------------------
+
+    def _take(self, note: Note) -> str:
+        for _ in range(_MAX_ATTEMPTS):
+            there = self._free(note)
+            before = 0 if there is None else parse_holder(there.data).get("generation", 0)
+            self._me["generation"] = before + 1
+            data = self._content()
+            version = self._write(data, None if there is None else there.version)
+            if version is not None:
+                version = self._settled(data, version)
+            if version is not None:
+                return version
+        raise OutputError(
+            f"{self._where}: {_MAX_ATTEMPTS} other processes took it while this one tried to. "
+            "Name another --output."
+        )
+
+    def _free(self, note: Note) -> Content | None:
+        """Return what is to be replaced, once its holder has gone; None if there is nothing."""
+        there = self._file.read()
+        if there is None:
+            return None
+        holder = parse_holder(there.data)
+        # It is empty where the attempt to lock it has made it (`lock.py`).
+        if not there.data or holder.get(_RELEASED) or is_dead(holder):
+            return there
+        lease_s = holder.get("lease_s")
+        if is_here(holder) or not isinstance(lease_s, (int, float)):
+            raise self._busy(holder)
+        note(
+            f"{name_of(holder)} has worked on {self._subject}. It is taken over if it stays silent "
+            f"for {lease_s:.0f} s."
+        )
+        deadline = time.monotonic() + lease_s
+        while time.monotonic() < deadline:
+            time.sleep(lease_s / _LOOKS_PER_LEASE)
+            now = there if self._file.version() == there.version else self._file.read()
+            if now is None:
+                return None
+            if now.version != there.version:
+                holder = parse_holder(now.data)
+                if holder.get(_RELEASED):
+                    return now
+                raise self._busy(holder)
+        return there
+
+    def _busy(self, holder: dict[str, Any]) -> OutputBusyError:
+        if is_here(holder) or "lease_s" in holder:
+            ended = ""
+        else:
+            ended = f" If that process is gone, delete {self._where}."
+        return OutputBusyError(
+            f"{self._subject}: {name_of(holder)} is working on it. Wait until it is done, end it, "
+            f"or name another --output.{ended}"
+        )
+
+    def _settled(self, data: bytes, version: str) -> str | None:
+        """Find out whether this process' write is the one that stays."""
+        if isinstance(self._file, S3File):
+            if self._file.checks_conditions(data, version):
+                return version
+            self._file = self._file.without_conditions()
+            there = self._file.read()
+            version = "" if there is None else there.version
+        time.sleep(self._file.settle_s)
+        there = self._file.read()
+        return version if there == Content(data, version) else None
+
+    # --- Holding --------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Renew the lease; what follows within seconds is written by its holder.
+
+        Raises:
+            OutputLostError: Another process has taken it over.
+            OSError: The store does not answer.
+        """
+        # A forked child has neither the thread nor the version; its parent checks.
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            self._renew()
+
+    def _renew(self) -> None:
+        if self._released.is_set():
+            return
+        if self._lost:
+            raise OutputLostError(self._lost)
+        self._renewals += 1
+        data = self._content()
+        for _ in range(_MAX_ATTEMPTS):
+            version = self._write(data, self._version)
+            if version is not None:
+                self._version = version
+                return
+            there = self._file.read()
+            if there is None or there.version != self._version:
+                break
+        self._lost = self._why_lost(there)
+        raise OutputLostError(self._lost)
+
+    def _why_lost(self, there: Content | None) -> str:
+        if there is None:
+            other = f"{self._where} was deleted"
+        else:
+            holder = parse_holder(there.data)
+            other = f"{name_of(holder)} has taken it over (start {holder.get('generation')})"
+        return (
+            f"{self._subject}: {other}, because this process (start {self._me['generation']}) was "
+            f"silent for {self._lease_s:.0f} s or was replaced by hand. This process wrote nothing "
+            "after that and ends; the other one resumes from the last checkpoint."
+        )
+
+    def _keep(self) -> None:
+        interval_s = self._lease_s / _RENEWALS_PER_LEASE
+        while not self._released.wait(interval_s):
+            try:
+                self.check()
+            except OutputLostError:
+                # Raised once more by the next `check`, in a thread that can end the run.
+                return
+            except Exception:  # noqa: BLE001 - each store has errors of its own
+                # It is away for a moment, or `check` will say so to whoever writes.
+                interval_s = self._lease_s / _RENEWALS_PER_LEASE / 4
+            else:
+                interval_s = self._lease_s / _RENEWALS_PER_LEASE
+
+    def release(self) -> None:
+        """Let others take it; doing it twice does no harm."""
+        if os.getpid() != self._pid or self._released.is_set():
+            return
+        # The output is complete by now: a lease that cannot be given up must not fail the run.
+        with self._lock, contextlib.suppress(Exception):
+            self._released.set()
+            if isinstance(self._file, S3File):
+                # Not deleted: by then it could be the next holder's.
+                self._write(self._content(), self._version)
+            elif self._file.version() == self._version:
+                self._file.delete()
+
+    def _content(self) -> bytes:
+        state = {"renewals": self._renewals, _RELEASED: self._released.is_set()}
+        return json.dumps({**self._me, **state}).encode()
+
+    def _write(self, data: bytes, replaces: str | None) -> str | None:
+        version = self._file.write(data, replaces)
+        if version is None:
+            # An answer that was lost makes the store's library write again, and that fails.
+            there = self._file.read()
+            if there is not None and there.data == data:
+                return there.version
+        return version

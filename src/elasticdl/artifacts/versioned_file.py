@@ -1,0 +1,242 @@
+"""One small file whose writes depend on its version: compare-and-swap on a store.
+
+    read() -> content, version A        write(data, replaces=A) -> version B
+                                        write(data, replaces=A) -> None: it is B by now
+
+S3 checks the condition in the same step as it writes (`If-None-Match: *`, `If-Match: ETAG`;
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html). Other stores, and
+disks without `flock`, are read before the write, so two writers at the same moment may both
+succeed; the later one stays.
+What is in the file is not known here.
+
+Callers: `lease.py`; `remote_storage.py` for what must not be overwritten by a process that has
+lost its lease.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from elasticdl.artifacts.local_storage import write_atomically
+
+_S3_PROTOCOLS = frozenset({"s3", "s3a"})
+_CHANGED = frozenset({404, 409, 412})
+_MAX_READS = 100
+_SETTLE_S = 1.0
+
+
+class Content(NamedTuple):
+    """What a file held at one version."""
+
+    data: bytes
+    version: str
+
+
+class VersionedFile(Protocol):
+    """A file that is replaced only by a writer that knows its version.
+
+    Attributes:
+        settle_s: How long to wait before a write can be trusted, in seconds; 0 where the store
+            checks the condition itself, or all writers are in this process.
+    """
+
+    settle_s: float
+
+    def version(self) -> str | None:
+        """Return the current version; None if there is no file."""
+        ...
+
+    def read(self) -> Content | None:
+        """Return content and version of the same moment; None if there is no file."""
+        ...
+
+    def write(self, data: bytes, replaces: str | None) -> str | None:
+        """Write the whole file if it still has a version.
+
+        Args:
+            data: The new content.
+            replaces: The version to replace; None if there must be no file yet.
+
+        Returns:
+            The new version; None if the file has another one by now, and was not written.
+        """
+        ...
+
+    def delete(self) -> None:
+        """Remove the file, whatever its version."""
+        ...
+
+
+def versioned_file(system: Any, path: str) -> VersionedFile:
+    """Return the best there is for a store.
+
+    Args:
+        system: A file system of fsspec's.
+        path: Of the file in it.
+    """
+    protocols = {system.protocol} if isinstance(system.protocol, str) else {*system.protocol}
+    if protocols & _S3_PROTOCOLS:
+        return S3File(system, path)
+    return PlainFile(system, path, settle_s=0.0 if "memory" in protocols else _SETTLE_S)
+
+
+class S3File:
+    """A file on S3, or on a store with its API."""
+
+    settle_s = 0.0
+
+    def __init__(self, system: Any, path: str) -> None:
+        self._fs = system
+        self._path = path
+        self._bucket, self._key, _ = system.split_path(path)
+
+    def version(self) -> str | None:
+        """See `VersionedFile`."""
+        try:
+            return str(self._fs.info(self._path, refresh=True)["ETag"])
+        except FileNotFoundError:
+            return None
+
+    def read(self) -> Content | None:
+        """See `VersionedFile`."""
+        for _ in range(_MAX_READS):
+            version = self.version()
+            if version is None:
+                return None
+            try:
+                data = bytes(self._fs.cat_file(self._path))
+            except FileNotFoundError:
+                continue
+            if self.version() == version:
+                return Content(data, version)
+        raise OSError(f"it changed {_MAX_READS} times while it was read")
+
+    def write(self, data: bytes, replaces: str | None) -> str | None:
+        """See `VersionedFile`."""
+        condition = {"IfNoneMatch": "*"} if replaces is None else {"IfMatch": replaces}
+        try:
+            answer = self._fs.call_s3(
+                "put_object", Bucket=self._bucket, Key=self._key, Body=data, **condition
+            )
+        except OSError as error:
+            if _is_changed(error):
+                return None
+            raise
+        self._fs.invalidate_cache(self._path)
+        return str(answer["ETag"])
+
+    def without_conditions(self) -> PlainFile:
+        """Return the same file for a store that does not check conditions."""
+        return PlainFile(self._fs, self._path, settle_s=_SETTLE_S)
+
+    def delete(self) -> None:
+        """See `VersionedFile`."""
+        self._fs.rm_file(self._path)
+
+    def checks_conditions(self, data: bytes, version: str) -> bool:
+        """Return whether the store refuses writes whose condition does not hold.
+
+        Some stores with S3's API ignore conditions, or one of the two.
+
+        Args:
+            data: What the file holds; nothing else is ever written to find out.
+            version: Its version.
+        """
+        # Of the form of an ETag, and another one than the file has.
+        another = f'"{_digest(version.encode())[:32]}"'
+        for replaces in (None, another):
+            try:
+                if self.write(data, replaces) is not None:
+                    return False
+            except OSError:
+                # A store that knows conditions and does not offer them answers 501.
+                return False
+        return True
+
+
+def _is_changed(error: BaseException) -> bool:
+    """Return whether S3 refused a write because of its condition."""
+    # s3fs raises an OSError of the code's kind from botocore's.
+    response = getattr(error.__cause__, "response", None) or {}
+    if response.get("Error", {}).get("Code") == "NoSuchBucket":
+        return False
+    return response.get("ResponseMetadata", {}).get("HTTPStatusCode") in _CHANGED
+
+
+class LocalFile:
+    """A file on a disk without `flock`: looked at, then replaced."""
+
+    settle_s = _SETTLE_S
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def version(self) -> str | None:
+        """See `VersionedFile`."""
+        there = self.read()
+        return None if there is None else there.version
+
+    def read(self) -> Content | None:
+        """See `VersionedFile`."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        return Content(data, _digest(data))
+
+    def write(self, data: bytes, replaces: str | None) -> str | None:
+        """See `VersionedFile`."""
+        if self.version() != replaces:
+            return None
+        write_atomically(self._path, data)
+        return _digest(data)
+
+    def delete(self) -> None:
+        """See `VersionedFile`."""
+        self._path.unlink(missing_ok=True)
+
+
+class PlainFile:
+    """A file on a store without conditions: looked at, then written.
+
+    Args:
+        system: A file system of fsspec's.
+        path: Of the file in it.
+        settle_s: See `VersionedFile`.
+    """
+
+    def __init__(self, system: Any, path: str, *, settle_s: float) -> None:
+        self._fs = system
+        self._path = path
+        self.settle_s = settle_s
+
+    def version(self) -> str | None:
+        """See `VersionedFile`."""
+        there = self.read()
+        return None if there is None else there.version
+
+    def read(self) -> Content | None:
+        """See `VersionedFile`."""
+        self._fs.invalidate_cache()
+        try:
+            data = bytes(self._fs.cat_file(self._path))
+        except FileNotFoundError:
+            return None
+        return Content(data, _digest(data))
+
+    def write(self, data: bytes, replaces: str | None) -> str | None:
+        """See `VersionedFile`."""
+        if self.version() != replaces:
+            return None
+        self._fs.pipe_file(self._path, data)
+        return _digest(data)
+
+    def delete(self) -> None:
+        """See `VersionedFile`."""
+        self._fs.rm_file(self._path)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,153 @@
+"""Folders in the machine's temporary directory, which the next run removes if this one is killed.
+
+    edl-XXXXXXXX/alive     locked (`flock`) by its process, and by those forked from it
+
+The kernel drops the lock with the last of them, however it ends; so a folder whose lock is free
+belongs to nobody. It is removed when a process of the same user makes one beside it. A folder of
+another user, one whose lock is held, and one that holds another whose lock is held, stay.
+
+Callers: whatever needs a temporary folder that outlives a block of code, or holds sockets.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+import threading
+from pathlib import Path
+
+_ALIVE = "alive"
+# The second one is a fork server's, on machines of a cluster.
+_OURS = ("edl-*", "elasticdl-*")
+
+_lock = threading.Lock()
+_folder: Path | None = None
+
+
+def _renew_lock() -> None:
+    # A thread that does not exist in the child may have held it.
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+def folder() -> Path:
+    """Return this process' own folder, made at the first call and removed when it exits.
+
+    A forked child uses its parent's.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    global _folder
+    with _lock:
+        if _folder is None or not _folder.is_dir():
+            _folder, _ = _made(Path(tempfile.gettempdir()))
+            atexit.register(_remove, _folder, os.getpid())
+        return _folder
+
+
+def _remove(made: Path, maker: int) -> None:
+    if os.getpid() == maker:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+class TemporaryFolder:
+    """A new folder with a short path; `with` yields it, and it is gone afterwards.
+
+    Attributes:
+        path: Where it is.
+
+    Args:
+        parent: Where to make it; None is the machine's temporary directory.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+
+    def __init__(self, parent: str | None = None) -> None:
+        self.path, self._descriptor = _made(Path(parent or tempfile.gettempdir()))
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.cleanup()
+
+    def cleanup(self) -> None:
+        """Remove it; doing it twice does no harm."""
+        if self._descriptor >= 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _made(parent: Path) -> tuple[Path, int]:
+    remove_leftovers(parent)
+    made = Path(tempfile.mkdtemp(prefix="edl-", dir=parent))
+    return made, own(made)
+
+
+def own(folder: Path) -> int:
+    """Mark a folder as this process' and of those that are forked from it.
+
+    Returns:
+        A descriptor; the mark lasts as long as it is open in one of them.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    # Locked before it has its name: a lock that is free says that its process is dead.
+    aside = folder / f".{_ALIVE}-{os.getpid()}"
+    descriptor = os.open(aside, os.O_CREAT | os.O_RDWR, 0o600)
+    # Where there are no locks, nobody can take one either, so the folder is never removed.
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    aside.replace(folder / _ALIVE)
+    return descriptor
+
+
+def remove_leftovers(parent: Path | None = None) -> None:
+    """Remove folders of this user's processes that were killed; what cannot be removed stays.
+
+    Args:
+        parent: Where they are; None is the machine's temporary directory.
+    """
+    parent = parent or Path(tempfile.gettempdir())
+    for pattern in _OURS:
+        for left in parent.glob(pattern):
+            with contextlib.suppress(OSError):
+                if _is_left(left) and not any(_is_held(inner) for inner in left.glob("*/")):
+                    shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_left(folder: Path) -> bool:
+    """Return whether a folder is one of this user's dead processes."""
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+        return False
+    return (folder / _ALIVE).exists() and not _is_held(folder)
+
+
+def _is_held(folder: Path) -> bool:
+    try:
+        descriptor = os.open(folder / _ALIVE, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)
