@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from elasticdl.errors import (
     ElasticDLError,
     SchemaError,
     UserCodeError,
+    raised_at,
     users_traceback,
 )
 from elasticdl.sharding.ledger import Piece
@@ -138,7 +139,7 @@ class RecordData:
                 if fed.batch is not None:
                     return fed.batch
         raise DataError(
-            f"{self.definition.origin}: the data pipeline yields no example from "
+            f"{self.definition.where('input')}: the data pipeline yields no example from "
             f"{self.source.num_records} records."
         )
 
@@ -312,19 +313,19 @@ def make_batch(
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{definition.origin}: the input function raised on {where()}:\n"
-            f"{users_traceback(error)}"
+            f"{raised_at(error, definition.where('input'))}: the input function raised on "
+            f"{where()}:\n{users_traceback(error)}"
         ) from error
     parts = made if isinstance(made, tuple) else (made,)
     batch = batch_of(
-        parts, f"{definition.origin}: the input function made, from {len(records)} records,"
+        parts, f"{definition.where('input')}: the input function made, from {len(records)} records,"
     )
     if batch.labels is None and mode is not Mode.PREDICTION:
         raise DefinitionError(
-            f"{definition.origin}: the input function returned no labels in {mode.value}; "
+            f"{definition.where('input')}: the input function returned no labels in {mode.value}; "
             "expected (features, labels) or (features, labels, sample weights)."
         )
-    return _by_class(definition, batch, mode)
+    return _by_class(definition, replace(batch, where=where), mode)
 
 
 def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:
@@ -367,14 +368,15 @@ def _pipeline_batches(
             records,
             lambda dataset: how.create_dataset(dataset, mode),
             minibatch_size,
-            str(definition.origin),
+            str(definition.where("input")),
         ):
-            yield _by_class(definition, batch, mode)
+            yield _by_class(definition, replace(batch, where=where), mode)
     except ElasticDLError:
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{definition.origin}: the data pipeline raised on {where()}:\n{users_traceback(error)}"
+            f"{raised_at(error, definition.where('input'))}: the data pipeline raised on "
+            f"{where()}:\n{users_traceback(error)}"
         ) from error
 
 
@@ -396,8 +398,10 @@ def _after_replay(
         waiting = (number, batch, digest) if number >= piece.committed else None
     if not replayed:
         raise DefinitionError(
-            f"{definition.origin}: the data pipeline does not yield the same batches again: the "
-            f"first {piece.committed} of shard {piece.shard} differ from those that were trained "
+            f"{definition.where('input')}: the data pipeline does not yield the same batches "
+            "again: "
+            f"the first {piece.committed} of shard {piece.shard} differ from those that were "
+            "trained "
             "on. Draw random numbers from tf.random, numpy.random or random (they are seeded "
             "for you), not from the clock or the system."
         )

@@ -22,16 +22,19 @@ from elasticdl.data.batch import Arrays, Batch, describe, leaves, map_arrays, st
 from elasticdl.definition import Mode, ModelDefinition, WeighableLoss, made
 from elasticdl.errors import (
     CorruptCheckpointError,
+    DataError,
     DefinitionError,
     ElasticDLError,
     TrainingError,
     UserCodeError,
+    raised_at,
     users_traceback,
 )
 from elasticdl.training.divisors import check_divides_by_examples
 from elasticdl.training.keras import (
     compiled,
     examples,
+    failures,
     inputs,
     overrides,
     reduction,
@@ -120,7 +123,7 @@ class KerasTrainer:
         # What tf_keras loaded has looked for its random operations by itself.
         self._is_keras = not hasattr(self.model, "inner")
         self._draws = Draws(definition.origin, is_strict=self._is_keras)
-        self._adapt = inputs.build(self.model, example.features, definition.origin)
+        self._adapt = inputs.build(self.model, example.features, definition.where("model"))
         self._trainable = self.model.trainable_variables
         self._seed_variables = [
             v for v in self.model.non_trainable_variables if v.path.endswith(_SEED_VARIABLE)
@@ -140,7 +143,7 @@ class KerasTrainer:
         self.hooks = KerasHooks(
             self.model,
             definition.create_callbacks(),
-            str(definition.origin),
+            str(definition.where("callbacks")),
             self.evaluation_metrics.direction,
             is_compiled=definition.compiled,
         )
@@ -175,7 +178,12 @@ class KerasTrainer:
         )
         full = batches[0].num_examples == self._minibatch_size
         losses, metrics = self._call(
-            "train", self._train_group, group, self.step, fixed_axis=1 if full else None
+            "train",
+            self._train_group,
+            group,
+            self.step,
+            batches=batches,
+            fixed_axis=1 if full else None,
         )
         self._look_outside_at_first()
         self.step += len(batches)
@@ -192,7 +200,9 @@ class KerasTrainer:
 
         def computed() -> Any:
             variables.resume(so_far)
-            buffer, *rest = self._call("gradients", self._gradients, _parts(batch), self.step)
+            buffer, *rest = self._call(
+                "gradients", self._gradients, _parts(batch), self.step, batches=[batch]
+            )
             return buffer.numpy(), *rest
 
         buffer, loss, averaged, metrics = computed()
@@ -200,7 +210,7 @@ class KerasTrainer:
             self._classify_statistics(batch)
             buffer, loss, averaged, metrics = computed()
         splitting.check_parts(
-            float(loss), float(averaged), batch.num_examples, self._definition.origin
+            float(loss), float(averaged), batch.num_examples, self._definition.where("loss")
         )
         self._look_outside_at_first()
         self._changes.check_finite(self._block(buffer))
@@ -227,7 +237,7 @@ class KerasTrainer:
         """See `trainer.Trainer`."""
         variables = self.evaluation_metrics.variables
         variables.resume(so_far)
-        found = self._call("evaluate", self._evaluate, _parts(batch), self.step)
+        found = self._call("evaluate", self._evaluate, _parts(batch), self.step, batches=[batch])
         states = {**_to_numpy(found), **variables.carried()}
         self._probe_if_unproved(batch, self.evaluation_metrics)
         return states
@@ -242,14 +252,17 @@ class KerasTrainer:
 
     def predict(self, features: Arrays) -> Arrays:
         """See `trainer.Trainer`."""
-        outputs = self._call("predict", self._predict, (features, None, None), self.step)
+        batch = Batch(features, None, 0)
+        outputs = self._call("predict", self._predict, _parts(batch), self.step, batches=[batch])
         return map_arrays(lambda tensor: tensor.numpy(), outputs)
 
     def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
         """See `trainer.Examiner`."""
         variables = self.evaluation_metrics.variables
         variables.resume(so_far)
-        states, outputs, values = self._call("examine", self._examine, _parts(batch), self.step)
+        states, outputs, values = self._call(
+            "examine", self._examine, _parts(batch), self.step, batches=[batch]
+        )
         return Examined(
             {**_to_numpy(states), **variables.carried()},
             map_arrays(np.asarray, outputs),
@@ -343,7 +356,7 @@ class KerasTrainer:
         paths = {id(v): path.removeprefix("model/") for path, v in self._variables().items()}
         divisor, sums = contribution.buffer[0], contribution.buffer[1:]
         check_divides_by_examples(
-            float(divisor), contribution.num_examples, self._definition.origin
+            float(divisor), contribution.num_examples, self._definition.where("loss")
         )
         mean = sums / divisor
         gradients: dict[str, np.ndarray[Any, Any]] = {}
@@ -634,7 +647,7 @@ class KerasTrainer:
         theirs = as_numpy(labels) if self._definition.labels_as_numpy else labels
         values = tf.cast(unwrap(loss(outputs, theirs)), tf.float32)
         mask = reduction.mask_of(outputs)
-        return reduction.batch_loss(values, mask, weights, self._definition.origin)
+        return reduction.batch_loss(values, mask, weights, self._definition.where("loss"))
 
     def _set_seeds(self, at: tf.Tensor) -> None:
         """Make all randomness of this step a function of (seed, step, slot)."""
@@ -658,6 +671,8 @@ class KerasTrainer:
         function: Callable[..., Any],
         arrays: tuple[Arrays, Arrays, Arrays],
         step: int,
+        *,
+        batches: Sequence[Batch],
         fixed_axis: int | None = None,
     ) -> Any:
         """Call a compiled function, compiling it for these shapes first where it is new.
@@ -667,6 +682,7 @@ class KerasTrainer:
             function: Takes features, labels, sample weights and the step.
             arrays: Features, labels and sample weights.
             step: Number of the first step.
+            batches: What the arrays are of, for errors.
             fixed_axis: The axis whose length may be compiled in; the one before is open.
         """
         # A signature has no place for "no labels": an empty tuple stands for them.
@@ -707,22 +723,11 @@ class KerasTrainer:
             )
             self._eager = True
             self._compiled.clear()
-            return self._call(name, function, arrays, step, fixed_axis)
+            return self._call(name, function, arrays, step, batches=batches, fixed_axis=fixed_axis)
         except ElasticDLError:
             raise
-        except tf.errors.OpError as error:
-            raise TrainingError(
-                f"{self._definition.origin}: TensorFlow could not {name} at step {step + 1}: "
-                f"{inputs.first_line(error)}"
-            ) from error
         except Exception as error:
-            batch = map_arrays(lambda a: a[0], arrays) if name == "train" else arrays
-            raise UserCodeError(
-                f"{self._definition.origin}: the model, its loss or its metrics raised in "
-                f"{name!r} on {describe(batch[0])}"
-                f"{'' if batch[1] is None else ', labels ' + describe(batch[1])}:\n"
-                f"{users_traceback(error)}"
-            ) from error
+            raise failures.of_a_step(error, name, step + 1, batches, self._definition) from error
 
     def _open_axes(self, name: str, arrays: Sequence[Arrays], leading: int) -> Axes:
         """Return which axes after those of the batch a function is compiled without."""
@@ -750,7 +755,7 @@ class KerasTrainer:
         """Compare a batch's outputs with and without open axes; some code relies on lengths."""
         try:
             opened = leaves(self.predict(features))
-        except (TrainingError, UserCodeError):
+        except (DataError, TrainingError, UserCodeError):
             # That is what is to be found out; on its own length it raises again if it is wrong.
             return False
         with self._uncompiled():
@@ -797,8 +802,10 @@ class KerasTrainer:
         except ElasticDLError:
             raise
         except Exception as error:
+            if mistake := failures.out_of_range(error, [batch], self._definition):
+                raise mistake from error
             raise UserCodeError(
-                f"{self._definition.origin}: the model or its loss raised on "
+                f"{raised_at(error, self._definition.origin)}: the model or its loss raised on "
                 f"{describe(batch.features)}:\n{users_traceback(error)}"
             ) from error
 
@@ -821,9 +828,11 @@ class KerasTrainer:
             except ElasticDLError:
                 raise
             except Exception as error:
+                if mistake := failures.out_of_range(error, [example], definition):
+                    raise mistake from error
                 raise UserCodeError(
-                    f"{definition.origin}: the loss or the metrics that the model was compiled "
-                    f"with raised on {describe(example.features)}, labels "
+                    f"{raised_at(error, definition.where('model'))}: the loss or the metrics that "
+                    f"the model was compiled with raised on {describe(example.features)}, labels "
                     f"{describe(example.labels[0])}, sample weights "
                     f"{describe(example.labels[1])}:\n{users_traceback(error)}"
                     f"{_WEIGHTS_SHAPE if 'ncompatible shapes' in str(error) else ''}"
@@ -844,7 +853,7 @@ class KerasTrainer:
         if example.labels is None or not metrics.looks_at_outputs:
             return
         # What raises here raises again on the first batch, which can be named then.
-        with contextlib.suppress(UserCodeError):
+        with contextlib.suppress(DataError, UserCodeError):
             self._probe(example, metrics)
 
     def _probe_if_unproved(self, batch: Batch, metrics: KerasMetrics | CompiledMetrics) -> None:
@@ -883,8 +892,11 @@ class KerasTrainer:
         except ElasticDLError:
             raise
         except Exception as error:
+            if mistake := failures.out_of_range(error, [batch], self._definition):
+                raise mistake from error
             raise UserCodeError(
-                f"{self._definition.origin}: the metrics raised on {describe(batch.features)}:\n"
+                f"{raised_at(error, self._definition.origin)}: the metrics raised on "
+                f"{describe(batch.features)}:\n"
                 f"{users_traceback(error)}"
             ) from error
 
@@ -892,7 +904,7 @@ class KerasTrainer:
         optimizer = self._definition.create_optimizer()
         if not isinstance(optimizer, keras.optimizers.Optimizer):
             raise DefinitionError(
-                f"{self._definition.origin}: the optimizer is a "
+                f"{self._definition.where('optimizer')}: the optimizer is a "
                 f"{type(optimizer).__module__}.{type(optimizer).__name__}; expected an optimizer "
                 "of Keras 3, such as keras.optimizers.Adam(0.001)."
             )
@@ -958,7 +970,7 @@ class KerasTrainer:
 
     def _split_loss(self, batch: Batch) -> None:
         """Find out what the loss is divided by, or that it cannot be split into parts."""
-        origin, is_compiled = self._definition.origin, self._definition.compiled
+        origin, is_compiled = self._definition.where("loss"), self._definition.compiled
         if self._has_loss and not self._computes_loss:
             splitting.check_ignores_nothing(self._losses(), origin)
 
