@@ -1,9 +1,11 @@
 """What an exception of the user's says: their own lines, in words that a person can read."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+import elasticdl
 from elasticdl.tracebacks import plain, raised_at, users_traceback
 
 NODE = (
@@ -54,14 +56,19 @@ def of(text):
         (COMPILED.format(package="/elsewhere"), "indices[1] = 7 is not in [0, 5)"),
         (PIPELINE, "bad"),
         (
-            "{{node m/Reshape}} failed: shapes for '{{node m/Reshape}} = Reshape[T=DT_FLOAT]"
-            "(features, m/stack)' with input shapes: [8,4].",
+            (
+                "{{node m/Reshape}} failed: shapes for '{{node m/Reshape}} = Reshape[T=DT_FLOAT]"
+                "(features, m/stack)' with input shapes: [8,4]."
+            ),
             "failed: shapes with input shapes: [8,4].",
         ),
         ("2 root error(s) found.\n  (0) INVALID_ARGUMENT:  bad\n  (1) INVALID_ARGUMENT: b", "bad"),
         (
-            "Graph execution error:\n\nDetected at node a defined at:\n<stack traces unavailable>\nx\n"
-            "\t [[{{node a/b}}]]",
+            (
+                "Graph execution error:\n\nDetected at node a defined at:\n<stack traces "
+                "unavailable>\nx\n"
+                "\t [[{{node a/b}}]]"
+            ),
             "x",
         ),
     ],
@@ -77,7 +84,7 @@ def test_what_others_say_is_left_as_it_is(text):
 
 
 def test_the_line_of_a_compiled_step_is_where_the_user_made_the_operation():
-    text = COMPILED.format(package=__import__("elasticdl").__path__[0])
+    text = COMPILED.format(package=Path(elasticdl.__file__).parent)
 
     # The script that called us stands before.
     assert "script.py" not in users_traceback(of(text))
@@ -96,5 +103,5 @@ def test_without_a_line_of_the_users_the_function_is_named():
 
 
 def line_of(text):
-    with open(__file__, encoding="utf-8") as file:
-        return next(n for n, line in enumerate(file, 1) if text in line)
+    lines = Path(__file__).read_text("utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)

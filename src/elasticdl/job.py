@@ -11,9 +11,11 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Command = Literal["train", "evaluate", "predict"]
 PredictionFormat = Literal["recordio", "parquet", "csv"]

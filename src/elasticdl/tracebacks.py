@@ -16,8 +16,11 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # This package, and the one beside it.
 _OURS = tuple(

@@ -9,7 +9,7 @@ import elasticdl
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
 from elasticdl.engines.progress import Silent
-from elasticdl.errors import DataError, ElasticDLError, NonFiniteLossError, UserCodeError
+from elasticdl.errors import DataError, NonFiniteLossError, UserCodeError
 
 KERAS = """
 import keras
@@ -146,8 +146,10 @@ def test_a_label_of_the_validation_data_that_has_no_output_is_named(framework, f
     [
         (
             "keras",
-            "[keras.Input((1,)), keras.layers.Embedding(5, 3), keras.layers.Flatten(), "
-            'keras.layers.Dense(10, activation="softmax")]',
+            (
+                "[keras.Input((1,)), keras.layers.Embedding(5, 3), keras.layers.Flatten(), "
+                'keras.layers.Dense(10, activation="softmax")]'
+            ),
             "an embedding",
         ),
         (

@@ -5,14 +5,16 @@ Callers: `abstractions.py`, and the trainer of notebooks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from elasticdl.data.batch import Batch, describe, leaves, map_arrays
 from elasticdl.dialects.params import described
 from elasticdl.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 _NUM_PARTS = 3
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elasticdl.dialects import keras_objects
 from elasticdl.dialects.argument_order import (
@@ -22,6 +21,9 @@ from elasticdl.dialects.frameworks import framework_of_model, is_of_torch
 from elasticdl.dialects.params import described, signature_of
 from elasticdl.dialects.reading import Reading, call, mro_has
 from elasticdl.dialects.reference import Symbol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def as_loss(symbol: Symbol, reading: Reading, *, may_be_factory: bool = False) -> OutputsAndLabels:

@@ -8,7 +8,6 @@ Callers: `abstractions.py` and whoever evaluates a session.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,7 +16,7 @@ from elasticdl.data.batch import map_arrays
 from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, users_traceback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 Kind = Literal["tf.data", "indexed", "iterable"]
 # Python's words for a generator that asked another one for more than it had.

@@ -5,7 +5,6 @@ Callers: `loop.py`; `elastic/committer.py` for what all workers have summed up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from elasticdl.training.mistakes import in_words, num_scores, out_of_range
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from elasticdl.data.batch import Arrays, Batch
     from elasticdl.engines.feed import FedBatch

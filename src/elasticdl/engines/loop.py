@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +38,8 @@ from elasticdl.sharding.ledger import Ledger, Piece, Row
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
     from elasticdl.engines.accumulator import Accumulator
     from elasticdl.engines.engine import Reporter
     from elasticdl.engines.feed import FedBatch

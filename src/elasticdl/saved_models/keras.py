@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,8 @@ from elasticdl.saved_models.scan import scan
 from elasticdl.saved_models.trust import NONE, Trust
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from elasticdl.saved_models.model_file import ModelFile
 
 

@@ -15,10 +15,12 @@ import json
 import re
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elasticdl.sessions.state import State, Status
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PROJECT = "project"
 LOG_FILE = "session.log"

@@ -16,7 +16,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +32,8 @@ from elasticdl.zoo import git
 from elasticdl.zoo.git import GitUrl
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from elasticdl.sessions.queue import Queue
     from elasticdl.sessions.repository import WorkingTree
 

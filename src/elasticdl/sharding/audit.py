@@ -21,7 +21,6 @@ Callers: `engines/audit.py`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -29,6 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from elasticdl.sharding.shard import ShardPlan
 
 Ints: TypeAlias = npt.NDArray[np.int64]

@@ -17,7 +17,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from elasticdl.errors import TrackingError
@@ -25,6 +24,7 @@ from elasticdl.tracking.points import Points, status_of
 from elasticdl.tracking.tracker import Attempt, Point, Status, Tracker
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
     from elasticdl.events import Event

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from elasticdl.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _VALIDATION = "val_"
 

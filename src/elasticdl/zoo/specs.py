@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,8 @@ from elasticdl.dialects.source_lines import shown_path
 from elasticdl.errors import DefinitionError, MissingExtraError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from elasticdl.dialects.saved_spec import CustomObject
     from elasticdl.zoo.folder import Zoo
 

@@ -21,8 +21,7 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray._private import ray_constants
@@ -33,6 +32,9 @@ from ray._raylet import (  # type: ignore[attr-defined]
 )
 
 from elasticdl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LOCALHOST = "127.0.0.1"
 

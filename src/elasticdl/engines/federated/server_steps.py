@@ -8,7 +8,7 @@ Callers: `aggregation.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from elasticdl.engines.federated.updates import (
     shares_by_examples,
 )
 from elasticdl.errors import AggregationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 _MOMENTUM, _VARIANCE = "momentum", "variance"
 

@@ -6,7 +6,6 @@ Callers: `config.py` makes them; the command line, `party.py` and `aggregator.py
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.engines.federated.aggregation import FUSIONS, Fusion
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from elasticdl.job import CentralPrivacy, ModelReference
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from elasticdl.artifacts.checkpoint import CheckpointStore
@@ -18,6 +17,8 @@ from elasticdl.engines.federated.memory import DiskMemory
 from elasticdl.errors import OutputError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from elasticdl.engines.federated.memory import Which
     from elasticdl.engines.federated.wire import Facts
 

@@ -8,7 +8,6 @@ Callers: `elasticdl.federated`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,8 @@ from elasticdl.errors import OutputBusyError, UsageError
 from elasticdl.job import Job
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from elasticdl.engines.federated.config import Role
     from elasticdl.engines.federated.wire import Facts
 

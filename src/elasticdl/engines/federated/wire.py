@@ -19,10 +19,12 @@ import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Arrays: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 Facts: TypeAlias = Mapping[str, Any]

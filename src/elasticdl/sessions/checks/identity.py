@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,8 @@ from elasticdl.dialects.source_lines import shown_path
 from elasticdl.sessions.checks.finding import Finding, error, info, warning
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from elasticdl.sessions.checks.names import Module
 
 # What draws random numbers that nobody can seed, or leaves an order to chance.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import time
 import zlib
-from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,8 @@ from elasticdl.sessions.checks.finding import Finding, error, of_error, warning
 from elasticdl.sessions.checks.limits import TooLongError, within
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Sequence
+
     from elasticdl.dialects.abstractions import Split
     from elasticdl.engines.own_batches import Reading
     from elasticdl.sessions.checks.batches import Places

@@ -19,13 +19,15 @@ import inspect
 import random
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 

@@ -13,14 +13,16 @@ import logging
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from elasticdl.data.batch import Arrays, leaves, map_arrays
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _log = logging.getLogger("elasticdl")
 

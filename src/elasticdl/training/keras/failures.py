@@ -12,14 +12,14 @@ Callers: `trainer.py`, after a failure.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import traceback
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from elasticdl.data.batch import Batch, describe
+from elasticdl.data.batch import Arrays, Batch, describe, leaves
 from elasticdl.errors import (
     DataError,
     ElasticDLError,
@@ -29,9 +29,11 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
-from elasticdl.training.mistakes import id_mistake, label_mistake
+from elasticdl.training.mistakes import id_mistake, label_mistake, num_scores
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from elasticdl.definition import ModelDefinition
 
 # By the operation that compares, and by the one that looks rows up, which also compares where
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 _OUT_OF_RANGE = re.compile(
     r"(?:label value of -?\d+ which is outside the valid range of|= -?\d+ is not in) \[0, (\d+)\)"
 )
+# The gradient of the latter; what it says of places in a flat table is no use to a person.
+_OF_A_GRADIENT = re.compile(r"segment_ids\[\d+\] = \d+ is out of range \[0, \d+\)")
 _COMPARES = ("label value of", "sparse_categorical_crossentropy", "SparseSoftmaxCrossEntropy")
 _LOOKS_UP = ("layers/core/embedding.py", "Embedding.call()")
 _NOT_OF_THE_USER = (
@@ -52,7 +56,10 @@ _NOT_OF_THE_USER = (
 
 
 def out_of_range(
-    error: Exception, batches: Sequence[Batch], definition: ModelDefinition
+    error: Exception,
+    batches: Sequence[Batch],
+    definition: ModelDefinition,
+    predict: Callable[[Arrays], Arrays],
 ) -> DataError | None:
     """Return the error for a label or an id that is out of range; None if it is another mistake.
 
@@ -60,7 +67,14 @@ def out_of_range(
         error: What TensorFlow raised.
         batches: Those of the steps that failed.
         definition: Whose model it is.
+        predict: Returns the model's outputs for features.
     """
+    if _OF_A_GRADIENT.search(str(error)):
+        with contextlib.suppress(ElasticDLError):
+            outputs = leaves(predict(batches[0].features))
+            stop = num_scores(outputs[0].shape, batches[0].labels) if len(outputs) == 1 else 0
+            at = raised_at(error, definition.where("loss"))
+            return label_mistake(batches, stop, at) if stop else None
     found = _OUT_OF_RANGE.search(str(error))
     if found is None:
         return None
@@ -76,7 +90,13 @@ def out_of_range(
 
 
 def of_a_step(
-    error: Exception, what: str, step: int, batches: Sequence[Batch], definition: ModelDefinition
+    error: Exception,
+    what: str,
+    step: int,
+    *,
+    batches: Sequence[Batch],
+    definition: ModelDefinition,
+    predict: Callable[[Arrays], Arrays],
 ) -> ElasticDLError:
     """Return the error of a step that failed.
 
@@ -86,8 +106,9 @@ def of_a_step(
         step: Its number, from 1.
         batches: What it was to be done with.
         definition: Whose model it is.
+        predict: Returns the model's outputs for features.
     """
-    mistake = out_of_range(error, batches, definition)
+    mistake = out_of_range(error, batches, definition, predict)
     if mistake is not None:
         return mistake
     if isinstance(error, _NOT_OF_THE_USER):

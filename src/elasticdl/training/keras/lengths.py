@@ -11,12 +11,14 @@ resumed process has not seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from elasticdl.data.batch import Arrays, leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 Shape: TypeAlias = tuple[int | None, ...]
 Axes: TypeAlias = frozenset[tuple[int, int]]

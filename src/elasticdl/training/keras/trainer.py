@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -59,6 +58,9 @@ from elasticdl.training.trainer import (
     StepResult,
     Weights,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _log = logging.getLogger("elasticdl")
 _SEED_VARIABLE = "seed_generator_state"
@@ -727,7 +729,14 @@ class KerasTrainer:
         except ElasticDLError:
             raise
         except Exception as error:
-            raise failures.of_a_step(error, name, step + 1, batches, self._definition) from error
+            raise failures.of_a_step(
+                error,
+                name,
+                step + 1,
+                batches=batches,
+                definition=self._definition,
+                predict=self._predict_uncompiled,
+            ) from error
 
     def _open_axes(self, name: str, arrays: Sequence[Arrays], leading: int) -> Axes:
         """Return which axes after those of the batch a function is compiled without."""
@@ -794,6 +803,14 @@ class KerasTrainer:
         finally:
             self._eager, self._compiled = eager, functions
 
+    def _predict_uncompiled(self, features: Arrays) -> Arrays:
+        with self._uncompiled():
+            return self.predict(features)
+
+    def _out_of_range(self, error: Exception, batch: Batch) -> DataError | None:
+        predict = self._predict_uncompiled
+        return failures.out_of_range(error, [batch], self._definition, predict)
+
     @contextlib.contextmanager
     def _naming(self, batch: Batch) -> Iterator[None]:
         """Turn what user code raises into an error that names the batch and their lines."""
@@ -802,7 +819,7 @@ class KerasTrainer:
         except ElasticDLError:
             raise
         except Exception as error:
-            if mistake := failures.out_of_range(error, [batch], self._definition):
+            if mistake := self._out_of_range(error, batch):
                 raise mistake from error
             raise UserCodeError(
                 f"{raised_at(error, self._definition.origin)}: the model or its loss raised on "
@@ -828,7 +845,7 @@ class KerasTrainer:
             except ElasticDLError:
                 raise
             except Exception as error:
-                if mistake := failures.out_of_range(error, [example], definition):
+                if mistake := self._out_of_range(error, example):
                     raise mistake from error
                 raise UserCodeError(
                     f"{raised_at(error, definition.where('model'))}: the loss or the metrics that "
@@ -892,7 +909,7 @@ class KerasTrainer:
         except ElasticDLError:
             raise
         except Exception as error:
-            if mistake := failures.out_of_range(error, [batch], self._definition):
+            if mistake := self._out_of_range(error, batch):
                 raise mistake from error
             raise UserCodeError(
                 f"{raised_at(error, self._definition.origin)}: the metrics raised on "

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,8 @@ from elasticdl.errors import DefinitionError
 from elasticdl.training.torch.outputs import map_tensors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from elasticdl.definition import ModelDefinition
 
 _DIVIDE_BY_TARGETS: tuple[Any, ...] = (functional.cross_entropy, functional.nll_loss)

@@ -11,7 +11,6 @@ Callers: `trainer.py`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -19,6 +18,8 @@ from torch import nn
 from elasticdl.errors import DefinitionError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from elasticdl.definition import Origin
 
 # Methods that a LightningModule is trained by: nothing here would call them.

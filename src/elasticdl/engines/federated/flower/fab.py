@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import tomllib
 import zipfile
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Changes with what the two apps say to each other: older parties are then told to be updated.
 VERSION = "1.0.0"

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import sys
 import zipfile
-from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import (
     Distribution,
@@ -27,10 +26,13 @@ from importlib.metadata import (
     MetadataPathFinder,
 )
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elasticdl.engines.federated.flower import fab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import ModuleType
 
 
 class _OurArchive(zipfile.ZipFile):
