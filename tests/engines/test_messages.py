@@ -284,6 +284,8 @@ def test_what_an_operation_of_a_pipeline_refuses_is_told_in_plain_words(folder):
 
     assert said.startswith(f"zoo/m.py:{line_of(text, 'def feed')}: ")
     assert "in the function given to map(): assertion failed" in said
+    # A pipeline reads ahead; the record is found by trying again with fewer.
+    assert f"{data}, record 5:" in said
 
 
 CLASS = """

@@ -9,8 +9,10 @@ Callers: `material.py`, `trained.py` and `elastic/tasks.py`.
 
 from __future__ import annotations
 
+import collections
 import functools
 import importlib
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +52,9 @@ if TYPE_CHECKING:
 _MAX_DECODED_BYTES = 64 * 2**20
 # A shard of validation data is evaluated between two looks at what else there is to do.
 _MINIBATCHES_PER_VALIDATION_SHARD = 8
+
+# A record that raises is looked for so long.
+_MAX_SEARCH_S = 10.0
 
 MINIBATCHES_AT_ONCE = 32
 """So many `batches_in_order` reads at once; a pipeline of the user's is built anew for each."""
@@ -188,7 +193,7 @@ def shard_batches(
             reader.gather(numbers).serialized(),
             mode=Mode.TRAINING,
             minibatch_size=plan.minibatch_size,
-            where=functools.partial(reader.numbering.name_some, numbers),
+            where=lambda some: reader.numbering.name_some(numbers[some]),
         )
     )
     yield from _after_replay(definition, batches, epoch, piece)
@@ -260,7 +265,7 @@ def batches_in_order(
                 source.read_bytes(first, last),
                 mode=mode,
                 minibatch_size=minibatch_size,
-                where=functools.partial(_names, source, numbers),
+                where=functools.partial(_names_of, source, numbers),
             )
             done = first
             for batch in Stream(derive_seed(0, first, 3)).drawn(begin):
@@ -360,25 +365,54 @@ def _pipeline_batches(
     *,
     mode: Mode,
     minibatch_size: int,
-    where: Callable[[], str],
+    where: Callable[[slice], str],
 ) -> Iterator[Batch]:
     from elasticdl.data import tensorflow  # noqa: PLC0415 - only pipelines need it
 
-    try:
-        for batch in tensorflow.example_batches(
-            records,
+    def batches(some: Sequence[bytes]) -> Iterator[Batch]:
+        return tensorflow.example_batches(
+            some,
             lambda dataset: how.create_dataset(dataset, mode),
             minibatch_size,
             str(definition.where("input")),
-        ):
-            yield _by_class(definition, replace(batch, where=where), mode)
+        )
+
+    def raises(some: slice) -> bool:
+        try:
+            collections.deque(batches(records[some]), maxlen=0)
+        except Exception:  # noqa: BLE001 - a user's pipeline may raise anything
+            return True
+        return False
+
+    all_of_them = functools.partial(where, slice(0, len(records)))
+    try:
+        for batch in batches(records):
+            yield _by_class(definition, replace(batch, where=all_of_them), mode)
     except ElasticDLError:
         raise
     except Exception as error:
         raise UserCodeError(
             f"{raised_at(error, definition.where('input'))}: the data pipeline raised on "
-            f"{where()}:\n{users_traceback(error)}"
+            f"{where(_fewest(len(records), raises))}:\n{users_traceback(error)}"
         ) from error
+
+
+def _fewest(num_records: int, raises: Callable[[slice], bool]) -> slice:
+    """Return the fewest neighbouring records that raise by themselves, found by halving.
+
+    A pipeline reads ahead, so nothing else knows which record was being read.
+    """
+    first, stop = 0, num_records
+    until_s = time.monotonic() + _MAX_SEARCH_S
+    while stop - first > 1 and time.monotonic() < until_s:
+        middle = (first + stop) // 2
+        if raises(slice(first, middle)):
+            stop = middle
+        elif raises(slice(middle, stop)):
+            first = middle
+        else:
+            break
+    return slice(first, stop)
 
 
 def _after_replay(
@@ -453,6 +487,10 @@ def _without_labels(
             f"{', '.join(sorted(present))}."
         )
     return reduced, missing
+
+
+def _names_of(source: RecordSource, numbers: Ints, some: slice) -> str:
+    return _names(source, numbers[some])
 
 
 def _names(source: RecordSource, numbers: Ints) -> str:
