@@ -15,10 +15,11 @@ from elasticdl.training.mistakes import in_words, num_scores, out_of_range
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from elasticdl.data.batch import Arrays, Batch
+    from elasticdl.data.batch import Batch
     from elasticdl.engines.feed import FedBatch
+    from elasticdl.training.trainer import Trainer
 
 # Of ml_dtypes; NumPy takes them for bytes.
 _NARROW_FLOATS = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
@@ -28,7 +29,7 @@ _WHAT_TO_DO = "Lower the learning rate, or look for NaN and huge values in the d
 def check_losses(
     losses: np.ndarray[Any, Any],
     group: Sequence[FedBatch],
-    predict: Callable[[Arrays], Arrays],
+    trainer: Trainer,
     *,
     step: int,
     last_good: int,
@@ -38,7 +39,7 @@ def check_losses(
     Args:
         losses: One a step; none where another process made them.
         group: The batch of each step.
-        predict: Returns the model's outputs for features; called where a loss is bad.
+        trainer: Asked for the model's outputs where a loss is bad.
         step: Number of the last of them.
         last_good: Step of the last checkpoint.
 
@@ -53,17 +54,17 @@ def check_losses(
         f"The loss is {losses[bad[0]]} at step {step - len(group) + int(bad[0]) + 1} (epoch "
         f"{at.epoch + 1}, shard {at.shard}, batch {at.number}). The training stopped; the last "
         f"good checkpoint is of step {last_good}. {_WHAT_TO_DO} of that batch."
-        f"{_labels_of(at.batch, predict)}"
+        f"{_labels_of(at.batch, trainer)}"
     )
 
 
-def _labels_of(batch: Batch | None, predict: Callable[[Arrays], Arrays]) -> str:
+def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
     """Return what is wrong with the labels: on a GPU the loss of one out of range is NaN."""
     if batch is None:
         return ""
     records = "" if batch.where is None else f"\n  It was made of {batch.where()}."
     try:
-        outputs = leaves(predict(batch.features))
+        outputs = leaves(trainer.predict(batch.features))
     except ElasticDLError:
         return records
     stop = num_scores(outputs[0].shape, batch.labels) if len(outputs) == 1 else 0

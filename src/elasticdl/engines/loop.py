@@ -336,7 +336,7 @@ class Loop:
         check_losses(
             commit.losses,
             group,
-            self.trainer.predict,
+            self.trainer,
             step=self.trainer.step,
             last_good=self._last_checkpoint_step,
         )
