@@ -33,6 +33,7 @@ from elasticdl import tracebacks
 # What a message of `UserCodeError` is made of; see there.
 plain = tracebacks.plain
 raised_at = tracebacks.raised_at
+reason = tracebacks.reason
 users_traceback = tracebacks.users_traceback
 
 

@@ -118,6 +118,17 @@ def plain(error: BaseException | str) -> str:
     return "\n".join(line for line in text.splitlines() if line.strip()).strip()
 
 
+def reason(error: Exception) -> str:
+    """Return the one line of what an exception says that says most.
+
+    Keras puts a headline before what a layer raised.
+    """
+    lines = [line.strip() for line in plain(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("Exception encountered when calling"):
+        del lines[0]
+    return lines[0] if lines else type(error).__name__
+
+
 def _users_frames(error: BaseException) -> list[traceback.FrameSummary]:
     text = str(error)
     frames = list(traceback.extract_tb(error.__traceback__))

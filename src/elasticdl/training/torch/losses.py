@@ -242,8 +242,7 @@ class Loss:
             except Exception as error:
                 raise DefinitionError(
                     f"{self._definition.where('loss')}: the loss of a batch of {num_examples} "
-                    "cannot be "
-                    f"computed of its first {first} examples and of the rest: "
+                    f"cannot be computed of its first {first} examples and of the rest: "
                     f"{type(error).__name__}: {error}. {_ALONE}"
                 ) from error
             divisor = float(part.divisor)
