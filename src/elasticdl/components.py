@@ -11,12 +11,11 @@ default here, so that code of any version is a subclass of these.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from elasticdl.config import ConfigStruct
 
 EvalFunctions: TypeAlias = (

@@ -10,13 +10,12 @@ Callers: `dialects/` make it, `training/` and `engines/` use it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
     from elasticdl.data.batch import Arrays, Batch, Record
     from elasticdl.data.record_source import RecordSource
     from elasticdl.data.schema import Schema

@@ -30,12 +30,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from types import TracebackType
+from typing import Any, ClassVar, Self, TypeAlias
 
 from elasticdl.errors import CorruptDataError, DataError, OutputError
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 MetricValues: TypeAlias = Mapping[str, float | Sequence[float]]
 """Metric name -> its value, or one value a class or threshold; NaN where nothing was counted."""

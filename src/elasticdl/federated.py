@@ -11,17 +11,16 @@ Configs are IBM FL's YAML files; docs/federated.md has their keys.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import DefinitionError, MissingExtraError, UsageError
 from elasticdl.job import Federation, Job, Tracking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import ModuleType
-
     from elasticdl.engines.engine import Outcome, Reporter
     from elasticdl.engines.federated.init import Federation as FederationFiles
     from elasticdl.engines.federated.status import (

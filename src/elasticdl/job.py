@@ -11,11 +11,9 @@ import dataclasses
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, Literal
 
 Command = Literal["train", "evaluate", "predict"]
 PredictionFormat = Literal["recordio", "parquet", "csv"]

@@ -6,12 +6,10 @@ How such a class is read is said in `dialects/elasticdl_spec.py`; here is only w
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from elasticdl.definition import Mode
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class ElasticDLSpec:

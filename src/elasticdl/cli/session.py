@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -26,8 +27,6 @@ from elasticdl.sessions import project
 from elasticdl.sessions.checks.finding import Severity
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from elasticdl.sessions.checks.finding import Group, Report
     from elasticdl.sessions.state import Status
 

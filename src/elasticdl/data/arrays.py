@@ -7,6 +7,7 @@ Callers: the federated engine, for data handlers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,6 @@ from elasticdl.data.record_source import RecordFile
 from elasticdl.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from elasticdl.data.batch import Record
     from elasticdl.data.schema import Schema
 

@@ -5,6 +5,7 @@ Callers: the federated engine, where one data set is dealt out among parties tha
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +13,6 @@ import numpy as np
 from elasticdl.data.record_source import RecordFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from elasticdl.data.batch import Record
     from elasticdl.data.record_source import RecordSource
     from elasticdl.data.schema import Schema

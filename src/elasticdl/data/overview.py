@@ -15,6 +15,7 @@ import collections
 import contextlib
 import tempfile
 import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -28,8 +29,6 @@ from elasticdl.data.wording import counted
 from elasticdl.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from elasticdl.data.batch import Record
     from elasticdl.data.formats import Format
     from elasticdl.data.parquet import ParquetSource

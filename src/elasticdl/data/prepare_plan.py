@@ -18,6 +18,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,6 @@ from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import filesystem, local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from elasticdl.data.recordio import Compressor
 
 MANIFEST = ".prepare"

@@ -19,12 +19,11 @@ Laws, held by `tests/contracts/test_record_source.py` for every reader:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from elasticdl.data.batch import Record
     from elasticdl.data.schema import Schema
 

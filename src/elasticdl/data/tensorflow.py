@@ -6,7 +6,8 @@ The only file of this folder that imports TensorFlow, and only when a pipeline i
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,9 +15,6 @@ from tensorflow.python.eager import context
 
 from elasticdl.data.batch import Batch, batch_of, map_arrays
 from elasticdl.errors import DefinitionError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 
 def reseed(seed: int) -> None:

@@ -18,6 +18,7 @@ What the classes must have is in `component_classes.py`, what their batches are 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ from elasticdl.dialects.split_examples import Way
 from elasticdl.errors import DefinitionError, UserCodeError, raised_at, users_traceback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from elasticdl.config import ConfigStruct
     from elasticdl.data.batch import Batch

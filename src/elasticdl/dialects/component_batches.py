@@ -5,16 +5,14 @@ Callers: `abstractions.py`, and the trainer of notebooks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from elasticdl.data.batch import Batch, describe, leaves, map_arrays
 from elasticdl.dialects.params import described
 from elasticdl.errors import DefinitionError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _NUM_PARTS = 3
 

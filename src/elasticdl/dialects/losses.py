@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from elasticdl.dialects import keras_objects
 from elasticdl.dialects.argument_order import (
@@ -21,9 +22,6 @@ from elasticdl.dialects.frameworks import framework_of_model, is_of_torch
 from elasticdl.dialects.params import described, signature_of
 from elasticdl.dialects.reading import Reading, call, mro_has
 from elasticdl.dialects.reference import Symbol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def as_loss(symbol: Symbol, reading: Reading, *, may_be_factory: bool = False) -> OutputsAndLabels:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.dialects.params import described
 from elasticdl.dialects.reading import Reading, call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from elasticdl.dialects.reference import Symbol
 
 

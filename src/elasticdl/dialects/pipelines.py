@@ -8,6 +8,7 @@ Callers: `abstractions.py` and whoever evaluates a session.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from elasticdl.data.batch import map_arrays
 from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, users_traceback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 Kind = Literal["tf.data", "indexed", "iterable"]
 # Python's words for a generator that asked another one for more than it had.

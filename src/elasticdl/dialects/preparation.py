@@ -10,17 +10,15 @@ Callers: `elasticdl data prepare`, by way of `zoo.preparation`.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from elasticdl.data.schema import Schema
 from elasticdl.dialects.params import signature_of
 from elasticdl.dialects.reading import call
 from elasticdl.dialects.reference import Reference, Symbol, symbol_of
 from elasticdl.errors import DefinitionError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NAME = "prepare_data_for_a_single_file"
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

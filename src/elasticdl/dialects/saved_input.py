@@ -11,6 +11,7 @@ Callers: `ibmfl_spec.py`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ from elasticdl.definition import Mode
 from elasticdl.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from elasticdl.data.batch import Arrays, Record
 
 LABELS = ("label", "labels", "y", "y_train", "target", "class")

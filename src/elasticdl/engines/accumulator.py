@@ -12,6 +12,7 @@ Callers: the committers add, `loop.py` saves.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +20,6 @@ import numpy as np
 from elasticdl.training.trainer import Contribution
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from elasticdl.training.trainer import State, Trainer
 
 _BUFFER = "accumulator/buffer"

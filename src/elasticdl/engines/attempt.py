@@ -8,7 +8,9 @@ Callers: `run.py` for a training on data that is here, `federated/` for one that
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
@@ -18,9 +20,6 @@ from elasticdl.events import JobFailed
 from elasticdl.tracking.follow import FollowedLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from elasticdl.engines.engine import Reporter
     from elasticdl.job import Job
 

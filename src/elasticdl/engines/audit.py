@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,7 +36,6 @@ from elasticdl.sharding.shard import ShardPlan, plan_from
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
 
     from elasticdl.sharding.audit import EpochAudit, Ints
 

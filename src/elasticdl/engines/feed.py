@@ -9,6 +9,7 @@ again, here or on another worker, and is the same.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
@@ -16,8 +17,6 @@ from elasticdl.data.batch import Batch, leaves
 from elasticdl.sharding.ledger import Ledger, Piece, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-
     from elasticdl.engines.seams import Validation
     from elasticdl.job import Job
     from elasticdl.sharding.shard import ShardPlan

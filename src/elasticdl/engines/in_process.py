@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ from elasticdl.engines.seams import Commit
 from elasticdl.sharding.ledger import Ledger, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
     from elasticdl.definition import ModelDefinition
     from elasticdl.engines.accumulator import Accumulator
     from elasticdl.engines.engine import Outcome, Reporter

@@ -6,7 +6,9 @@ Callers: `run.py` for who leads a training, `elastic/worker.py` for each worker.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
@@ -25,9 +27,6 @@ from elasticdl.training.create import create_trainer
 from elasticdl.training.trainer import ExportProbe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from elasticdl.artifacts.checkpoint import Checkpoint
     from elasticdl.data.batch import Batch
     from elasticdl.engines.feed import FedBatch, TrainingData

@@ -16,6 +16,7 @@ import functools
 import itertools
 import logging
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,8 +30,6 @@ from elasticdl.sharding.permutation import derive_seed
 from elasticdl.sharding.shard import ShardPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from elasticdl.job import Job
     from elasticdl.sharding.ledger import Piece
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,6 @@ import numpy as np
 from elasticdl.sharding.ledger import Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from elasticdl.training.trainer import MetricStates
 
 

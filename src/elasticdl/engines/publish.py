@@ -12,6 +12,7 @@ import json
 import platform
 import shutil
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
@@ -20,8 +21,6 @@ from elasticdl.definition import RecordInput
 from elasticdl.training.trainer import Exporter
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from elasticdl.artifacts.checkpoint import Checkpoint
     from elasticdl.artifacts.folder import OutputFolder
     from elasticdl.definition import ModelDefinition

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.artifacts.trained_model import load_trained_model
@@ -26,9 +28,6 @@ from elasticdl.tracking.create import attempt_of, follow_finished_job, follow_jo
 from elasticdl.training.create import quiet_frameworks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
     from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
     from elasticdl.artifacts.folder import OutputFolder
     from elasticdl.definition import ModelDefinition

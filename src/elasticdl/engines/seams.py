@@ -5,14 +5,13 @@ Callers: `loop.py` uses it; `in_process.py` and `elastic/` implement it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-
     from elasticdl.artifacts.checkpoint import Checkpoint, SavedCheckpoint
     from elasticdl.data.batch import Batch
     from elasticdl.engines.feed import FedBatch

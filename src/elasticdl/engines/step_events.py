@@ -6,14 +6,13 @@ Callers: `loop.py`; `elastic/journal.py` joins the events that workers hand out.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.events import CommittedRow, StepCommitted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from elasticdl.engines.engine import Reporter
     from elasticdl.engines.place import Place
     from elasticdl.engines.seams import Commit, EventSink

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from elasticdl.prediction.writers import open_writer
 from elasticdl.training.create import create_trainer, quiet_frameworks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from elasticdl.data.record_source import RecordSource
     from elasticdl.training.trainer import MetricStates, Trainer

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from elasticdl.evaluation.metrics import add_states
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from elasticdl.data.batch import Batch
     from elasticdl.training.trainer import MetricStates, Trainer
 

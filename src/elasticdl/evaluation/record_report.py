@@ -8,6 +8,7 @@ Callers: `engines/trained.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,8 +25,6 @@ from elasticdl.prediction.rows import record_keys
 from elasticdl.training.trainer import Examiner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from elasticdl.data.batch import Batch
     from elasticdl.data.record_source import RecordSource
     from elasticdl.data.schema import Schema

@@ -10,6 +10,7 @@ Callers: sessions and `elasticdl evaluate --report`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,7 +24,6 @@ from elasticdl.evaluation.report_tables import Report, Summary
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Sequence
 
     from elasticdl.evaluation.report_tables import ClassRow
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +26,6 @@ from elasticdl.artifacts.folder import local_path_of
 from elasticdl.data.stored_file import filesystem
 from elasticdl.errors import CorruptDataError, NoDataError
 from elasticdl.evaluation.report import METADATA, METRIC
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 # Of the normal distribution: 95 % lie within so many standard deviations.
 _Z95 = 1.959963984540054

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -21,8 +22,6 @@ import tensorflow as tf
 from elasticdl.data.batch import leaves, map_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     import numpy as np
 
 # One attribute of a class of TensorFlow's is changed meanwhile.

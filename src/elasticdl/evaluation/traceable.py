@@ -19,12 +19,10 @@ import functools
 import inspect
 import sysconfig
 import types
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from collections.abc import Set as AbstractSet
+from typing import Any
 
 # Asking what an argument is, or what time it is; writing somewhere; state of frameworks.
 _TELLING_NAMES = frozenset(

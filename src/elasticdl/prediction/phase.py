@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,6 @@ from elasticdl.errors import DataError, ElasticDLError, UserCodeError, raised_at
 from elasticdl.prediction.rows import record_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from elasticdl.data.batch import Arrays, Batch
     from elasticdl.data.record_source import RecordSource
     from elasticdl.definition import ModelDefinition

@@ -8,14 +8,11 @@ from __future__ import annotations
 import io
 import pickletools
 import zipfile
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from elasticdl.errors import ModelFileError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MAX_MEMBER_BYTES = 256 * 2**20
 """Of a member that is read whole: a config, a graph, the names in a pickle."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,6 @@ from elasticdl.saved_models.scan import scan
 from elasticdl.saved_models.trust import NONE, Trust
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from elasticdl.saved_models.model_file import ModelFile
 
 

@@ -5,14 +5,13 @@ Callers: dialects.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import MissingExtraError, ModelFileError
 from elasticdl.saved_models.trust import NONE, Trust
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from elasticdl.saved_models.model_file import ModelFile
 
 

@@ -14,14 +14,12 @@ Callers: `model_file.py`, `scan.py`.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from elasticdl.errors import ModelFileError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 GRAPH_FILE, METADATA_FILE = "saved_model.pb", "keras_metadata.pb"
 MAX_GRAPH_BYTES = 512 * 2**20

@@ -16,6 +16,8 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -28,9 +30,6 @@ from elasticdl.saved_models.scan import scan
 from elasticdl.saved_models.trust import NONE, Trust
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
     from elasticdl.saved_models.model_file import ModelFile
 
 try:

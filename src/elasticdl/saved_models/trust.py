@@ -12,14 +12,12 @@ from __future__ import annotations
 import difflib
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from elasticdl.errors import DefinitionError, ModelFileError
 from elasticdl.saved_models.model_file import ModelFile, sha256_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _log = logging.getLogger("elasticdl")
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 from elasticdl.errors import DefinitionError, ElasticDLError, users_traceback
 from elasticdl.sessions import project
@@ -23,9 +23,6 @@ from elasticdl.sessions.checks.finding import Finding, Group, Report, error, of_
 from elasticdl.sessions.checks.limits import TooLongError, leaving_no_trace
 from elasticdl.sessions.checks.look import Look
 from elasticdl.training.create import quiet_frameworks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 
 def check(

@@ -24,9 +24,9 @@ import re
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import platformdirs
 
@@ -36,9 +36,6 @@ from elasticdl.artifacts.lock import start_of
 from elasticdl.errors import OutputError, UsageError
 from elasticdl.sessions.state import State, Status, read_status
 from elasticdl.sessions.submission import LOG_FILE, Submission
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HOME_VARIABLE = "ELASTICDL_HOME"
 _FILE = "submission.json"

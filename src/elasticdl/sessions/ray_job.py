@@ -15,16 +15,14 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import elasticdl.engines.elastic  # noqa: F401 - sets the environment Ray is to be imported in
 from elasticdl.errors import MissingExtraError, OutputError, TrainingError, UsageError
 from elasticdl.job import without_password
 from elasticdl.sessions.submission import LOG_FILE, PROJECT
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _POLL_S = 0.5
 # For a last checkpoint; by itself Ray waits for three seconds.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,6 @@ from elasticdl.evaluation.report_tables import Report
 from elasticdl.evaluation.report_views import write_views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from elasticdl.data.batch import Arrays
     from elasticdl.dialects.abstractions import Split
     from elasticdl.engines.engine import Reporter

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from elasticdl.errors import UsageError
 from elasticdl.sessions.project import RUNS
 from elasticdl.zoo.git import GitError, git
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # What a person has configured for reading diffs must not get into one that is applied.
 _PLAIN = (

@@ -9,7 +9,9 @@ command goes on wherever an earlier one ended.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticdl import api
@@ -24,9 +26,6 @@ from elasticdl.training.create import quiet_frameworks
 from elasticdl.zoo import git
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from elasticdl.engines.engine import Reporter
     from elasticdl.job import Job, Workers
     from elasticdl.sessions.project import Session

@@ -17,17 +17,15 @@ import json
 import os
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.lock import hold, is_held
 from elasticdl.errors import OutputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 STATE_FILE = "session.json"
 _LOCK_FILE = ".session.lock"

@@ -15,12 +15,10 @@ import json
 import re
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from elasticdl.sessions.state import State, Status
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROJECT = "project"
 LOG_FILE = "session.log"

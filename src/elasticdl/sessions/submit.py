@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,8 +33,6 @@ from elasticdl.zoo import git
 from elasticdl.zoo.git import GitUrl
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from elasticdl.sessions.queue import Queue
     from elasticdl.sessions.repository import WorkingTree
 

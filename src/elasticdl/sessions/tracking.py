@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,6 @@ from elasticdl.tracking.create import attempt_of, open_trackers
 from elasticdl.tracking.tracker import Kind, Point, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from elasticdl.engines.engine import Reporter
     from elasticdl.job import Job
     from elasticdl.sessions.project import Session

@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,6 @@ from elasticdl.job import Job, ModelReference, TrainingOptions
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
 
     from elasticdl.config import ConfigStruct
     from elasticdl.data.batch import Batch

@@ -21,6 +21,7 @@ Callers: `engines/audit.py`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -28,8 +29,6 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from elasticdl.sharding.shard import ShardPlan
 
 Ints: TypeAlias = npt.NDArray[np.int64]

@@ -16,17 +16,15 @@ records: any shard can be computed alone.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from elasticdl.errors import DataError
 from elasticdl.sharding.permutation import derive_seed, permute
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 

@@ -16,16 +16,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from elasticdl.sharding.ledger import Ints, Ledger, Piece
 from elasticdl.sharding.shard import DEFAULT_MINIBATCHES_PER_SHARD, ShardPlan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # How often the state is written, measured, and gone on with from what was written.
 _STEPS_BETWEEN_STATES = 25

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from elasticdl.data.example import decode_batch_schemaless, encode
 from elasticdl.data.record_source import RecordFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from elasticdl.data.batch import Record
     from elasticdl.data.schema import Schema
 

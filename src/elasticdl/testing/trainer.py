@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,6 @@ from elasticdl.data.batch import leaves, map_arrays
 from elasticdl.training.trainer import Contribution, Examiner, State, Trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from elasticdl.data.batch import Batch
 
 

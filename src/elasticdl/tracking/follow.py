@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from elasticdl.errors import TrackingError
@@ -24,7 +25,6 @@ from elasticdl.tracking.points import Points, status_of
 from elasticdl.tracking.tracker import Attempt, Point, Status, Tracker
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
 
     from elasticdl.events import Event

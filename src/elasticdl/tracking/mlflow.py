@@ -21,6 +21,7 @@ import os
 import re
 import tempfile
 import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,6 @@ from elasticdl.tracking.names import Names, allowed
 from elasticdl.tracking.tracker import Kind, Point, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from elasticdl.artifacts.folder import OutputFolder
     from elasticdl.job import Tracking
     from elasticdl.tracking.tracker import Attempt

@@ -9,6 +9,7 @@ JobFinished, JobFailed -> how the attempt ended
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.events import (
@@ -23,8 +24,6 @@ from elasticdl.events import (
 from elasticdl.tracking.tracker import Kind, Point, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from elasticdl.events import Event
 
 _INTERVAL_S = 10.0

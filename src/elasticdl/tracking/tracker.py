@@ -15,12 +15,10 @@ How events become points is decided in `points.py`, when a tracker is told in `f
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from pathlib import Path
+from typing import Any, Protocol
 
 
 class Status(enum.Enum):

@@ -6,16 +6,15 @@ import contextlib
 import importlib
 import os
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from elasticdl.errors import DefinitionError, MissingExtraError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import ModuleType
-
     from elasticdl.data.batch import Batch
     from elasticdl.definition import ModelDefinition
     from elasticdl.training.trainer import Trainer

@@ -27,13 +27,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from elasticdl.data.batch import Arrays, Batch
 
 CALLBACKS = "callbacks/"

@@ -6,6 +6,7 @@ who needs a part of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from elasticdl import dialects
@@ -16,8 +17,6 @@ from elasticdl.zoo.reference import OVERRIDES, load, load_symbol
 from elasticdl.zoo.snapshot import copy_model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from elasticdl.definition import ModelDefinition
     from elasticdl.dialects.preparation import Preparation
     from elasticdl.job import ModelReference

@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from elasticdl.dialects.source_lines import shown_path, top_level_names
 from elasticdl.errors import UsageError
 from elasticdl.zoo import git
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PREBUILT = Path(__file__).parent / "prebuilt"
 """The folder of the models that come with this package."""

@@ -22,16 +22,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import platformdirs
 
 from elasticdl.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _URL = re.compile(r"(https?|ssh|git|file)://", re.IGNORECASE)
 # user@host:path, as ssh writes it; the letter of a Windows drive is no host.

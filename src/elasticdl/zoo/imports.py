@@ -15,17 +15,16 @@ import importlib.util
 import sys
 import sysconfig
 import textwrap
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from elasticdl.dialects.source_lines import shown_path
 from elasticdl.errors import ElasticDLError, UsageError, UserCodeError, users_traceback
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import ModuleType
-
     from elasticdl.zoo.folder import Place, Zoo
 
 _PREBUILT_PACKAGE = "elasticdl.zoo.prebuilt."

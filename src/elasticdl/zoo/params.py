@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import ast
 import keyword
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from elasticdl.dialects.params import check_params
 from elasticdl.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["check_params", "parse_params"]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from collections.abc import Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import Mode
@@ -15,9 +17,6 @@ from elasticdl.zoo import imports, specs
 from elasticdl.zoo.folder import Place, Zoo, find, open_zoo, public_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import ModuleType
-
     from elasticdl.job import ModelReference
 
 OVERRIDES = ("input_fn", "loss", "optimizer", "eval_metrics_fn")

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.zoo import specs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     from elasticdl.job import ModelReference
     from elasticdl.zoo.folder import Zoo
 

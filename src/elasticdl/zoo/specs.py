@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,6 @@ from elasticdl.dialects.source_lines import shown_path
 from elasticdl.errors import DefinitionError, MissingExtraError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from elasticdl.dialects.saved_spec import CustomObject
     from elasticdl.zoo.folder import Zoo
 

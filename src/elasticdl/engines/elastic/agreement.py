@@ -24,6 +24,7 @@ Callers: `committer.py`. Pure: no clock, no network, no framework.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,6 @@ import numpy as np
 from elasticdl.sharding.ledger import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     import numpy.typing as npt
 
 _LIMB_BITS = 16

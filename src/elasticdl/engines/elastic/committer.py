@@ -15,6 +15,7 @@ import hashlib
 import math
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +36,6 @@ from elasticdl.errors import TrainingError
 from elasticdl.training.trainer import Contribution, Rehearser
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from elasticdl.data.batch import Batch
     from elasticdl.engines.accumulator import Accumulator
     from elasticdl.engines.elastic.crash_note import CrashNote

@@ -18,6 +18,7 @@ import contextlib
 import os
 import time
 import uuid
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,8 +60,6 @@ from elasticdl.errors import TrainingError
 from elasticdl.events import WorkerJoined, WorkerLeft
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from elasticdl.engines.elastic.reports import Report
     from elasticdl.engines.engine import Outcome, Reporter
     from elasticdl.job import Job, Workers

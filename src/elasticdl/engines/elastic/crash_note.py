@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
 
 Work: TypeAlias = Literal["making", "computing", "evaluating"]
 

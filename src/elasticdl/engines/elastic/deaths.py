@@ -9,14 +9,13 @@ Callers: `controller.py`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from elasticdl.errors import TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from elasticdl.engines.elastic.crash_note import BatchInWork
 
 MAX_DEATHS_AT_A_BATCH = 5

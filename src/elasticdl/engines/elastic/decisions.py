@@ -12,12 +12,10 @@ Callers: `controller.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import TypeAlias
 
 # So long those that are ready wait at the start for those that are not.
 _GATHERING_S = 30.0

@@ -31,16 +31,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from elasticdl.garbage import collect_seldom
 from elasticdl.training.create import quiet_frameworks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 # A worker that dies is replaced sooner; after the last one nothing should stay for long.
 _LINGER_S = 10.0

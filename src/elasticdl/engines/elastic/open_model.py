@@ -15,6 +15,7 @@ import os
 import shutil
 import socket
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -32,8 +33,6 @@ from elasticdl.prediction.phase import Predictor
 from elasticdl.training.create import limit_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from elasticdl.artifacts.trained_model import TrainedModel
     from elasticdl.data.batch import Batch
     from elasticdl.data.record_source import RecordFile

@@ -6,6 +6,7 @@ Callers: `controller.py`, which also hears from Ray who died.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,6 @@ from elasticdl.engines.elastic.worker import Identity
 from elasticdl.engines.elastic.worker_process import WorkerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     from elasticdl.engines.elastic.pace import Pace
     from elasticdl.engines.elastic.worker import Assignment, Failure
     from elasticdl.engines.elastic.worker_process import Died

@@ -18,6 +18,7 @@ import os
 import socket
 import stat
 import time
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -35,8 +36,6 @@ from torchft.coordination import LighthouseServer, ManagerServer
 from elasticdl.engines.elastic.transport import StateServer, fetch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
     import numpy as np
     import numpy.typing as npt
 

@@ -21,7 +21,8 @@ import secrets
 import signal
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import ray
 from ray._private import ray_constants
@@ -32,9 +33,6 @@ from ray._raylet import (  # type: ignore[attr-defined]
 )
 
 from elasticdl.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LOCALHOST = "127.0.0.1"
 

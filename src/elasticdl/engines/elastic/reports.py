@@ -10,6 +10,7 @@ Callers: `worker.py`; the loop writes into it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,6 @@ from elasticdl.artifacts.checkpoint import SavedCheckpoint
 from elasticdl.events import Event, from_json, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from elasticdl.artifacts.checkpoint import Checkpoint
     from elasticdl.training.trainer import State
 

@@ -21,6 +21,7 @@ import contextlib
 import os
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +47,6 @@ from elasticdl.evaluation.metrics import add_states
 from elasticdl.prediction.writers import open_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from elasticdl.engines.engine import Outcome, Reporter
     from elasticdl.engines.trained import Opened
     from elasticdl.job import Job, Workers

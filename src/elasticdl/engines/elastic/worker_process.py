@@ -17,7 +17,9 @@ import subprocess
 import tempfile
 import threading
 import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from multiprocessing.managers import BaseManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,9 +30,6 @@ from elasticdl.engines.elastic.worker import Failure, Worker
 from elasticdl.training.create import limit_threads, modules_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from multiprocessing.connection import Connection
-
     from elasticdl.engines.elastic.worker import Assignment, Identity
 
 _WHAT_A_WORKER_IMPORTS = ("elasticdl.engines.elastic.quorum", "elasticdl.engines.elastic.worker")

@@ -16,17 +16,15 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from elasticdl.engines.federated import averages, robust, selection, server_steps
 from elasticdl.engines.federated.selection import Score
 from elasticdl.engines.federated.updates import Fused, FusionState, PartyUpdate, Weights
 from elasticdl.errors import AggregationError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
     "FUSIONS",

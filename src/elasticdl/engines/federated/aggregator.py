@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -40,8 +41,6 @@ from elasticdl.evaluation.metrics import add_states
 from elasticdl.events import Checkpointed, Evaluated, RoundFinished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from elasticdl.engines.attempt import Attempt
     from elasticdl.engines.federated.parties import Parties
     from elasticdl.engines.federated.updates import FusionState

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,6 @@ from elasticdl.errors import TrainingError
 from elasticdl.events import PartyJoined
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from elasticdl.engines.attempt import Attempt
     from elasticdl.engines.federated.messages import Architecture, Kind, LocalTraining
     from elasticdl.engines.federated.parties import Parties

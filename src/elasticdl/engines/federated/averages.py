@@ -8,7 +8,7 @@ Callers: `aggregation.py`, `robust.py`; `server_steps.py` has the same means.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -28,9 +28,6 @@ from elasticdl.engines.federated.updates import (
     shares_by_examples,
 )
 from elasticdl.errors import AggregationError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def iter_avg(global_weights: Weights, updates: Sequence[PartyUpdate], state: FusionState) -> Fused:

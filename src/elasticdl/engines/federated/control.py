@@ -25,16 +25,14 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeAlias
 
 from elasticdl import errors
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.engines.federated import wire
 from elasticdl.engines.federated.wire import Facts, Frame
 from elasticdl.errors import ElasticDLError, OutputError, TrainingError, UsageError
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 ADDRESS_FILE = "control.json"
 _SOCKET = "control.sock"

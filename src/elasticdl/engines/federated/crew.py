@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Self
@@ -22,8 +23,6 @@ from elasticdl.errors import TrainingError, UsageError
 from elasticdl.training.create import prepare_to_fork, use_this_thread_only
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from elasticdl.definition import ModelDefinition
     from elasticdl.engines.federated.memory import Memory
     from elasticdl.engines.federated.messages import Refusal, Reply, Request

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,6 @@ from elasticdl.data.arrays import ArraySource
 from elasticdl.errors import DataError, DefinitionError, UserCodeError, raised_at, users_traceback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from elasticdl.data.record_source import RecordSource
     from elasticdl.engines.federated.config import DataHandler
 

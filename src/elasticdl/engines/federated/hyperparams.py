@@ -10,6 +10,7 @@ Callers: `config.py`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.engines.federated import names
@@ -18,8 +19,6 @@ from elasticdl.engines.federated.config_parts import look_up
 from elasticdl.engines.federated.settings import Local, Rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from elasticdl.engines.federated.sections import Section
 
 

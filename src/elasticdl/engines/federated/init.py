@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,9 +30,6 @@ from elasticdl.engines.federated import splits
 from elasticdl.errors import DataError, MissingExtraError, OutputTakenError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
     from elasticdl.data.record_source import RecordSource
     from elasticdl.engines.federated.splits import Summary
 

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import glob
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from elasticdl.config import read_config
 from elasticdl.engines.federated.component_parts import CLASS_KEYS, DATA_DIR, SOURCE
 from elasticdl.errors import DataError, DefinitionError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _RUNS = "runs"
 # Of a session as a whole. How long and from which seed parties train is asked for elsewhere, and

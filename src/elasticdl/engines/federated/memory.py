@@ -11,12 +11,11 @@ Callers: `party.py`; `simulate.py` has one that lies in memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
 
 _NUMBER = "number"

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from elasticdl.engines.federated.aggregation import FUSIONS
 from elasticdl.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 FOREIGN = "ibmfl."
 """What paths of theirs begin with."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,8 +32,6 @@ from elasticdl.engines.federated.status import (
 from elasticdl.errors import DataError, ElasticDLError, OutputBusyError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from elasticdl.engines.federated.control import Order, Orders
     from elasticdl.engines.federated.messages import Answer, Request
     from elasticdl.engines.federated.party import Party

@@ -10,6 +10,7 @@ Callers: `aggregator.py`. Pure.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,8 +20,6 @@ from elasticdl.engines.federated.updates import is_averaged, named, num_not_fini
 from elasticdl.errors import AggregationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from elasticdl.engines.federated.messages import Architecture, Reply, Request
     from elasticdl.training.trainer import MetricStates
 

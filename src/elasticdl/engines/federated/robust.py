@@ -12,8 +12,8 @@ Callers: `aggregation.py`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,9 +32,6 @@ from elasticdl.engines.federated.updates import (
     squared_distances,
 )
 from elasticdl.errors import AggregationError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _MOST_STEPS = 1000
 _CENTRES = ("mean", "median", "geometric_median")

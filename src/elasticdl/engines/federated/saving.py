@@ -5,6 +5,8 @@ Callers: `verbs.py` and `party_verbs.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.artifacts.claim import JOB_FILE
@@ -14,9 +16,6 @@ from elasticdl.engines.publish import publish
 from elasticdl.errors import OutputTakenError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from elasticdl.definition import ModelDefinition
     from elasticdl.job import Job
     from elasticdl.training.trainer import Trainer

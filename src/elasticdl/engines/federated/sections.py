@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from elasticdl.config import ConfigStruct
 from elasticdl.errors import DefinitionError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 

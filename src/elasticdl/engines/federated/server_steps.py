@@ -8,7 +8,7 @@ Callers: `aggregation.py`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from elasticdl.engines.federated.updates import (
     shares_by_examples,
 )
 from elasticdl.errors import AggregationError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _MOMENTUM, _VARIANCE = "momentum", "variance"
 

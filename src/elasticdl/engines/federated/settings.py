@@ -6,6 +6,7 @@ Callers: `config.py` makes them; the command line, `party.py` and `aggregator.py
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.engines.federated.aggregation import FUSIONS, Fusion
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from elasticdl.job import CentralPrivacy, ModelReference
 
 

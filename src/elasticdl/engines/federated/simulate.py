@@ -8,6 +8,7 @@ simulation that was killed goes on with the same bits.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,6 @@ from elasticdl.engines.federated.party import Party, shapes_of
 from elasticdl.engines.federated.recorder import MetricsFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
     from elasticdl.data.record_source import RecordSource
     from elasticdl.definition import ModelDefinition
     from elasticdl.engines.engine import Outcome, Reporter

@@ -15,16 +15,14 @@ Callers: `init.py`, benchmarks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from elasticdl.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Labels: TypeAlias = npt.NDArray[Any]
 Positions: TypeAlias = npt.NDArray[np.int64]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from elasticdl.artifacts.checkpoint import CheckpointStore
@@ -17,8 +18,6 @@ from elasticdl.engines.federated.memory import DiskMemory
 from elasticdl.errors import OutputError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from elasticdl.engines.federated.memory import Which
     from elasticdl.engines.federated.wire import Facts
 

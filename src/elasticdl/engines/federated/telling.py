@@ -8,6 +8,7 @@ Callers: `elasticdl.federated`.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,6 @@ from elasticdl.errors import OutputBusyError, UsageError
 from elasticdl.job import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from elasticdl.engines.federated.config import Role
     from elasticdl.engines.federated.wire import Facts
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,8 +38,6 @@ from elasticdl.tracking.create import attempt_of, follow_finished_job, follow_jo
 from elasticdl.training.create import create_trainer, quiet_frameworks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from elasticdl.data.batch import Arrays
     from elasticdl.engines.federated.control import AtOnce, Orders
     from elasticdl.engines.federated.parties import Parties

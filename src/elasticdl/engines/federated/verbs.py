@@ -19,6 +19,7 @@ Callers: `training.py`.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,8 +38,6 @@ from elasticdl.errors import ElasticDLError, OutputBusyError, TrainingError, Usa
 from elasticdl.events import JobFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from elasticdl.definition import ModelDefinition
     from elasticdl.engines.attempt import Attempt
     from elasticdl.engines.engine import Reporter

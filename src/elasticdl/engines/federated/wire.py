@@ -19,12 +19,10 @@ import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Arrays: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 Facts: TypeAlias = Mapping[str, Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,6 @@ from elasticdl.dialects.source_lines import shown_path
 from elasticdl.sessions.checks.finding import Finding, error, info, warning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from elasticdl.sessions.checks.names import Module
 
 # What draws random numbers that nobody can seed, or leaves an order to chance.

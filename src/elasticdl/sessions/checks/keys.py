@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from elasticdl.config import ConfigStruct
 from elasticdl.dialects.source_lines import shown_path
 from elasticdl.sessions.checks.finding import Finding, info, warning
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # Read by us, not by components.
 _OURS = (

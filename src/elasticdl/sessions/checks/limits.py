@@ -9,11 +9,9 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, NoReturn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
+from collections.abc import Iterator
+from types import FrameType
+from typing import NoReturn
 
 PATIENCE_S = 20.0
 """A generator that is still silent then may be an endless loop."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,8 +13,6 @@ from elasticdl.sessions.checks import names
 from elasticdl.sessions.checks.batches import Places
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from elasticdl.config import ConfigStruct
     from elasticdl.data.batch import Batch
     from elasticdl.dialects.abstractions import Components

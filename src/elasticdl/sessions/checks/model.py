@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +15,6 @@ from elasticdl.sessions.checks.batches import looks_like_bytes
 from elasticdl.sessions.checks.finding import Finding, error, warning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from elasticdl.config import ConfigStruct
     from elasticdl.data.batch import Batch
     from elasticdl.training.keras.facts import ModelFacts, OutputFacts

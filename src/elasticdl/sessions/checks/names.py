@@ -14,17 +14,14 @@ import difflib
 import dis
 import importlib.util
 import sys
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING
 
 from elasticdl.dialects.source_lines import shown_path, top_level_names
 from elasticdl.sessions.checks.finding import Finding, error, warning
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
 
 _COMPONENTS = ("AugmentorBase", "DataLoaderBase", "EvaluatorBase", "ModelBuilderBase")
 _IMPORTS: Mapping[str, str] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 import zlib
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,6 @@ from elasticdl.sessions.checks.finding import Finding, error, of_error, warning
 from elasticdl.sessions.checks.limits import TooLongError, within
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
-
     from elasticdl.dialects.abstractions import Split
     from elasticdl.engines.own_batches import Reading
     from elasticdl.sessions.checks.batches import Places

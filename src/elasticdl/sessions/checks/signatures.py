@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from elasticdl.dialects.component_classes import missing_methods
@@ -10,8 +11,6 @@ from elasticdl.dialects.reference import place_of
 from elasticdl.sessions.checks.finding import Finding, error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from elasticdl.dialects.reference import Symbol
 
 CALLED_WITH: Mapping[str, Mapping[str, tuple[str, ...]]] = {

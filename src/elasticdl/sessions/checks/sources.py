@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from elasticdl import zoo
@@ -17,8 +18,6 @@ from elasticdl.zoo import git
 from elasticdl.zoo.folder import Zoo, find
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from elasticdl.sessions.checks.look import Look
 
 

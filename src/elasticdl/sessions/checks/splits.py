@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from elasticdl.definition import Mode
@@ -13,8 +14,6 @@ from elasticdl.sessions.checks.limits import within
 from elasticdl.sessions.checks.look import Look, made
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from elasticdl.data.batch import Batch
     from elasticdl.sessions.checks.batches import Places
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from elasticdl.sessions.checks.limits import heard, within
 from elasticdl.sessions.checks.look import Look, made
 from elasticdl.training.create import create_trainer
 from elasticdl.training.trainer import Exporter, Trainer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # What is left out when this much of the time has gone: the export of a large model.
 _OPTIONAL_UNTIL_S = 20.0

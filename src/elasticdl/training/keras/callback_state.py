@@ -19,15 +19,13 @@ import inspect
 import random
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 

@@ -5,14 +5,12 @@ Callers: `trainer.py`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from elasticdl.data.batch import leaves, map_arrays
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def one_by_one(function: Callable[..., tf.Tensor], *batch: Any, eager: bool) -> tf.Tensor:

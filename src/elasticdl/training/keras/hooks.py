@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import logging
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -24,8 +25,6 @@ from elasticdl.training.keras.outside import variables_in
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from elasticdl.training.trainer import State
 
 _log = logging.getLogger("elasticdl")

@@ -11,14 +11,12 @@ resumed process has not seen.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from elasticdl.data.batch import Arrays, leaves
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 Shape: TypeAlias = tuple[int | None, ...]
 Axes: TypeAlias = frozenset[tuple[int, int]]

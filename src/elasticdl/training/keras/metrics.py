@@ -8,6 +8,7 @@ have as attributes are updated while the model is called, and reported as by Ker
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import keras
@@ -21,8 +22,6 @@ from elasticdl.training.keras.states import MetricVariables, is_foreign
 from elasticdl.training.metric_names import check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from elasticdl.data.batch import Arrays
     from elasticdl.definition import MetricFunctions, NamedMetric
     from elasticdl.training.trainer import MetricStates

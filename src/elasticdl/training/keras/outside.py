@@ -16,6 +16,7 @@ Callers: `trainer.py`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -26,8 +27,6 @@ from elasticdl.errors import DefinitionError
 from elasticdl.training.keras.draws import handle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from elasticdl.definition import Origin
 
 

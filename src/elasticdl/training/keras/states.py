@@ -12,6 +12,7 @@ is right for any metric, but only in one process.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -21,8 +22,6 @@ import tensorflow as tf
 from elasticdl.errors import CorruptCheckpointError, DefinitionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from elasticdl.training.trainer import MetricStates
 
 Values = list[np.ndarray[Any, Any]]

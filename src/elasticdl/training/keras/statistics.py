@@ -19,6 +19,7 @@ Callers: `trainer.py`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -29,8 +30,6 @@ import tensorflow as tf
 from elasticdl.errors import DefinitionError, TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from elasticdl.definition import Origin
 
 _log = logging.getLogger("elasticdl")

@@ -6,15 +6,12 @@ BatchNorm's running mean and variance and its count of batches are such; so are 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 
 class Buffers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +14,6 @@ from torch import nn
 from elasticdl.data.batch import Arrays, map_arrays
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from elasticdl.training.torch.inputs import Arguments
 
 _log = logging.getLogger("elasticdl")

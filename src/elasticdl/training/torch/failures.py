@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,8 +20,6 @@ from elasticdl.errors import DataError, raised_at
 from elasticdl.training.mistakes import id_mistake, label_mistake, num_scores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from elasticdl.data.batch import Batch
     from elasticdl.definition import ModelDefinition
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,6 @@ from elasticdl.errors import DefinitionError
 from elasticdl.training.torch.outputs import map_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from elasticdl.definition import ModelDefinition
 
 _DIVIDE_BY_TARGETS: tuple[Any, ...] = (functional.cross_entropy, functional.nll_loss)
@@ -242,7 +241,8 @@ class Loss:
             except Exception as error:
                 raise DefinitionError(
                     f"{self._definition.where('loss')}: the loss of a batch of {num_examples} "
-                    f"cannot be computed of its first {first} examples and of the rest: "
+                    "cannot be "
+                    f"computed of its first {first} examples and of the rest: "
                     f"{type(error).__name__}: {error}. {_ALONE}"
                 ) from error
             divisor = float(part.divisor)

@@ -17,6 +17,7 @@ them. Nothing here calls the optimizer's `step` but an update.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,8 +35,6 @@ from elasticdl.training.torch.memory import CannotKeepError, Codec, Memory
 from elasticdl.training.torch.tensors import to_array, to_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from elasticdl.definition import ModelDefinition
 
 _CLASS, _GROUPS, _BESIDE, _HOOKS = "class", "param_groups/", "beside/", "step_hooks/"

@@ -11,6 +11,7 @@ Callers: `trainer.py`.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -18,8 +19,6 @@ from torch import nn
 from elasticdl.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from elasticdl.definition import Origin
 
 # Methods that a LightningModule is trained by: nothing here would call them.

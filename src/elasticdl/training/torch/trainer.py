@@ -18,9 +18,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import random
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,9 +62,6 @@ from elasticdl.training.trainer import (
     StepResult,
     Weights,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 # An update is the same on every worker, whatever its slot: if it draws, it draws as this one.
 _EVERY_SLOT = -1

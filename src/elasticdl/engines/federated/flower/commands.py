@@ -15,13 +15,11 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from elasticdl.errors import MissingExtraError, TrainingError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _PACKAGES = Path(__file__).resolve().parents[4]

@@ -14,6 +14,7 @@ import contextlib
 import signal
 import tempfile
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,6 @@ from elasticdl.errors import TrainingError
 from elasticdl.training.create import quiet_frameworks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import FrameType
 
     from elasticdl.definition import ModelDefinition

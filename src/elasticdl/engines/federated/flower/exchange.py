@@ -24,8 +24,10 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from elasticdl.engines.federated import wire
@@ -44,9 +46,6 @@ from elasticdl.engines.federated.wire import Arrays, Facts, Frame
 from elasticdl.errors import TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
-
     import numpy as np
 
     from elasticdl.engines.federated.flower.superlink import Superlink

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import tomllib
 import zipfile
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 # Changes with what the two apps say to each other: older parties are then told to be updated.
 VERSION = "1.0.0"

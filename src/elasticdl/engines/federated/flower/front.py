@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import logging
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Sequence
 
 import httpx
 import uvicorn
@@ -29,9 +29,6 @@ from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
 
 # All that a supernode of Flower 1.41 asks for.
 FLEET = tuple(

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import sys
 import zipfile
+from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import (
     Distribution,
@@ -26,13 +27,10 @@ from importlib.metadata import (
     MetadataPathFinder,
 )
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from elasticdl.engines.federated.flower import fab
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from types import ModuleType
 
 
 class _OurArchive(zipfile.ZipFile):

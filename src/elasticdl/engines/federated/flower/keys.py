@@ -18,8 +18,9 @@ import ipaddress
 import os
 import re
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -27,10 +28,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from elasticdl.errors import OutputError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 AGGREGATOR, PARTIES = "aggregator", "parties"
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"

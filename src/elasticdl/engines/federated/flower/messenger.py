@@ -16,18 +16,15 @@ import gc
 import json
 import os
 import signal
+import socket
 import sys
 import traceback
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from elasticdl.engines.federated import wire
 from elasticdl.engines.federated.flower import guard
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
 
 COMMAND = "flwr-clientapp"
 _CLIENT_APP = "elasticdl.engines.federated.flower.client_app"

@@ -11,6 +11,7 @@ Callers: `elasticdl federated aggregator`.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.engines.federated.flower.exchange import Exchange
@@ -19,8 +20,6 @@ from elasticdl.engines.federated.messages import Refusal, read_answer, redacted
 from elasticdl.errors import MessageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-
     from elasticdl.engines.federated.flower.superlink import Superlink
     from elasticdl.engines.federated.messages import Reply, Request
     from elasticdl.engines.federated.wire import Arrays, Facts

@@ -14,17 +14,15 @@ import select
 import socket
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self, TypeAlias
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeAlias
 
 from elasticdl.engines.federated import wire
 from elasticdl.engines.federated.flower.words import JOIN, TASK, UNANSWERED
 from elasticdl.engines.federated.messages import Refusal, Reply, Request, read_request, redacted
 from elasticdl.engines.federated.wire import Arrays, Facts, Frame
 from elasticdl.errors import MessageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
 
 Answer: TypeAlias = Callable[[Arrays, Facts], tuple[Arrays, Facts]]
 

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
@@ -44,9 +44,6 @@ from elasticdl.engines.federated.flower.words import (
     PUSH,
 )
 from elasticdl.engines.federated.wire import Frame
-
-if TYPE_CHECKING:
-    import socket
 
 _POLL_S = 0.1
 _NODES_S = 0.5

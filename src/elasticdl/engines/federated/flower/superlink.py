@@ -26,6 +26,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.engines.federated.flower import fab
@@ -40,9 +42,6 @@ from elasticdl.engines.federated.flower.commands import (
 from elasticdl.errors import OutputError, TrainingError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from elasticdl.engines.federated.flower.keys import AggregatorKeys
 
 _CONNECTION = "elasticdl"
