@@ -21,7 +21,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -38,6 +37,8 @@ from elasticdl.job import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from elasticdl.engines.audit import AuditReport
     from elasticdl.engines.engine import Outcome, Reporter
 
@@ -430,8 +431,10 @@ def _training_options(options: Mapping[str, Any]) -> TrainingOptions:
     values: dict[str, Any] = {}
     for name, value in options.items():
         if name not in fields:
+            from elasticdl.data.wording import did_you_mean  # noqa: PLC0415 - only for an error
+
             raise UsageError(
-                f"There is no option {name!r}{did_you_mean(name, fields)}. "
+                f"There is no option {name!r}{did_you_mean(name, fields)} "
                 f"Have: {', '.join(fields)}."
             )
         default = fields[name].default
@@ -559,11 +562,3 @@ def _location(text: str) -> str:
         for part in parts
         if part
     )
-
-
-def did_you_mean(name: str, known: Any) -> str:
-    """Return `; did you mean 'x'?` if a known name is near, else nothing."""
-    import difflib  # noqa: PLC0415
-
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""

@@ -11,7 +11,7 @@ Callers: `dialects/` make it, `training/` and `engines/` use it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
@@ -226,6 +226,8 @@ class ModelDefinition:
         trust_used: What a person has allowed to run that would be refused, one line each.
         notes: What a person should be told when a training begins, one line each; asked after
             the data were opened.
+        places: File and line of the user's functions, for errors: of "model", "input", "loss",
+            "optimizer", "callbacks", "processor"; others are at the origin.
     """
 
     origin: Origin
@@ -245,6 +247,16 @@ class ModelDefinition:
     required_exports: Collection[str] = ()
     trust_used: Sequence[str] = ()
     notes: Callable[[], Sequence[str]] = list
+    places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+
+    def where(self, part: str) -> Origin:
+        """Return where a part of the definition is, for an error.
+
+        Args:
+            part: One of those in `places`.
+        """
+        file, line = self.places.get(part, (self.origin.file, self.origin.line))
+        return replace(self.origin, file=file, line=line)
 
 
 InputFunction: TypeAlias = "Callable[[Sequence[Record]], tuple[Arrays, Arrays]]"

@@ -30,10 +30,13 @@ The exit codes are part of the command line's contract (docs/exit-codes.md).
 
 from __future__ import annotations
 
-import traceback
-from pathlib import Path
+from elasticdl import tracebacks
 
-_PACKAGE = str(Path(__file__).resolve().parent)
+# What a message of `UserCodeError` is made of; see there.
+plain = tracebacks.plain
+raised_at = tracebacks.raised_at
+reason = tracebacks.reason
+users_traceback = tracebacks.users_traceback
 
 
 class ElasticDLError(Exception):
@@ -161,20 +164,3 @@ class UnavailableError(ElasticDLError):
     """
 
     exit_code = 75
-
-
-def users_traceback(error: BaseException) -> str:
-    """Return the error with the frames of the user's own code only.
-
-    Frames of this package and of installed libraries are left out; a person looking for the
-    line to change does not want to read them.
-    """
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((_PACKAGE, "<frozen"))
-        and "site-packages" not in frame.filename
-    ]
-    return "".join(
-        [*traceback.format_list(frames), *traceback.format_exception_only(error)]
-    ).rstrip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -259,6 +260,25 @@ def test_no_room_is_told_with_how_much_there_is(tmp_path) -> None:
         local_storage.output_errors(tmp_path / "a"),
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_folder_that_cannot_be_copied_is_told_in_one_sentence(tmp_path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    for folder in (source, target):
+        folder.mkdir()
+    for name in ("a", "b"):
+        (source / name).write_bytes(bytes(100_000))
+        # What is written there finds no room.
+        (target / name).symlink_to("/dev/full")
+
+    with (
+        pytest.raises(OutputError, match="there is no room left to write it") as raised,
+        local_storage.output_errors(target),
+    ):
+        shutil.copytree(source, target, dirs_exist_ok=True)
+
+    assert "[(" not in str(raised.value)
+    assert "Errno" not in str(raised.value)
 
 
 # --- On a store -------------------------------------------------------------------------------

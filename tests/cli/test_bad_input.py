@@ -239,6 +239,35 @@ def test_an_unknown_flag_and_an_unknown_command_get_a_suggestion(capsys):
     assert "'evaluate'" in capsys.readouterr().err
 
 
+def test_all_options_that_are_missing_are_named_at_once(capsys):
+    assert _run(["predict", "--data=a"], debug=False) == 2
+    assert "Missing: '--trained_model', '--output'." in capsys.readouterr().err
+    assert _run(["predict", "--data=a", "--output=b"], debug=False) == 2
+    assert "Missing option '--trained_model'." in capsys.readouterr().err
+
+
+def test_one_step_is_no_steps(train, tmp_path, capsys):
+    code = _run(
+        [
+            "train",
+            "--max_steps=1",
+            "--model_def=small",
+            f"--model_zoo={tmp_path / 'zoo'}",
+            f"--data={tmp_path / 'train.recordio'}",
+            f"--output={tmp_path / 'out'}",
+        ],
+        debug=False,
+    )
+
+    assert code == 0
+    assert "Trained 1 step: " in capsys.readouterr().out
+
+
+def test_a_suggestion_ends_a_sentence_once(capsys):
+    assert _run(["data", "sample", "digit", "--output=a"], debug=False) == 2
+    assert "did you mean 'digits'? There are" in capsys.readouterr().err
+
+
 def test_ctrl_c_keeps_what_was_reached(zoo, tmp_path):
     write_records(tmp_path / "train.recordio", 64)
     arguments = [
@@ -297,9 +326,9 @@ def test_a_label_the_model_has_no_output_for_is_named_with_its_place(train, tmp_
 
     code, said = train(data=tmp_path / "ten.recordio")
 
-    assert code == 5
-    assert "label" in said
-    assert "epoch 1, shard 0, batches 0 to" in said
+    assert code == 4, said
+    assert "label 3, 4, 5, 6, 7 and 3 more, the model has 3 outputs (expected 0 to 2)" in said
+    assert "ten.recordio, records " in said
 
 
 def test_an_error_in_the_loss_is_shown_with_the_users_line(train, zoo):

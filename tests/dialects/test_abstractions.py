@@ -339,7 +339,7 @@ def test_an_error_of_a_constructor_names_the_class_and_the_users_line(refused):
         UserCodeError,
     )
 
-    assert message.startswith(f"{line_of('class Broken')}: Broken() raised:")
+    assert message.startswith(f"{line_of('self.size = config')}: Broken() raised:")
     assert "self.size = config.batch_size / 0" in message
 
 
@@ -686,7 +686,9 @@ def test_an_error_of_a_method_is_told_with_the_users_line(components):
     with pytest.raises(UserCodeError) as caught:
         made.open_epochs("folder", Mode.TRAINING)
 
-    assert str(caught.value).startswith("Broken.create_training_generator() raised:")
+    assert str(caught.value).startswith(
+        f"{line_of('return open(')}: Broken.create_training_generator() raised:"
+    )
     assert 'return open("nowhere.csv"), 3' in str(caught.value)
 
 

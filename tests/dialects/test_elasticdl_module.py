@@ -269,7 +269,7 @@ def test_what_a_function_raises_is_told_with_the_users_lines_only(define, functi
         create(definition)
 
     message = str(caught.value)
-    assert message.startswith(f"m.py:{LATER.count(chr(10)) + 2}: {function}() raised:")
+    assert message.startswith(f"m.py:{LATER.count(chr(10)) + 3}: {function}() raised:")
     assert "OSError: gone" in message
     assert "reading.py" not in message
 

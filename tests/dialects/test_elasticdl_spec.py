@@ -167,5 +167,5 @@ def test_a_constructor_that_raises_is_told_at_once(refused) -> None:
         model_def="m.Mine",
     )
 
-    assert message.startswith("m.py:6: Mine() raised:")
+    assert message.startswith("m.py:10: Mine() raised:")
     assert "IndexError" in message

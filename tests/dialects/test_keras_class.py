@@ -271,7 +271,7 @@ def test_a_constructor_that_raises_is_told(refused) -> None:
         CLASS.replace("self.rate = learning_rate", "1 / 0"), UserCodeError, model_def=NAME
     )
 
-    assert message.startswith("m.py:4: MyKerasModel() raised:")
+    assert message.startswith("m.py:7: MyKerasModel() raised:")
 
 
 def test_a_missing_value_of_the_constructor_is_told(refused) -> None:

@@ -289,7 +289,7 @@ def test_a_function_that_raises_is_named_with_its_line_and_the_example() -> None
     with pytest.raises(UserCodeError) as error:
         column(broken, np.zeros(2), np.zeros(2), ["a.jpg", "b.jpg"])
 
-    assert f"{__file__}:" in str(error.value)
+    assert f"test_functions.py:{broken.__code__.co_firstlineno + 1}: " in str(error.value)
     assert "'f' raised on the example 'a.jpg'" in str(error.value)
     assert "of mine" in str(error.value)
 

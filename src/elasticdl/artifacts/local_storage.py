@@ -40,6 +40,7 @@ _WRONG_KIND = frozenset({errno.ENOTDIR, errno.EISDIR, errno.EEXIST})
 _OCCUPIED = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 _TEMPORARY = re.compile(r"^\.(?P<name>.+)\.(?P<state>writing|replaced)-\d+-\d+$")
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 # From anywhere: on a disk that machines share, process numbers are not unique.
 _counter = itertools.count(secrets.randbelow(1 << 31))
 
@@ -76,6 +77,7 @@ def output_errors(path: Path | str) -> Iterator[None]:
 
 
 def _explain(error: OSError, path: Path | str) -> str:
+    error = _first_of(error)
     reason = error.strerror or str(error)
     if error.errno in _NO_ROOM:
         return (
@@ -94,6 +96,15 @@ def _explain(error: OSError, path: Path | str) -> str:
             f"{reason}{named}. Name another place with --output, or move it out of the way."
         )
     return f"{path}: cannot be written: {reason}. Name another place with --output."
+
+
+def _first_of(error: OSError) -> OSError:
+    """Return the first error of those that `shutil.copytree` collects, which keep only texts."""
+    if not isinstance(error, shutil.Error) or not isinstance(error.args[0], list):
+        return error
+    text = str(error.args[0][0][-1])
+    number = _ERRNO.match(text)
+    return OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(text)
 
 
 def missing(where: str) -> OutputError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,8 +12,11 @@ from elasticdl import api, federated
 from elasticdl.cli.federated_verbs import COMMANDS, STOPPED
 from elasticdl.cli.options import print_metrics, reporter_for
 from elasticdl.cli.tracking_options import tracking_options
+from elasticdl.data.wording import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from elasticdl.engines.engine import Outcome
     from elasticdl.engines.federated.init import Federation
 
@@ -249,7 +251,7 @@ def _train(
         )
         return STOPPED
     if not outcome.already_done and outcome.step:
-        click.echo(f"Trained {outcome.step:,} rounds: {outcome.output}")
+        click.echo(f"Trained {counted(outcome.step, 'round')}: {outcome.output}")
     print_metrics(outcome.metrics)
     return 0
 

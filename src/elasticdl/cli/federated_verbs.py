@@ -15,6 +15,7 @@ from rich.table import Table
 
 from elasticdl import federated
 from elasticdl.cli.options import as_json_text, print_metrics
+from elasticdl.data.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +63,7 @@ def train(config: str, num_rounds: int | None) -> int:
     if done.stopped:
         click.echo(f"Stopped after round {done.round:,} of {done.num_rounds:,}.")
         return STOPPED
-    click.echo(f"Trained {done.round:,} rounds: {done.output}")
+    click.echo(f"Trained {counted(done.round, 'round')}: {done.output}")
     print_metrics(done.metrics)
     return 0
 

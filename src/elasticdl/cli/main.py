@@ -12,14 +12,16 @@ import signal
 import sys
 import traceback
 import warnings
-from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from elasticdl import __version__
 from elasticdl.errors import ElasticDLError
 from elasticdl.garbage import collect_seldom
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 # command -> (module, attribute, one line for the overview)
 _COMMANDS = {
@@ -116,7 +118,7 @@ def _run(args: list[str], *, debug: bool) -> int:
         click.echo(error.ctx.get_help())
         return 2
     except click.ClickException as error:
-        error.show()
+        _all_missing(error).show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("\nInterrupted. What was reached is kept; the same command goes on.", err=True)
@@ -145,6 +147,22 @@ def _run(args: list[str], *, debug: bool) -> int:
         )
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _all_missing(error: click.ClickException) -> click.ClickException:
+    """Return an error that names all options that are missing: click names the first alone."""
+    if not isinstance(error, click.MissingParameter) or error.ctx is None:
+        return error
+    # Those that were given are parsed first.
+    missing = [
+        each
+        for each in error.ctx.command.params
+        if each.required and error.ctx.params.get(each.name or "") is None
+    ]
+    if len(missing) < 2:  # noqa: PLR2004 - several
+        return error
+    names = ", ".join(each.get_error_hint(error.ctx) for each in missing)
+    return click.UsageError(f"Missing: {names}.", error.ctx)
 
 
 class _Warnings:

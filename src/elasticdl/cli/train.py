@@ -10,6 +10,7 @@ from elasticdl import api
 from elasticdl.cli.options import print_metrics, reporter_for
 from elasticdl.cli.tracking_options import tracking_options
 from elasticdl.cli.workers_options import training_workers_options
+from elasticdl.data.wording import counted
 from elasticdl.dialects import DIALECTS
 from elasticdl.job import BestMode, Priority, TrainingOptions, Workers
 
@@ -195,5 +196,5 @@ def train(*, dry_run: bool, quiet: bool, **options: Any) -> None:
         return
     outcome = api.run(job, reporter_for(quiet))
     if not outcome.already_done:
-        click.echo(f"Trained {outcome.step:,} steps: {outcome.output}")
+        click.echo(f"Trained {counted(outcome.step, 'step')}: {outcome.output}")
     print_metrics(outcome.metrics)

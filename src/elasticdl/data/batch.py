@@ -30,12 +30,14 @@ class Batch:
         weights: How much each example counts in loss, metrics and gradients: float32 of shape
             [num_examples], or [num_examples, ...] for a weight per time step or pixel. None
             counts every example once.
+        where: Names the records it was made of, for an error; None if that is not known.
     """
 
     features: Arrays
     labels: Arrays
     num_examples: int
     weights: np.ndarray[Any, Any] | None = None
+    where: Callable[[], str] | None = None
 
 
 def batch_of(parts: Sequence[Arrays], where: str) -> Batch:

@@ -33,7 +33,7 @@ from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import open_each, open_stored
 from elasticdl.data.table import TableUnit, columns_of, decode_table, encode_table
 from elasticdl.data.units import Units, is_remote, unit_bytes
-from elasticdl.data.wording import counted, listed, shown
+from elasticdl.data.wording import counted, listed, record_range, shown
 from elasticdl.errors import CorruptDataError, SchemaError
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def _read(file: StoredFile, index: CSVIndex, blocks: tuple[int, int], types: _Ty
         cell = _CELL.search(str(error))
         if cell is None:
             first, last = index.firsts[blocks[0]], index.firsts[blocks[1]] - 1
-            raise SchemaError(f"{file.uri}, records {first} to {last}: {error}") from None
+            raise SchemaError(f"{file.uri}, {record_range(first, last)}: {error}") from None
         name = index.header[int(cell[1])]
         record = index.firsts[blocks[0]] + int(cell[2]) - 1
         expected = {pa.bool_(): "true, false, 1 or 0"}.get(types[name], "a number")

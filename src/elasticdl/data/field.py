@@ -85,7 +85,8 @@ class Field:
             if key not in entry:
                 near = did_you_mean(key, [str(other) for other in entry if other not in _KEYS])
                 raise DefinitionError(
-                    f"{where} has no {key!r}{near or f' (it has {listed(entry)})'}. A field needs "
+                    f"{where} has no {key!r}{f' (it has {listed(entry)})' * (near == '.')}{near} "
+                    "A field needs "
                     f"name, shape and dtype: {_AN_ENTRY}."
                 )
         for key in entry:

@@ -39,6 +39,7 @@ from elasticdl.errors import (
     DefinitionError,
     ElasticDLError,
     UserCodeError,
+    raised_at,
     users_traceback,
 )
 
@@ -242,7 +243,8 @@ def _guarded(preparation: Preparation, uri: str, call: Callable[[], Any]) -> Any
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{preparation.where}: prepare_data_for_a_single_file() raised for the file {uri}:\n"
+            f"{raised_at(error, preparation.where)}: prepare_data_for_a_single_file() raised for "
+            f"the file {uri}:\n"
             f"{textwrap.indent(users_traceback(error), '  ')}"
         ) from error
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -27,6 +26,8 @@ from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import MissingExtraError, OutputError, OutputTakenError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
     Array: TypeAlias = np.ndarray[Any, Any]
     Columns: TypeAlias = Mapping[str, Array]
 
@@ -89,7 +90,7 @@ def write_sample(
     """
     if name not in SAMPLES:
         raise UsageError(
-            f"There is no sample {name!r}{did_you_mean(name, SAMPLES)}. There are "
+            f"There is no sample {name!r}{did_you_mean(name, SAMPLES)} There are "
             f"{', '.join(SAMPLES)}."
         )
     sample = SAMPLES[name]

@@ -199,7 +199,7 @@ class Schema:
                 if name not in self.names:
                     raise SchemaError(
                         f"{where}: field {name!r} is not in data_schema() (which has "
-                        f"{listed(self.names)}){did_you_mean(name, self.names)}. Add it there, "
+                        f"{listed(self.names)}){did_you_mean(name, self.names)} Add it there, "
                         "or leave it out of the record."
                     )
             return record
@@ -236,6 +236,6 @@ def _items(column: Array) -> Iterable[Array]:
 def _missing(name: str, present: Sequence[str], where: str) -> str:
     have = f"it has {listed(sorted(present))}" if present else "it has none"
     return (
-        f"{where}: field {name!r} is missing ({have}){did_you_mean(name, present)}. data_schema() "
+        f"{where}: field {name!r} is missing ({have}){did_you_mean(name, present)} data_schema() "
         "names the fields of every record: correct it there, or write the data again."
     )

@@ -36,18 +36,28 @@ def counted(number: int, noun: str) -> str:
     """Return a number and what it counts.
 
     Example:
-        >>> counted(1, "field"), counted(2, "field")
-        ('1 field', '2 fields')
+        >>> counted(1, "field"), counted(2000, "field")
+        ('1 field', '2,000 fields')
     """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def record_range(first: int, last: int) -> str:
+    """Return the records from one to another, of which there may be one.
+
+    Example:
+        >>> record_range(0, 0), record_range(0, 3999)
+        ('record 0', 'records 0 to 3,999')
+    """
+    return f"record {first:,}" if first == last else f"records {first:,} to {last:,}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean ...?` for a name that is near a known one, else nothing.
+    """Return the end of a sentence: `; did you mean ...?` for a name near a known one, else `.`.
 
     Example:
-        >>> did_you_mean("lable", ["image", "label"])
-        "; did you mean 'label'?"
+        >>> did_you_mean("lable", ["image", "label"]), did_you_mean("x", ["image", "label"])
+        ("; did you mean 'label'?", '.')
     """
     near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return f"; did you mean {near[0]!r}?" if near else "."

@@ -33,10 +33,10 @@ from elasticdl.dialects.component_classes import (
     replaces_the_whole,
 )
 from elasticdl.dialects.params import described, signature_of
-from elasticdl.dialects.reading import Reading, call
+from elasticdl.dialects.reading import Reading, call, places_of
 from elasticdl.dialects.reference import place_of
 from elasticdl.dialects.split_examples import Way
-from elasticdl.errors import DefinitionError, UserCodeError, users_traceback
+from elasticdl.errors import DefinitionError, UserCodeError, raised_at, users_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,6 +147,7 @@ class Components:
             compiled=True,
             create_callbacks=self.create_callbacks,
             params=dict(self.reading.reference.params),
+            places=places_of(model=self._symbols["model_builder_class"]),
             # A session ends with it.
             required_exports=("saved_model",),
         )
@@ -391,8 +392,11 @@ def _call(component: Any, method: str, *args: Any) -> Any:
     except DefinitionError:
         raise
     except Exception as error:
+        file, line = place_of(getattr(component, method)) or (type(component).__module__, 1)
+        place = f"{file}:{line}"
         raise UserCodeError(
-            f"{type(component).__name__}.{method}() raised:\n{users_traceback(error)}"
+            f"{raised_at(error, place)}: {type(component).__name__}.{method}() raised:\n"
+            f"{users_traceback(error)}"
         ) from error
 
 

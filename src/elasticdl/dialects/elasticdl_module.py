@@ -33,7 +33,7 @@ from elasticdl.dialects.models import as_model_factory
 from elasticdl.dialects.optimizers import as_optimizer_factory, as_torch_optimizer_factory
 from elasticdl.dialects.params import Params, described
 from elasticdl.dialects.readers import ReaderOpener
-from elasticdl.dialects.reading import Late, Reading, call
+from elasticdl.dialects.reading import Late, Reading, call, places_of
 from elasticdl.dialects.reference import (
     CONTRACT_FUNCTIONS,
     DEFAULTS,
@@ -145,6 +145,14 @@ def define(reference: Reference) -> ModelDefinition:
         create_outputs_processor=create_processor,
         open_source=opener,
         params=dict(reference.params),
+        places=places_of(
+            model=model,
+            input=newest.find(_input_name(reference, reading)),
+            loss=newest.find("loss"),
+            optimizer=newest.find("optimizer"),
+            callbacks=newest.find("callbacks"),
+            processor=newest.find("PredictionOutputsProcessor"),
+        ),
     )
 
 

@@ -19,7 +19,7 @@ from elasticdl.dialects.metrics import evaluation_metrics
 from elasticdl.dialects.models import as_model_factory
 from elasticdl.dialects.optimizers import as_optimizer_factory
 from elasticdl.dialects.params import Params, described, signature_of
-from elasticdl.dialects.reading import Late, Reading, call, without_self
+from elasticdl.dialects.reading import Late, Reading, call, places_of, without_self
 from elasticdl.dialects.reference import Reference, Symbol, place_of
 from elasticdl.spec import ElasticDLSpec
 
@@ -88,6 +88,12 @@ def define(reference: Reference) -> ModelDefinition:
         class_weight=class_weight,
         create_metrics=create_metrics,
         params=dict(reference.params),
+        places=places_of(
+            model=methods["create_model"],
+            input=methods["create_dataset"],
+            loss=methods["create_loss"],
+            optimizer=methods["create_optimizer"],
+        ),
     )
 
 

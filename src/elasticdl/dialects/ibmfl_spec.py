@@ -33,7 +33,7 @@ from elasticdl.definition import (
 )
 from elasticdl.dialects.inputs import as_input
 from elasticdl.dialects.params import Params
-from elasticdl.dialects.reading import Reading
+from elasticdl.dialects.reading import Reading, places_of
 from elasticdl.dialects.reference import Symbol
 from elasticdl.dialects.saved_input import SavedInput, TakenBatch, TakenInput
 from elasticdl.dialects.saved_spec import SavedSpec
@@ -191,6 +191,7 @@ class _SavedKeras(_Saved):
             create_optimizer=self._create_optimizer,
             create_metrics=self._create_metrics,
             params=dict(reading.reference.params),
+            places=places_of(input=reading.reference.overrides.get("input_fn")),
             trust_used=[str(use) for use in self.trust_used],
             notes=self._notes,
         )
@@ -302,6 +303,7 @@ class _SavedTorch(_Saved):
             create_optimizer=lambda: made.create,
             create_metrics=_accuracy if of_classes else no_metrics,
             params=dict(reading.reference.params),
+            places=places_of(input=reading.reference.overrides.get("input_fn")),
             trust_used=[str(use) for use in self.trust_used],
             notes=lambda: [f"Trained with {made.description}; loss {loss_name}."],
         )

@@ -26,7 +26,7 @@ from elasticdl.dialects.losses import as_loss
 from elasticdl.dialects.metrics import as_metrics_factory, evaluation_metrics, with_weighted
 from elasticdl.dialects.optimizers import as_optimizer_factory
 from elasticdl.dialects.params import Params, described
-from elasticdl.dialects.reading import Late, Reading, call, mro_has, without_self
+from elasticdl.dialects.reading import Late, Reading, call, mro_has, places_of, without_self
 from elasticdl.dialects.reference import (
     CONTRACT_FUNCTIONS,
     DEFAULTS,
@@ -109,6 +109,12 @@ def define(reference: Reference) -> ModelDefinition:
         class_weight=class_weight,
         create_metrics=create_metrics,
         params=dict(reference.params),
+        places=places_of(
+            model=model,
+            input=pieces["default_input"],
+            loss=pieces["default_loss"],
+            optimizer=pieces["default_optimizer"],
+        ),
     )
 
 

@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import Origin
 from elasticdl.dialects.params import Params
-from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, users_traceback
+from elasticdl.errors import (
+    DefinitionError,
+    ElasticDLError,
+    UserCodeError,
+    raised_at,
+    users_traceback,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from elasticdl.dialects.frameworks import Framework
     from elasticdl.dialects.reference import Reference, Symbol
@@ -80,8 +86,20 @@ def call(symbol: Symbol, *args: Any, **kwargs: Any) -> Any:
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{symbol}: {symbol.name}() raised:\n{textwrap.indent(users_traceback(error), '  ')}"
+            f"{raised_at(error, symbol)}: {symbol.name}() raised:\n"
+            f"{textwrap.indent(users_traceback(error), '  ')}"
         ) from error
+
+
+def places_of(**symbols: Symbol | None) -> Mapping[str, tuple[str, int]]:
+    """Return where the parts of a definition are in the user's files, for errors.
+
+    Args:
+        symbols: Part of the definition -> the user's function for it, if there is one.
+    """
+    return {
+        part: (symbol.file, symbol.line) for part, symbol in symbols.items() if symbol is not None
+    }
 
 
 class Late:

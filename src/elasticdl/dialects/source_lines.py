@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import ast
 import functools
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elasticdl import tracebacks
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+shown_path = tracebacks.shown_path
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,6 @@ def definition_line(file: str, name: str, near: int = 0) -> int:
                 return node.lineno
         return near
     return next((line for found, line, _ in _names(tree.body) if found == name), 1)
-
-
-def shown_path(path: str | Path) -> str:
-    """Return a path as a person in this folder would write it."""
-    inside = os.path.relpath(path)
-    return str(path) if inside.startswith(os.pardir) else inside
 
 
 def _parsed(file: Path) -> ast.Module | None:

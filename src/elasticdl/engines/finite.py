@@ -5,16 +5,21 @@ Callers: `loop.py`; `elastic/committer.py` for what all workers have summed up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl.errors import NonFiniteLossError
+from elasticdl.data.batch import leaves
+from elasticdl.errors import ElasticDLError, NonFiniteLossError
+from elasticdl.training.mistakes import in_words, num_scores, out_of_range
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from elasticdl.data.batch import Batch
     from elasticdl.engines.feed import FedBatch
+    from elasticdl.training.trainer import Trainer
 
 # Of ml_dtypes; NumPy takes them for bytes.
 _NARROW_FLOATS = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
@@ -22,13 +27,19 @@ _WHAT_TO_DO = "Lower the learning rate, or look for NaN and huge values in the d
 
 
 def check_losses(
-    losses: np.ndarray[Any, Any], group: Sequence[FedBatch], *, step: int, last_good: int
+    losses: np.ndarray[Any, Any],
+    group: Sequence[FedBatch],
+    trainer: Trainer,
+    *,
+    step: int,
+    last_good: int,
 ) -> None:
     """Check the losses of a group of steps that one process has made.
 
     Args:
         losses: One a step; none where another process made them.
         group: The batch of each step.
+        trainer: Asked for the model's outputs where a loss is bad.
         step: Number of the last of them.
         last_good: Step of the last checkpoint.
 
@@ -43,7 +54,22 @@ def check_losses(
         f"The loss is {losses[bad[0]]} at step {step - len(group) + int(bad[0]) + 1} (epoch "
         f"{at.epoch + 1}, shard {at.shard}, batch {at.number}). The training stopped; the last "
         f"good checkpoint is of step {last_good}. {_WHAT_TO_DO} of that batch."
+        f"{_labels_of(at.batch, trainer)}"
     )
+
+
+def _labels_of(batch: Batch | None, trainer: Trainer) -> str:
+    """Return what is wrong with the labels: on a GPU the loss of one out of range is NaN."""
+    if batch is None:
+        return ""
+    records = "" if batch.where is None else f"\n  It was made of {batch.where()}."
+    try:
+        outputs = leaves(trainer.predict(batch.features))
+    except ElasticDLError:
+        return records
+    stop = num_scores(outputs[0].shape, batch.labels) if len(outputs) == 1 else 0
+    wrong = out_of_range(batch.labels, stop) if stop else []
+    return f"{records}\n  Of its labels: {in_words(wrong, stop)}." if wrong else records
 
 
 def check_sum(total: float, *, step: int, epoch: int) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +32,15 @@ from elasticdl.engines.place import Evaluation, Place
 from elasticdl.engines.prefetch import Prefetch
 from elasticdl.engines.progress import metrics_in_words
 from elasticdl.engines.step_events import StepEvents
-from elasticdl.errors import TrainingError
+from elasticdl.errors import TrainingError, UserCodeError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.events import Checkpointed, EpochFinished, Evaluated
 from elasticdl.sharding.ledger import Ledger, Piece, Row
 from elasticdl.training.trainer import CALLBACKS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
     from elasticdl.engines.accumulator import Accumulator
     from elasticdl.engines.engine import Reporter
     from elasticdl.engines.feed import FedBatch
@@ -331,7 +332,7 @@ class Loop:
         group, before, started = self._group, self.place.ledger, time.monotonic()
         try:
             commit = self.committer.commit(group, self.place, stop=stop)
-        except TrainingError as error:
+        except (TrainingError, UserCodeError) as error:
             raise type(error)(f"{error}\n  {_where(group)}") from error
         if commit is None:
             return
@@ -340,6 +341,7 @@ class Loop:
         check_losses(
             commit.losses,
             group,
+            self.trainer,
             step=self.trainer.step,
             last_good=self._last_checkpoint_step,
         )
@@ -647,10 +649,11 @@ def _where(group: Sequence[FedBatch]) -> str:
     if not group:
         return "It happened on another worker's batch."
     first, last = group[0], group[-1]
-    return (
-        f"It happened in epoch {first.epoch + 1}, shard {first.shard}, "
-        f"batches {first.number} to {last.number}."
-    )
+    place = f"It happened in epoch {first.epoch + 1}, shard {first.shard}, "
+    if first is not last:
+        return f"{place}batches {first.number} to {last.number}."
+    records = "" if first.batch is None or first.batch.where is None else first.batch.where()
+    return f"{place}batch {first.number}{f': {records}' if records else ''}."
 
 
 def _follows(before: FedBatch, after: FedBatch) -> bool:

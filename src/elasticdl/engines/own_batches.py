@@ -17,7 +17,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from elasticdl.data.batch import Batch, batch_bytes
@@ -148,7 +148,8 @@ class Reading:
             )
         if not self.epochs.indexed:
             self._digest = chained_digest(batch, self._digest)
-        made = _Made(self._next, batch, self._digest)
+        where = functools.partial(_named, self.epochs.name, self._epoch, self._next)
+        made = _Made(self._next, replace(batch, where=where), self._digest)
         self._next += 1
         self._behind.append(made)
         self._bytes_behind += batch_bytes(batch)
@@ -298,6 +299,10 @@ def open_validation(pipeline: BatchesInput, data: str, seed: int) -> tuple[Valid
         return (made.batch for made in reading.batches(0, start, stop))
 
     return Validation(cut.num_shards, batches), epochs.num_examples
+
+
+def _named(name: str, epoch: int, number: int) -> str:
+    return f"batch {number} of epoch {epoch + 1} of {name}"
 
 
 def _each_seeded(batches: Iterator[Batch], seed: int, first: int) -> Iterator[Batch]:

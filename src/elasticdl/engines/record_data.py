@@ -9,10 +9,11 @@ Callers: `material.py`, `trained.py` and `elastic/tasks.py`.
 
 from __future__ import annotations
 
+import collections
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from elasticdl.errors import (
     ElasticDLError,
     SchemaError,
     UserCodeError,
+    raised_at,
     users_traceback,
 )
 from elasticdl.sharding.ledger import Piece
@@ -41,6 +43,8 @@ from elasticdl.sharding.permutation import derive_seed
 from elasticdl.sharding.shard import DEFAULT_MINIBATCHES_PER_SHARD, Ints, ShardPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from elasticdl.data.record_source import RecordSource
     from elasticdl.job import Job
 
@@ -48,6 +52,9 @@ if TYPE_CHECKING:
 _MAX_DECODED_BYTES = 64 * 2**20
 # A shard of validation data is evaluated between two looks at what else there is to do.
 _MINIBATCHES_PER_VALIDATION_SHARD = 8
+
+# A record that raises is looked for so long.
+_MAX_SEARCH_S = 10.0
 
 MINIBATCHES_AT_ONCE = 32
 """So many `batches_in_order` reads at once; a pipeline of the user's is built anew for each."""
@@ -138,7 +145,7 @@ class RecordData:
                 if fed.batch is not None:
                     return fed.batch
         raise DataError(
-            f"{self.definition.origin}: the data pipeline yields no example from "
+            f"{self.definition.where('input')}: the data pipeline yields no example from "
             f"{self.source.num_records} records."
         )
 
@@ -186,7 +193,7 @@ def shard_batches(
             reader.gather(numbers).serialized(),
             mode=Mode.TRAINING,
             minibatch_size=plan.minibatch_size,
-            where=functools.partial(reader.numbering.name_some, numbers),
+            where=lambda some: reader.numbering.name_some(numbers[some]),
         )
     )
     yield from _after_replay(definition, batches, epoch, piece)
@@ -258,7 +265,7 @@ def batches_in_order(
                 source.read_bytes(first, last),
                 mode=mode,
                 minibatch_size=minibatch_size,
-                where=functools.partial(_names, source, numbers),
+                where=functools.partial(_names_of, source, numbers),
             )
             done = first
             for batch in Stream(derive_seed(0, first, 3)).drawn(begin):
@@ -312,19 +319,19 @@ def make_batch(
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{definition.origin}: the input function raised on {where()}:\n"
-            f"{users_traceback(error)}"
+            f"{raised_at(error, definition.where('input'))}: the input function raised on "
+            f"{where()}:\n{users_traceback(error)}"
         ) from error
     parts = made if isinstance(made, tuple) else (made,)
     batch = batch_of(
-        parts, f"{definition.origin}: the input function made, from {len(records)} records,"
+        parts, f"{definition.where('input')}: the input function made, from {len(records)} records,"
     )
     if batch.labels is None and mode is not Mode.PREDICTION:
         raise DefinitionError(
-            f"{definition.origin}: the input function returned no labels in {mode.value}; "
+            f"{definition.where('input')}: the input function returned no labels in {mode.value}; "
             "expected (features, labels) or (features, labels, sample weights)."
         )
-    return _by_class(definition, batch, mode)
+    return _by_class(definition, replace(batch, where=where), mode)
 
 
 def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:
@@ -358,24 +365,54 @@ def _pipeline_batches(
     *,
     mode: Mode,
     minibatch_size: int,
-    where: Callable[[], str],
+    where: Callable[[slice], str],
 ) -> Iterator[Batch]:
     from elasticdl.data import tensorflow  # noqa: PLC0415 - only pipelines need it
 
-    try:
-        for batch in tensorflow.example_batches(
-            records,
+    def batches(some: Sequence[bytes]) -> Iterator[Batch]:
+        return tensorflow.example_batches(
+            some,
             lambda dataset: how.create_dataset(dataset, mode),
             minibatch_size,
-            str(definition.origin),
-        ):
-            yield _by_class(definition, batch, mode)
+            str(definition.where("input")),
+        )
+
+    def raises(some: slice) -> bool:
+        try:
+            collections.deque(batches(records[some]), maxlen=0)
+        except Exception:  # noqa: BLE001 - a user's pipeline may raise anything
+            return True
+        return False
+
+    all_of_them = functools.partial(where, slice(0, len(records)))
+    try:
+        for batch in batches(records):
+            yield _by_class(definition, replace(batch, where=all_of_them), mode)
     except ElasticDLError:
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{definition.origin}: the data pipeline raised on {where()}:\n{users_traceback(error)}"
+            f"{raised_at(error, definition.where('input'))}: the data pipeline raised on "
+            f"{where(_fewest(len(records), raises))}:\n{users_traceback(error)}"
         ) from error
+
+
+def _fewest(num_records: int, raises: Callable[[slice], bool]) -> slice:
+    """Return the fewest neighbouring records that raise by themselves, found by halving.
+
+    A pipeline reads ahead, so nothing else knows which record was being read.
+    """
+    first, stop = 0, num_records
+    until_s = time.monotonic() + _MAX_SEARCH_S
+    while stop - first > 1 and time.monotonic() < until_s:
+        middle = (first + stop) // 2
+        if raises(slice(first, middle)):
+            stop = middle
+        elif raises(slice(middle, stop)):
+            first = middle
+        else:
+            break
+    return slice(first, stop)
 
 
 def _after_replay(
@@ -396,8 +433,10 @@ def _after_replay(
         waiting = (number, batch, digest) if number >= piece.committed else None
     if not replayed:
         raise DefinitionError(
-            f"{definition.origin}: the data pipeline does not yield the same batches again: the "
-            f"first {piece.committed} of shard {piece.shard} differ from those that were trained "
+            f"{definition.where('input')}: the data pipeline does not yield the same batches "
+            "again: "
+            f"the first {piece.committed} of shard {piece.shard} differ from those that were "
+            "trained "
             "on. Draw random numbers from tf.random, numpy.random or random (they are seeded "
             "for you), not from the clock or the system."
         )
@@ -448,6 +487,10 @@ def _without_labels(
             f"{', '.join(sorted(present))}."
         )
     return reduced, missing
+
+
+def _names_of(source: RecordSource, numbers: Ints, some: slice) -> str:
+    return _names(source, numbers[some])
 
 
 def _names(source: RecordSource, numbers: Ints) -> str:

@@ -27,7 +27,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from elasticdl.data.batch import leaves, map_arrays
-from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, users_traceback
+from elasticdl.errors import (
+    DefinitionError,
+    ElasticDLError,
+    UserCodeError,
+    raised_at,
+    users_traceback,
+)
 from elasticdl.evaluation.traceable import why_not_traceable
 
 if TYPE_CHECKING:
@@ -294,8 +300,8 @@ class _Column:
 
     def _raised(self, data_id: Any, error: Exception) -> UserCodeError:
         return UserCodeError(
-            f"{where_is(self._function)}: the evaluation function {self.name!r} raised on the "
-            f"example {data_id!r}:\n{users_traceback(error)}"
+            f"{raised_at(error, where_is(self._function))}: the evaluation function "
+            f"{self.name!r} raised on the example {data_id!r}:\n{users_traceback(error)}"
         )
 
     def _number(self, value: Any, data_id: Any) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.errors import DataError, ElasticDLError, UserCodeError, users_traceback
+from elasticdl.errors import DataError, ElasticDLError, UserCodeError, raised_at, users_traceback
 from elasticdl.prediction.rows import RecordKeys
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class Predictor:
             raise
         except Exception as error:
             raise UserCodeError(
-                f"{self._definition.origin}: PredictionOutputsProcessor raised:\n"
+                f"{raised_at(error, self._definition.where('processor'))}: "
+                "PredictionOutputsProcessor raised:\n"
                 f"{users_traceback(error)}"
             ) from error

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 from tests.engines.elastic.training import MINIBATCH_SIZE, Training, counting_and, write_numbers
+from tests.engines.test_messages import TORCH, write_labels
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -38,9 +39,27 @@ def test_an_error_in_the_users_function_ends_the_job_at_once(numbers, tmp_path):
 
     told = training.log()
     assert "ZeroDivisionError: record 700 is odd" in told
-    assert str(model) in told
+    # Their file, though a worker has a copy of it.
+    line = (
+        model.read_text().splitlines().index('        raise ZeroDivisionError("record 700 is odd")')
+    )
+    assert f"{model}:{line + 1}: the input function raised on {numbers}" in told
     # Those of its batch, which are shuffled, as many as a line holds.
     assert re.search(rf"{re.escape(str(numbers))}, records [\d, ]+ and \d+ and \d+ more", told)
+
+
+def test_a_label_that_has_no_output_ends_the_job_with_its_records(tmp_path):
+    model = tmp_path / "zoo" / "m.py"
+    model.parent.mkdir()
+    model.write_text(TORCH)
+    data = write_labels(tmp_path / "d.recordio", [*range(5), 7, *range(5), 0])
+    run = [f"--data={data}", "--minibatch_size=4", "--num_workers=2"]
+
+    with Training(tmp_path / "out", run, model=model) as training:
+        training.wait_for_the_end(expected=4)
+
+    told = training.log()
+    assert f"{model}:13: label 7, the model has 5 outputs (expected 0 to 4), in {data}" in told
 
 
 def test_nobody_waits_for_a_silent_worker_that_alone_has_what_was_told(numbers, tmp_path):

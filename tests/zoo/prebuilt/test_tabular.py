@@ -70,6 +70,19 @@ def test_a_missing_label_is_named_with_what_there_is() -> None:
         features_and_label([row(age=31, pay=3)], Mode.TRAINING, label="label")
 
 
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        # No field is likelier than others: the last one least of all.
+        (("age", "species", "width"), r"age, species, width\. .* --params='label=\"NAME\"'"),
+        (("Label", "width"), r"Label, width; did you mean 'Label'\? .* --params='label=\"Label\"'"),
+    ],
+)
+def test_a_hint_for_the_label_is_no_guess(fields: tuple[str, ...], hint: str) -> None:
+    with pytest.raises(SchemaError, match=hint):
+        features_and_label([row(**dict.fromkeys(fields, 1))], Mode.TRAINING, label="label")
+
+
 def test_a_row_without_a_field_is_named() -> None:
     with pytest.raises(SchemaError, match="Row 1 of a batch has no field 'age'"):
         features_and_label([row(age=31, pay=3), row(pay=3)], Mode.TRAINING, label="pay")

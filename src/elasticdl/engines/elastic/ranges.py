@@ -14,8 +14,13 @@ Callers: `tasks.py`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from elasticdl.data.wording import record_range
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _RANGES_PER_WORKER = 4
 # What a part of a prediction holds in one process (`prediction/parts.py`).
@@ -43,7 +48,7 @@ class Range:
 
     def __str__(self) -> str:
         """Return it in the words of a message."""
-        return f"records {self.start:,} to {self.stop - 1:,}"
+        return record_range(self.start, self.stop - 1)
 
 
 def records_per_range(num_records: int, unit: int, num_workers: int) -> int:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elasticdl import errors
+from elasticdl import errors, tracebacks
 from elasticdl.data.batch import repeated
 from elasticdl.engines.elastic import transport
 from elasticdl.engines.elastic.agreement import first_lineage
@@ -36,6 +36,8 @@ from elasticdl.errors import ElasticDLError, TrainingError
 from elasticdl.training.create import limit_threads, quiet_frameworks, start_threads
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
     from elasticdl.artifacts.checkpoint import Checkpoint
     from elasticdl.data.batch import Batch
     from elasticdl.engines.elastic.pace import Pace
@@ -404,7 +406,8 @@ class Worker:
         zoo = self._assignment.job.model.zoo if self._assignment.job.model else None
         if zoo is not None and self._code is not None:
             # The user knows the file, not our copy of it.
-            message = message.replace(str(self._code), zoo.rstrip("/"))
+            for path in (str(self._code), tracebacks.shown_path(self._code)):
+                message = message.replace(path, zoo.rstrip("/"))
         return Failure(type(error).__name__, message)
 
 

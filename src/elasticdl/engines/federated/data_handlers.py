@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.data.arrays import ArraySource
-from elasticdl.errors import DataError, DefinitionError, UserCodeError, users_traceback
+from elasticdl.errors import DataError, DefinitionError, UserCodeError, raised_at, users_traceback
 
 if TYPE_CHECKING:
     from elasticdl.data.record_source import RecordSource
@@ -56,7 +56,8 @@ def _asked(handler: DataHandler) -> tuple[Any, Any]:
         found = made(dict(handler.info)).get_data()
     except Exception as error:
         raise UserCodeError(
-            f"{handler.file}: {handler.name}.get_data() raised:\n{users_traceback(error)}"
+            f"{raised_at(error, handler.file)}: {handler.name}.get_data() raised:\n"
+            f"{users_traceback(error)}"
         ) from error
     try:
         pairs = tuple((np.asarray(x), np.asarray(y)) for x, y in found)

@@ -13,14 +13,17 @@ import logging
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from elasticdl.data.batch import Arrays, leaves, map_arrays
+from elasticdl.errors import reason
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _log = logging.getLogger("elasticdl")
 
@@ -233,7 +236,7 @@ def _one_line() -> Any:
     except ExportError:
         raise
     except Exception as error:
-        raise ExportError(_reason(error)) from error
+        raise ExportError(reason(error)) from error
 
 
 @contextlib.contextmanager
@@ -242,11 +245,3 @@ def _quiet() -> Any:
         # Keras' own, of NumPy's copies and of layers that it serializes; an error is told.
         warnings.simplefilter("ignore")
         yield
-
-
-def _reason(error: Exception) -> str:
-    """Return the line that says something: Keras puts a headline before what a layer raised."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if lines and lines[0].startswith("Exception encountered when calling") and len(lines) > 1:
-        return lines[1]
-    return lines[0] if lines else type(error).__name__

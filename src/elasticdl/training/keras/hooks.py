@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, users_traceback
+from elasticdl.errors import (
+    DefinitionError,
+    ElasticDLError,
+    UserCodeError,
+    raised_at,
+    users_traceback,
+)
 from elasticdl.training.keras import callback_state
 from elasticdl.training.keras.callback_state import CannotKeepError
 from elasticdl.training.keras.outside import variables_in
@@ -280,7 +286,8 @@ class KerasHooks:
             raise
         except Exception as error:
             raise UserCodeError(
-                f"{self._where}: a callback raised in {name}:\n{users_traceback(error)}"
+                f"{raised_at(error, self._where)}: a callback raised in {name}:\n"
+                f"{users_traceback(error)}"
             ) from error
         finally:
             for each in put:

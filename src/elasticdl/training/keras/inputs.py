@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from elasticdl.data.batch import Arrays, describe, map_arrays
-from elasticdl.errors import DefinitionError
+from elasticdl.errors import DefinitionError, raised_at, reason
 
 if TYPE_CHECKING:
     from elasticdl.definition import Origin
@@ -54,8 +54,8 @@ def build(model: keras.Model, features: Arrays, origin: Origin) -> Adapter:
             return adapter
     # The last try is the more likely to be what the user meant: a tensor for a one-input model.
     raise DefinitionError(
-        f"{origin}: the model {model.name!r} cannot take what the input function returns "
-        f"({describe(features)}): {first_line(failures[-1])}\n"
+        f"{raised_at(failures[-1], origin)}: the model {model.name!r} cannot take what the input "
+        f"function returns ({describe(features)}): {reason(failures[-1])}\n"
         "  Make the input function return what the model's first layer or its `call` expects."
     ) from failures[-1]
 
@@ -100,12 +100,3 @@ def _functional_adapter(model: keras.Model, features: Arrays, origin: Origin) ->
     if isinstance(getattr(model, "_inputs_struct", None), dict):
         return lambda features: {name: features[name] for name in names}
     return lambda features: [features[name] for name in names]
-
-
-def first_line(error: Exception) -> str:
-    """Return what an error says in its first line that says something."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    if lines and lines[0].startswith("Graph execution error"):
-        # A traceback of TensorFlow's comes between; then what failed, and the name of a node.
-        lines = [line for line in lines[1:] if not line.startswith((" ", "\t"))][-1:]
-    return next(iter(lines), type(error).__name__)

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.data.batch import leaves, map_arrays
-from elasticdl.errors import DefinitionError
+from elasticdl.errors import DefinitionError, reason
 from elasticdl.training.keras import reduction
 
 if TYPE_CHECKING:
@@ -116,8 +116,7 @@ def find_divisor(
         raise DefinitionError(
             f"{origin}: the loss of {whole.num_examples} examples is {loss:.6g}; of "
             f"{parts[0].num_examples} of them alone it cannot be computed "
-            f"({str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
-            f"). {_COUPLED}"
+            f"({reason(error)}). {_COUPLED}"
         ) from error
     given = whole.labels[1] if weights_in_labels else whole.weights
     for kind in reduction.candidates(whole.outputs, given):

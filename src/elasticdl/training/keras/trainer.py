@@ -13,7 +13,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -23,10 +23,12 @@ from elasticdl.data.batch import Arrays, Batch, describe, leaves, map_arrays, st
 from elasticdl.definition import Mode, ModelDefinition, WeighableLoss, made
 from elasticdl.errors import (
     CorruptCheckpointError,
+    DataError,
     DefinitionError,
     ElasticDLError,
     TrainingError,
     UserCodeError,
+    raised_at,
     users_traceback,
 )
 from elasticdl.sharding.permutation import derive_seed
@@ -35,6 +37,7 @@ from elasticdl.training.divisors import check_divides_by_examples
 from elasticdl.training.keras import (
     compiled,
     examples,
+    failures,
     inputs,
     overrides,
     reduction,
@@ -60,6 +63,9 @@ from elasticdl.training.trainer import (
     StepResult,
     Weights,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _log = logging.getLogger("elasticdl")
 _SEED_VARIABLE = "seed_generator_state"
@@ -134,7 +140,7 @@ class KerasTrainer:
         # What tf_keras loaded has looked for its random operations by itself.
         self._is_keras = not hasattr(self.model, "inner")
         self._draws = Draws(definition.origin, is_strict=self._is_keras)
-        self._adapt = inputs.build(self.model, example.features, definition.origin)
+        self._adapt = inputs.build(self.model, example.features, definition.where("model"))
         self._trainable = self.model.trainable_variables
         self._seed_variables = [
             v for v in self.model.non_trainable_variables if v.path.endswith(_SEED_VARIABLE)
@@ -154,7 +160,7 @@ class KerasTrainer:
         self.hooks = KerasHooks(
             self.model,
             definition.create_callbacks(),
-            str(definition.origin),
+            str(definition.where("callbacks")),
             self.evaluation_metrics.direction,
             is_compiled=definition.compiled,
             drawing=self._drawing_at,
@@ -190,7 +196,12 @@ class KerasTrainer:
         )
         full = batches[0].num_examples == self._minibatch_size
         losses, metrics = self._call(
-            "train", self._train_group, group, self.step, fixed_axis=1 if full else None
+            "train",
+            self._train_group,
+            group,
+            self.step,
+            batches=batches,
+            fixed_axis=1 if full else None,
         )
         self._look_outside_at_first()
         self.step += len(batches)
@@ -207,7 +218,9 @@ class KerasTrainer:
 
         def computed() -> Any:
             variables.resume(so_far)
-            buffer, *rest = self._call("gradients", self._gradients, _parts(batch), self.step)
+            buffer, *rest = self._call(
+                "gradients", self._gradients, _parts(batch), self.step, batches=[batch]
+            )
             return buffer.numpy(), *rest
 
         buffer, loss, averaged, metrics = computed()
@@ -215,7 +228,7 @@ class KerasTrainer:
             self._classify_statistics(batch)
             buffer, loss, averaged, metrics = computed()
         splitting.check_parts(
-            float(loss), float(averaged), batch.num_examples, self._definition.origin
+            float(loss), float(averaged), batch.num_examples, self._definition.where("loss")
         )
         self._look_outside_at_first()
         self._changes.check_finite(self._block(buffer))
@@ -246,7 +259,7 @@ class KerasTrainer:
         """See `trainer.Trainer`."""
         variables = self.evaluation_metrics.variables
         variables.resume(so_far)
-        found = self._call("evaluate", self._evaluate, _parts(batch), self.step)
+        found = self._call("evaluate", self._evaluate, _parts(batch), self.step, batches=[batch])
         states = {**_to_numpy(found), **variables.carried()}
         self._probe_if_unproved(batch, self.evaluation_metrics)
         return states
@@ -261,14 +274,17 @@ class KerasTrainer:
 
     def predict(self, features: Arrays) -> Arrays:
         """See `trainer.Trainer`."""
-        outputs = self._call("predict", self._predict, (features, None, None), self.step)
+        batch = Batch(features, None, 0)
+        outputs = self._call("predict", self._predict, _parts(batch), self.step, batches=[batch])
         return map_arrays(lambda tensor: tensor.numpy(), outputs)
 
     def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
         """See `trainer.Examiner`."""
         variables = self.evaluation_metrics.variables
         variables.resume(so_far)
-        states, outputs, values = self._call("examine", self._examine, _parts(batch), self.step)
+        states, outputs, values = self._call(
+            "examine", self._examine, _parts(batch), self.step, batches=[batch]
+        )
         return Examined(
             {**_to_numpy(states), **variables.carried()},
             map_arrays(np.asarray, outputs),
@@ -363,7 +379,7 @@ class KerasTrainer:
         paths = {id(v): path.removeprefix("model/") for path, v in self._variables().items()}
         divisor, sums = contribution.buffer[0], contribution.buffer[1:]
         check_divides_by_examples(
-            float(divisor), contribution.num_examples, self._definition.origin
+            float(divisor), contribution.num_examples, self._definition.where("loss")
         )
         mean = sums / divisor
         gradients: dict[str, np.ndarray[Any, Any]] = {}
@@ -655,7 +671,7 @@ class KerasTrainer:
         theirs = as_numpy(labels) if self._definition.labels_as_numpy else labels
         values = tf.cast(unwrap(loss(outputs, theirs)), tf.float32)
         mask = reduction.mask_of(outputs)
-        return reduction.batch_loss(values, mask, weights, self._definition.origin)
+        return reduction.batch_loss(values, mask, weights, self._definition.where("loss"))
 
     def _set_seeds(self, at: tf.Tensor) -> None:
         """Make all randomness of this step a function of (seed, step, slot)."""
@@ -681,6 +697,8 @@ class KerasTrainer:
         function: Callable[..., Any],
         arrays: tuple[Arrays, Arrays, Arrays],
         step: int,
+        *,
+        batches: Sequence[Batch],
         fixed_axis: int | None = None,
     ) -> Any:
         """Call a compiled function, compiling it for these shapes first where it is new.
@@ -690,6 +708,7 @@ class KerasTrainer:
             function: Takes features, labels, sample weights and the step.
             arrays: Features, labels and sample weights.
             step: Number of the first step.
+            batches: What the arrays are of, for errors.
             fixed_axis: The axis whose length may be compiled in; the one before is open.
         """
         # A signature has no place for "no labels": an empty tuple stands for them.
@@ -730,22 +749,19 @@ class KerasTrainer:
             )
             self._eager = True
             self._compiled.clear()
-            return self._call(name, function, arrays, step, fixed_axis)
+            return self._call(name, function, arrays, step, batches=batches, fixed_axis=fixed_axis)
         except ElasticDLError:
             raise
-        except tf.errors.OpError as error:
-            self._python_code.check()
-            raise TrainingError(
-                f"{self._definition.origin}: TensorFlow could not {name} at step {step + 1}: "
-                f"{inputs.first_line(error)}"
-            ) from error
         except Exception as error:
-            batch = map_arrays(lambda a: a[0], arrays) if name == "train" else arrays
-            raise UserCodeError(
-                f"{self._definition.origin}: the model, its loss or its metrics raised in "
-                f"{name!r} on {describe(batch[0])}"
-                f"{'' if batch[1] is None else ', labels ' + describe(batch[1])}:\n"
-                f"{users_traceback(error)}"
+            if isinstance(error, tf.errors.OpError):
+                self._python_code.check()
+            raise failures.of_a_step(
+                error,
+                name,
+                step + 1,
+                batches=batches,
+                definition=self._definition,
+                predict=self._predict_uncompiled,
             ) from error
 
     def _open_axes(self, name: str, arrays: Sequence[Arrays], leading: int) -> Axes:
@@ -774,7 +790,7 @@ class KerasTrainer:
         """Compare a batch's outputs with and without open axes; some code relies on lengths."""
         try:
             opened = leaves(self.predict(features))
-        except (TrainingError, UserCodeError):
+        except (DataError, TrainingError, UserCodeError):
             # That is what is to be found out; on its own length it raises again if it is wrong.
             return False
         with self._uncompiled():
@@ -829,6 +845,14 @@ class KerasTrainer:
         finally:
             self._eager, self._compiled = eager, functions
 
+    def _predict_uncompiled(self, features: Arrays) -> Arrays:
+        with self._uncompiled():
+            return self.predict(features)
+
+    def _out_of_range(self, error: Exception, batch: Batch) -> DataError | None:
+        predict = self._predict_uncompiled
+        return failures.out_of_range(error, [batch], self._definition, predict)
+
     @contextlib.contextmanager
     def _naming(self, batch: Batch) -> Iterator[None]:
         """Turn what user code raises into an error that names the batch and their lines."""
@@ -837,8 +861,10 @@ class KerasTrainer:
         except ElasticDLError:
             raise
         except Exception as error:
+            if mistake := self._out_of_range(error, batch):
+                raise mistake from error
             raise UserCodeError(
-                f"{self._definition.origin}: the model or its loss raised on "
+                f"{raised_at(error, self._definition.origin)}: the model or its loss raised on "
                 f"{describe(batch.features)}:\n{users_traceback(error)}"
             ) from error
 
@@ -861,9 +887,11 @@ class KerasTrainer:
             except ElasticDLError:
                 raise
             except Exception as error:
+                if mistake := self._out_of_range(error, example):
+                    raise mistake from error
                 raise UserCodeError(
-                    f"{definition.origin}: the loss or the metrics that the model was compiled "
-                    f"with raised on {describe(example.features)}, labels "
+                    f"{raised_at(error, definition.where('model'))}: the loss or the metrics that "
+                    f"the model was compiled with raised on {describe(example.features)}, labels "
                     f"{describe(example.labels[0])}, sample weights "
                     f"{describe(example.labels[1])}:\n{users_traceback(error)}"
                     f"{_WEIGHTS_SHAPE if 'ncompatible shapes' in str(error) else ''}"
@@ -884,7 +912,7 @@ class KerasTrainer:
         if example.labels is None or not metrics.looks_at_outputs:
             return
         # What raises here raises again on the first batch, which can be named then.
-        with contextlib.suppress(UserCodeError):
+        with contextlib.suppress(DataError, UserCodeError):
             self._probe(example, metrics)
 
     def _probe_if_unproved(self, batch: Batch, metrics: KerasMetrics | CompiledMetrics) -> None:
@@ -924,8 +952,11 @@ class KerasTrainer:
         except ElasticDLError:
             raise
         except Exception as error:
+            if mistake := self._out_of_range(error, batch):
+                raise mistake from error
             raise UserCodeError(
-                f"{self._definition.origin}: the metrics raised on {describe(batch.features)}:\n"
+                f"{raised_at(error, self._definition.origin)}: the metrics raised on "
+                f"{describe(batch.features)}:\n"
                 f"{users_traceback(error)}"
             ) from error
 
@@ -933,7 +964,7 @@ class KerasTrainer:
         optimizer = self._definition.create_optimizer()
         if not isinstance(optimizer, keras.optimizers.Optimizer):
             raise DefinitionError(
-                f"{self._definition.origin}: the optimizer is a "
+                f"{self._definition.where('optimizer')}: the optimizer is a "
                 f"{type(optimizer).__module__}.{type(optimizer).__name__}; expected an optimizer "
                 "of Keras 3, such as keras.optimizers.Adam(0.001)."
             )
@@ -999,7 +1030,7 @@ class KerasTrainer:
 
     def _split_loss(self, batch: Batch) -> None:
         """Find out what the loss is divided by, or that it cannot be split into parts."""
-        origin, is_compiled = self._definition.origin, self._definition.compiled
+        origin, is_compiled = self._definition.where("loss"), self._definition.compiled
         if self._has_loss and not self._computes_loss:
             splitting.check_ignores_nothing(self._losses(), origin)
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from elasticdl.data.batch import Arrays, leaves
+from elasticdl.errors import plain
 
 _STRUCTURE = "structure"
 
@@ -121,7 +122,7 @@ def main(arguments: list[str]) -> None:
         try:
             answer["difference"] = _difference(_outputs_of(Path(name), features), expected)
         except Exception as error:  # noqa: BLE001 - whatever it is, the model cannot be used so
-            answer["error"] = f"{type(error).__name__}: {error}"
+            answer["error"] = f"{type(error).__name__}: {plain(error)}"
         sys.stdout.write(json.dumps(answer) + "\n")
 
 

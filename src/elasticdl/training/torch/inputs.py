@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from elasticdl.data.batch import Arrays, describe
-from elasticdl.errors import DefinitionError, users_traceback
+from elasticdl.errors import DefinitionError, raised_at, users_traceback
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,8 +53,8 @@ def find_adapter(
         else:
             return adapter
     raise DefinitionError(
-        f"{origin}: the model {type(model).__name__} cannot take what the input function returns "
-        f"({describe(features)}):\n{users_traceback(failures[0])}\n"
+        f"{raised_at(failures[0], origin)}: the model {type(model).__name__} cannot take what the "
+        f"input function returns ({describe(features)}):\n{users_traceback(failures[0])}\n"
         "  Make the input function return what the model's `forward` expects."
     ) from failures[0]
 

@@ -134,7 +134,8 @@ class Loss:
             names = [name for name, p in owner.named_parameters() if p.requires_grad]
             if names:
                 raise DefinitionError(
-                    f"{definition.origin}: the loss {type(owner).__name__} has parameters of its "
+                    f"{definition.where('loss')}: the loss {type(owner).__name__} has parameters "
+                    "of its "
                     f"own ({', '.join(names)}), and the optimizer gets those of the model only. "
                     "Make them parameters of the model."
                 )
@@ -161,7 +162,8 @@ class Loss:
             loss = self._definition.loss(outputs, labels)
         if not isinstance(loss, torch.Tensor):
             raise DefinitionError(
-                f"{self._definition.origin}: the loss is a {type(loss).__name__}; expected a "
+                f"{self._definition.where('loss')}: the loss is a {type(loss).__name__}; expected "
+                "a "
                 "tensor: the batch's mean, or one value an example."
             )
         call = next((c for c in watch.calls if c.result is loss), None)
@@ -211,7 +213,8 @@ class Loss:
         """
         if whole.unsplittable:
             raise DefinitionError(
-                f"{self._definition.origin}: the loss has {whole.unsplittable}, which divides by "
+                f"{self._definition.where('loss')}: the loss has {whole.unsplittable}, which "
+                "divides by "
                 "the targets that are not ignored or by their class weights, and other terms "
                 f"beside it, so the sums of workers cannot be divided rightly. {_ALONE} Or return "
                 "one value per example (reduction='none')."
@@ -237,7 +240,8 @@ class Loss:
                 part = self.of(out, theirs, mine, len(range(num_examples)[rows]))
             except Exception as error:
                 raise DefinitionError(
-                    f"{self._definition.origin}: the loss of a batch of {num_examples} cannot be "
+                    f"{self._definition.where('loss')}: the loss of a batch of {num_examples} "
+                    "cannot be "
                     f"computed of its first {first} examples and of the rest: "
                     f"{type(error).__name__}: {error}. {_ALONE}"
                 ) from error
@@ -248,7 +252,8 @@ class Loss:
         if math.isclose(once, sums / divisors, rel_tol=precision, abs_tol=1e-6):
             return
         what = (
-            f"{self._definition.origin}: the loss of a batch of {num_examples} is {once:.6g}, and "
+            f"{self._definition.where('loss')}: the loss of a batch of {num_examples} is "
+            f"{once:.6g}, and "
             f"that of its first {first} and last {num_examples - first} examples {parts[0]:.6g} "
             f"and {parts[1]:.6g}."
         )
@@ -265,7 +270,7 @@ class Loss:
 
     def _values(self, loss: torch.Tensor, call: _Call | None, num_examples: int) -> torch.Tensor:
         """Return the loss of each example."""
-        origin = self._definition.origin
+        origin = self._definition.where("loss")
         if loss.ndim and len(loss) == num_examples:
             return loss
         if call is None:
@@ -287,7 +292,8 @@ class Loss:
         of_each = spread(weights, values)
         if of_each is None:
             raise DefinitionError(
-                f"{self._definition.origin}: the input function returns sample weights of shape "
+                f"{self._definition.where('input')}: the input function returns sample weights of "
+                "shape "
                 f"{list(weights.shape)}, and the loss has values of shape {list(values.shape)}. "
                 "Return one weight per example, or one per value of the loss."
             )

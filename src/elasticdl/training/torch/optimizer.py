@@ -24,7 +24,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from elasticdl.errors import DefinitionError, ElasticDLError, UserCodeError, users_traceback
+from elasticdl.errors import (
+    DefinitionError,
+    ElasticDLError,
+    UserCodeError,
+    raised_at,
+    users_traceback,
+)
 from elasticdl.training.torch.memory import CannotKeepError, Codec, Memory
 from elasticdl.training.torch.tensors import to_array, to_tensor
 
@@ -55,7 +61,7 @@ class OptimizerState:
         _created(definition, [_like(p, torch.empty_like(p)) for p in parameters.values()])
         self.optimizer = _created(definition, list(parameters.values()))
         self._codec = Codec(parameters)
-        self._memory = Memory(self.optimizer, parameters, definition.origin)
+        self._memory = Memory(self.optimizer, parameters, definition.where("optimizer"))
         self._num_groups = len(self.optimizer.param_groups)
         self._begins_with_slots = bool(self.optimizer.state)
         self._functions = {
@@ -245,7 +251,8 @@ class OptimizerState:
 
     def _unkeepable(self, what: str) -> DefinitionError:
         return DefinitionError(
-            f"{self._definition.origin}: the optimizer {type(self.optimizer).__name__} remembers "
+            f"{self._definition.where('optimizer')}: the optimizer {type(self.optimizer).__name__} "
+            "remembers "
             f"{what}; a checkpoint can keep tensors and numbers of parameters."
         )
 
@@ -264,23 +271,26 @@ def _created(definition: ModelDefinition, parameters: list[nn.Parameter]) -> tor
         raise
     except Exception as error:
         raise UserCodeError(
-            f"{definition.origin}: making the optimizer raised:\n{users_traceback(error)}"
+            f"{raised_at(error, definition.where('optimizer'))}: making the optimizer raised:\n"
+            f"{users_traceback(error)}"
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise DefinitionError(
-            f"{definition.origin}: the optimizer is a {type(optimizer).__module__}."
+            f"{definition.where('optimizer')}: the optimizer is a {type(optimizer).__module__}."
             f"{type(optimizer).__name__}; expected one of PyTorch, such as "
             "torch.optim.Adam(parameters, lr=0.001)."
         )
     given = {id(parameter) for parameter in parameters}
     if any(id(p) not in given for group in optimizer.param_groups for p in group["params"]):
         raise DefinitionError(
-            f"{definition.origin}: the optimizer is for other parameters than those it is given. "
-            "Use the argument: def optimizer(parameters): return torch.optim.Adam(parameters)."
+            f"{definition.where('optimizer')}: the optimizer is for other parameters than "
+            "those it is given. Use the argument: def optimizer(parameters): return "
+            "torch.optim.Adam(parameters)."
         )
     if _needs_closure(optimizer.step):
         raise DefinitionError(
-            f"{definition.origin}: {type(optimizer).__name__} evaluates the loss as often as it "
+            f"{definition.where('optimizer')}: {type(optimizer).__name__} evaluates the loss as "
+            "often as it "
             "likes within one step, which cannot be shared by workers. Take an optimizer whose "
             "step() needs no closure."
         )

@@ -35,12 +35,13 @@ from elasticdl.errors import (
     NonFiniteLossError,
     TrainingError,
     UserCodeError,
+    raised_at,
     users_traceback,
 )
 from elasticdl.sharding.permutation import derive_seed
 from elasticdl.training import generators
 from elasticdl.training.divisors import check_divides_by_examples
-from elasticdl.training.torch import export
+from elasticdl.training.torch import export, failures
 from elasticdl.training.torch.buffers import Buffers
 from elasticdl.training.torch.determinism import be_deterministic, keep_uncompiled, seeded
 from elasticdl.training.torch.hooks import TorchHooks
@@ -116,6 +117,8 @@ class TorchTrainer:
         self._definition = definition
         self._seed = seed
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        # For another batch; of a tensor alone.
+        self._outputs_shape: torch.Size | None = None
         generators.install()
         keep_uncompiled(generators.__name__)
         self._generators = generators.Generators()
@@ -140,8 +143,8 @@ class TorchTrainer:
         )
         if definition.create_callbacks():
             raise DefinitionError(
-                f"{definition.origin}: callbacks are Keras's; a PyTorch model cannot have any. "
-                "Remove them, or return an empty list."
+                f"{definition.where('callbacks')}: callbacks are Keras's; a PyTorch model cannot "
+                "have any. Remove them, or return an empty list."
             )
         self.hooks = TorchHooks()
         # Two of them: torch.export takes a size of one for a constant.
@@ -331,7 +334,9 @@ class TorchTrainer:
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
         """See `trainer.Differentiator`."""
         divisor = float(contribution.buffer[-2])
-        check_divides_by_examples(divisor, contribution.num_examples, self._definition.origin)
+        check_divides_by_examples(
+            divisor, contribution.num_examples, self._definition.where("loss")
+        )
         gradients, changes = self._parts(contribution)
         return (
             {name: to_array(g) for name, g in gradients.items() if g is not None},
@@ -356,7 +361,8 @@ class TorchTrainer:
         divisor, num_contributions = tail.tolist()
         if not divisor:
             raise NonFiniteLossError(
-                f"{self._definition.origin}: no target of step {self.step + 1} counts for the "
+                f"{self._definition.where('loss')}: no target of step {self.step + 1} counts for "
+                "the "
                 "loss: all are ignored or have the weight 0. The mean loss is 0 / 0."
             )
         is_reached = reached.tolist()
@@ -510,11 +516,26 @@ class TorchTrainer:
                 "--minibatch_size."
             ) from error
         except Exception as error:
+            mistake = failures.out_of_range(
+                error,
+                self.model,
+                lambda: self._outputs_again(batch),
+                shape=self._outputs_shape,
+                batch=batch,
+                definition=self._definition,
+            )
+            if mistake is not None:
+                raise mistake from error
             labels = "" if batch.labels is None else f", labels {describe(batch.labels)}"
+            at = raised_at(error, self._definition.origin)
             raise UserCodeError(
-                f"{self._definition.origin}: the model, its loss or its metrics raised in "
-                f"{what!r} on {describe(batch.features)}{labels}:\n{users_traceback(error)}"
+                f"{at}: the model, its loss or its metrics raised in {what!r} on "
+                f"{describe(batch.features)}{labels}:\n{users_traceback(error)}"
             ) from error
+
+    def _outputs_again(self, batch: Batch) -> Any:
+        with self._looking():
+            return self._forward(self._tensors(batch.features))
 
     # --- making it ------------------------------------------------------------------------
 
@@ -522,7 +543,7 @@ class TorchTrainer:
         model = self._definition.create_model()
         if not isinstance(model, nn.Module):
             raise DefinitionError(
-                f"{self._definition.origin}: the model is a {type(model).__module__}."
+                f"{self._definition.where('model')}: the model is a {type(model).__module__}."
                 f"{type(model).__name__}; expected a torch.nn.Module."
             )
         check_class(model, self._definition.origin)
@@ -539,9 +560,10 @@ class TorchTrainer:
         def run(adapter: Adapter) -> None:
             args, kwargs = adapter(features)
             with torch.no_grad(), Buffers(self.model).restored():
-                self.model(*args, **kwargs)
+                outputs = self.model(*args, **kwargs)
+            self._outputs_shape = outputs.shape if isinstance(outputs, torch.Tensor) else None
 
-        return find_adapter(self.model, example.features, self._definition.origin, run)
+        return find_adapter(self.model, example.features, self._definition.where("model"), run)
 
     def _check_nothing_outside(self) -> None:
         args, kwargs = self._adapt(self._tensors(self._example))

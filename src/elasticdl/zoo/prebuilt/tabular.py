@@ -13,6 +13,7 @@ Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
 
 from __future__ import annotations
 
+import difflib
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,7 @@ def features_and_label(
     if mode != Mode.PREDICTION and label not in fields:
         raise SchemaError(
             f"The records have no field {label!r}, which is to be learned; they have "
-            f"{', '.join(fields)}. Name the right one:  --params='label=\"{fields[-1]}\"'"
+            f"{', '.join(fields)}{_how_to_name(label, fields)}"
         )
     names = [name for name in fields if name != label and name not in set(ignore)]
     columns = {name: _column(records, name) for name in names}
@@ -80,6 +81,13 @@ def features_and_label(
             f"{', '.join(fields)}. Add a field of numbers or text."
         )
     return features, None if mode == Mode.PREDICTION else _column(records, label)
+
+
+def _how_to_name(label: str, fields: Sequence[str]) -> str:
+    """Return the end of a sentence that says how to name the label: nothing else knows it."""
+    near = difflib.get_close_matches(label, fields, n=1)
+    guess = f"; did you mean {near[0]!r}?" if near else "."
+    return f"{guess} Name the right one:  --params='label=\"{near[0] if near else 'NAME'}\"'"
 
 
 def _column(records: Sequence[Record], name: str) -> np.ndarray[Any, Any]:

@@ -1,0 +1,149 @@
+"""What an exception of the user's code says in an error message: their own lines, plain words.
+
+    the innermost line of the user's own code   -> the `file:line` a message begins with
+    their frames and the exception's own text   -> the indented part of a message
+
+Frames of this package, of Python and of installed libraries are left out. TensorFlow raises far
+away from the line that is wrong, and writes where that line was into its text: it is taken from
+there. Its names of nodes, devices and internal functions say nothing to a person.
+
+Callers: whatever calls code of the user's, through `errors.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# This package, and the one beside it.
+_OURS = tuple(
+    str(Path(__file__).resolve().parent.with_name(name)) + os.sep
+    for name in ("elasticdl", "abstractions")
+)
+_PYTHON = sysconfig.get_path("stdlib") + os.sep
+_INSTALLED = ("site-packages", "dist-packages", "__autograph_generated_file")
+# As TensorFlow writes them, for a step that was compiled and for a pipeline's function.
+_WRITTEN_FRAME = re.compile(
+    r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)', re.MULTILINE
+)
+_COMPILED = ("Graph execution error:", "in user code:")
+_OF_TENSORFLOW = ("{{", "[Op:", "root error(s) found", "\x1b[")
+_HEADINGS = re.compile(
+    r"(?:Graph execution error:|in user code:|Detected at node .*|<stack traces unavailable>)\s*"
+)
+_NOT_FOR_PEOPLE: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (re.compile(pattern), by)
+    for pattern, by in (
+        # Colours of a terminal.
+        (r"\x1b\[[0-9;]*m", ""),
+        (r" for '\{\{node [^}]*\}\}[^']*'", ""),
+        # Names of nodes, of internal functions and of operations.
+        (r"\s*\[\[(?:\{\{.*?|[\w/]+)\]\]", ""),
+        (r"\{\{(?:function_node|node) [^}]*\}\}\s*", ""),
+        (r"\s*\[Op:\w+\](?: name:[ \t]*\S*)?", ""),
+        (r" ?\((?:[\w.]+/)*[\w.]+:\d+\)", ""),
+        # Of several errors, which have one cause, the first is enough.
+        (r"\d+ root error\(s\) found\.\s*", ""),
+        (r"(?s)\n\s*\(1\) [A-Z_]+:.*", ""),
+        (r"(?m)^\s*\(0\)\s+[A-Z_]+:\s*", ""),
+        (r"\s*\d+ (?:successful operations|derived errors ignored)\.", ""),
+        # Where in a pipeline, in names of TensorFlow's classes.
+        (
+            r"Error in user-defined function passed to (?:Parallel)?(\w+?)Dataset\S* [\w ]+: \S+: ",
+            lambda match: f"in the function given to {match[1].lower()}(): ",
+        ),
+    )
+]
+
+
+def shown_path(path: str | Path) -> str:
+    """Return a path as a person in this folder would write it."""
+    inside = os.path.relpath(path)
+    return str(path) if inside.startswith(os.pardir) else inside
+
+
+def raised_at(error: BaseException, otherwise: object) -> str:
+    """Return `file:line` of the innermost line of the user's code that an exception came through.
+
+    Args:
+        error: What was raised.
+        otherwise: What to return if it came through none: where the user's function is.
+    """
+    frames = _users_frames(error)
+    return f"{shown_path(frames[-1].filename)}:{frames[-1].lineno}" if frames else str(otherwise)
+
+
+def users_traceback(error: BaseException) -> str:
+    """Return the error with the frames of the user's own code only.
+
+    Frames of this package and of installed libraries are left out; a person looking for the
+    line to change does not want to read them.
+    """
+    text = plain(error)
+    # Else Python's own way: a mistake of syntax has a place, and notes may have been added.
+    own = traceback.format_exception_only(error)
+    last = own if text == str(error) else [f"{type(error).__name__}: {text}"]
+    return "".join([*traceback.format_list(_users_frames(error)), *last]).rstrip()
+
+
+def plain(error: BaseException | str) -> str:
+    """Return what an exception says without what only TensorFlow's developers can read.
+
+    Example:
+        >>> plain("{{function_node f}} Input has 8 values, not 12 [Op:Reshape] name: ")
+        'Input has 8 values, not 12'
+    """
+    text = str(error)
+    is_compiled = text.startswith(_COMPILED)
+    if not is_compiled and not any(sign in text for sign in _OF_TENSORFLOW):
+        return text
+    if is_compiled:
+        # A traceback comes first, then what failed.
+        *_, after = _WRITTEN_FRAME.split(text)[-1:]
+        lines = after.splitlines()[after is not text :]
+        if after is not text and lines and lines[0].startswith(" "):
+            # The source line of the last frame.
+            del lines[0]
+        lines = [line.removeprefix("    ") for line in lines if not _HEADINGS.fullmatch(line)]
+        text = re.sub(r"\A\s*[A-Z]\w*(?:Error|Exception): ", "", "\n".join(lines))
+    for pattern, by in _NOT_FOR_PEOPLE:
+        text = pattern.sub(by, text)
+    return "\n".join(line for line in text.splitlines() if line.strip()).strip()
+
+
+def reason(error: Exception) -> str:
+    """Return the one line of what an exception says that says most.
+
+    Keras puts a headline before what a layer raised.
+    """
+    lines = [line.strip() for line in plain(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("Exception encountered when calling"):
+        del lines[0]
+    return lines[0] if lines else type(error).__name__
+
+
+def _users_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    text = str(error)
+    frames = list(traceback.extract_tb(error.__traceback__))
+    if text.startswith(_COMPILED):
+        written = [
+            traceback.FrameSummary(found["file"], int(found["line"]), found["name"])
+            for found in _WRITTEN_FRAME.finditer(text)
+        ]
+        ours = [i for i, frame in enumerate(written) if frame.filename.startswith(_OURS)]
+        # What stands before is what called us: the user's script, or the command.
+        frames += written[ours[0] :] if ours else written
+    return [frame for frame in frames if _is_of_the_user(frame.filename)]
+
+
+def _is_of_the_user(file: str) -> bool:
+    return not (
+        file.startswith((*_OURS, _PYTHON, "<frozen")) or any(name in file for name in _INSTALLED)
+    )

@@ -1,0 +1,129 @@
+"""What TensorFlow raises in a step, as an error in the user's words.
+
+    a label or an id that is out of range   DataError       the label, the outputs, the records
+    an operation that got what it cannot take   UserCodeError   the user's line that made it
+    memory, devices, what was cancelled     TrainingError   what TensorFlow says
+
+A compiled step is far from the user's lines when it fails; where an operation was made is in
+TensorFlow's text (see `tracebacks.py`).
+
+Callers: `trainer.py`, after a failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import traceback
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from elasticdl.data.batch import Arrays, Batch, describe, leaves
+from elasticdl.errors import (
+    DataError,
+    ElasticDLError,
+    TrainingError,
+    UserCodeError,
+    plain,
+    raised_at,
+    users_traceback,
+)
+from elasticdl.training.mistakes import id_mistake, label_mistake, num_scores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from elasticdl.definition import ModelDefinition
+
+# By the operation that compares, and by the one that looks rows up, which also compares where
+# operations are deterministic.
+_OUT_OF_RANGE = re.compile(
+    r"(?:label value of -?\d+ which is outside the valid range of|= -?\d+ is not in) \[0, (\d+)\)"
+)
+# The gradient of the latter; what it says of places in a flat table is no use to a person.
+_OF_A_GRADIENT = re.compile(r"segment_ids\[\d+\] = \d+ is out of range \[0, \d+\)")
+_COMPARES = ("label value of", "sparse_categorical_crossentropy", "SparseSoftmaxCrossEntropy")
+_LOOKS_UP = ("layers/core/embedding.py", "Embedding.call()")
+_NOT_OF_THE_USER = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.UnavailableError,
+)
+
+
+def out_of_range(
+    error: Exception,
+    batches: Sequence[Batch],
+    definition: ModelDefinition,
+    predict: Callable[[Arrays], Arrays],
+) -> DataError | None:
+    """Return the error for a label or an id that is out of range; None if it is another mistake.
+
+    Args:
+        error: What TensorFlow raised.
+        batches: Those of the steps that failed.
+        definition: Whose model it is.
+        predict: Returns the model's outputs for features.
+    """
+    if _OF_A_GRADIENT.search(str(error)):
+        with contextlib.suppress(ElasticDLError):
+            outputs = leaves(predict(batches[0].features))
+            stop = num_scores(outputs[0].shape, batches[0].labels) if len(outputs) == 1 else 0
+            at = raised_at(error, definition.where("loss"))
+            return label_mistake(batches, stop, at) if stop else None
+    found = _OUT_OF_RANGE.search(str(error))
+    if found is None:
+        return None
+    # Of a compiled step the text says where the operation was made; else the traceback does.
+    frames = traceback.extract_tb(error.__traceback__)
+    said = "\n".join([str(error), *(f"{frame.filename} {frame.name}" for frame in frames)])
+    stop = int(found[1])
+    if any(each in said for each in _COMPARES):
+        return label_mistake(batches, stop, raised_at(error, definition.where("loss")))
+    if any(each in said for each in _LOOKS_UP):
+        return id_mistake(batches, stop, raised_at(error, definition.where("model")))
+    return None
+
+
+def of_a_step(
+    error: Exception,
+    what: str,
+    step: int,
+    *,
+    batches: Sequence[Batch],
+    definition: ModelDefinition,
+    predict: Callable[[Arrays], Arrays],
+) -> ElasticDLError:
+    """Return the error of a step that failed.
+
+    Args:
+        error: What was raised by TensorFlow, or by code of the user's.
+        what: What was to be done: "train", "evaluate", ...
+        step: Its number, from 1.
+        batches: What it was to be done with.
+        definition: Whose model it is.
+        predict: Returns the model's outputs for features.
+    """
+    mistake = out_of_range(error, batches, definition, predict)
+    if mistake is not None:
+        return mistake
+    if isinstance(error, _NOT_OF_THE_USER):
+        return TrainingError(
+            f"{definition.origin}: TensorFlow could not {what} at step {step}: "
+            f"{plain(error).splitlines()[0]}"
+        )
+    at = raised_at(error, definition.origin)
+    return UserCodeError(
+        f"{at}: the model, its loss or its metrics raised in {what!r} on "
+        f"{_described(batches)}:\n{users_traceback(error)}"
+    )
+
+
+def _described(batches: Sequence[Batch]) -> str:
+    first = batches[0]
+    labels = "" if first.labels is None else f", labels {describe(first.labels)}"
+    return f"{describe(first.features)}{labels}"
