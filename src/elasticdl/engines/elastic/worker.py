@@ -36,8 +36,6 @@ from elasticdl.errors import ElasticDLError, TrainingError
 from elasticdl.training.create import limit_threads, quiet_frameworks, start_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
     from elasticdl.artifacts.checkpoint import Checkpoint
     from elasticdl.data.batch import Batch
     from elasticdl.engines.elastic.pace import Pace

@@ -13,7 +13,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -63,9 +63,6 @@ from elasticdl.training.trainer import (
     StepResult,
     Weights,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _log = logging.getLogger("elasticdl")
 _SEED_VARIABLE = "seed_generator_state"
