@@ -131,3 +131,43 @@ def test_a_dead_address_is_told_from_a_wrong_token(tmp_path):
     found = join("127.0.0.1:9", tmp_path, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
 
     assert "no Ray cluster answers there" in found
+
+
+SLOW = """
+import sys
+from elasticdl.engines.elastic import ray_cluster
+from elasticdl.errors import UnavailableError
+
+connect, num_slow = ray_cluster._connect, int(sys.argv[1])
+
+
+def slow_at_first(*args, **options):
+    global num_slow
+    if num_slow:
+        num_slow -= 1
+        raise RuntimeError("The current node timed out during startup.\\nMore.")
+    connect(*args, **options)
+
+
+ray_cluster._connect = slow_at_first
+try:
+    with ray_cluster.local_ray(1) as connection:
+        print("started", connection.why_lost())
+except UnavailableError as error:
+    print(error.exit_code, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("num_slow", "printed"),
+    [
+        (1, "started None"),
+        (9, "75 Ray did not start on this machine in 3 attempts: The current node timed out"),
+    ],
+)
+def test_a_slow_ray_is_started_again_but_not_without_end(num_slow, printed):
+    done = subprocess.run(
+        [sys.executable, "-c", SLOW, str(num_slow)], check=True, capture_output=True, text=True
+    )
+
+    assert done.stdout.startswith(printed), done

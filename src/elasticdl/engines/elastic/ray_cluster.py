@@ -35,6 +35,7 @@ from ray._raylet import (  # type: ignore[attr-defined]
     GcsClient,
 )
 
+from elasticdl.data.wording import counted
 from elasticdl.errors import UnavailableError, UsageError
 from elasticdl.scratch import TemporaryFolder
 
@@ -42,6 +43,7 @@ LOCALHOST = "127.0.0.1"
 
 _CONNECT_TIMEOUT_S = 5.0
 _MOST_STARTS = 3
+_LONGEST_START_S = 60.0
 _LOST_AFTER_S = 20.0
 _TOKEN_BYTES = 32
 # The path of a socket has room for 107 characters, and Ray appends 64.
@@ -109,6 +111,7 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
 
 def _start(num_cpus: int, folder: Path) -> None:
     """Start Ray; on a busy machine its processes may be too slow for each other at first."""
+    started_s = time.monotonic()
     for attempt in range(1, _MOST_STARTS + 1):
         try:
             _connect(
@@ -120,11 +123,12 @@ def _start(num_cpus: int, folder: Path) -> None:
             )
         except Exception as error:
             ray.shutdown()
-            if attempt == _MOST_STARTS:
+            if attempt == _MOST_STARTS or time.monotonic() - started_s > _LONGEST_START_S:
                 reason = str(error).strip().splitlines() or [type(error).__name__]
                 raise UnavailableError(
-                    f"Ray did not start on this machine in {attempt} attempts: {reason[0]} If "
-                    "the machine is busy or out of memory, give the same command again later."
+                    f"Ray did not start on this machine in {counted(attempt, 'attempt')}: "
+                    f"{reason[0]} If the machine is busy or out of memory, give the same command "
+                    "again later."
                 ) from error
         else:
             return
