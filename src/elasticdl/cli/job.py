@@ -119,10 +119,10 @@ def _complaints(report: AuditReport) -> Iterator[str]:
             yield f"Epoch {epoch.counts.epoch + 1}: nobody told the batches of {steps}."
         if epoch.unexplained > 0:
             some = counted(epoch.unexplained, "record")
-            yield f"Epoch {epoch.counts.epoch + 1}: {some} were left out, and no event names them."
+            yield f"Epoch {epoch.counts.epoch + 1}: {some} left out, and no event names them."
         if epoch.unexplained < 0:
             some = counted(-epoch.unexplained, "record")
-            yield f"Epoch {epoch.counts.epoch + 1}: {some} to leave out were trained on."
+            yield f"Epoch {epoch.counts.epoch + 1}: {some} trained on, but to be left out."
     for wrong in report.wrong_batches():
         times = "not trained on" if not wrong.count else f"trained on {wrong.count} times"
         by = f" ({'; '.join(map(_row_in_words, wrong.rows))})" if wrong.rows else ""

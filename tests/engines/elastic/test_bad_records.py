@@ -14,6 +14,9 @@ from tests.engines.elastic.training import (
     write_numbers,
 )
 
+import elasticdl
+from elasticdl.engines.progress import Silent
+
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(400)]
 
 KILLS_WHO_READS = """
@@ -113,3 +116,12 @@ def test_what_was_left_out_stays_so_after_a_kill_of_the_driver(numbers, tmp_path
     assert_left_out(training, from_epoch=1, num_epochs=5)
     # Not found out once more, by the deaths of five other workers.
     assert training.log().count("left out from now on") == 1
+
+    elasticdl.train(
+        model_zoo=str(model.parent), model_def=model.stem, data=str(numbers),
+        output=str(training.output), minibatch_size=MINIBATCH_SIZE,
+        global_batch_size=4 * MINIBATCH_SIZE, params="pause_s=0.05", num_epochs=6,
+        reporter=Silent(),
+    )  # fmt: skip
+
+    assert_left_out(training, from_epoch=1, num_epochs=6)

@@ -7,18 +7,16 @@
 So what is left out is part of the state, like the ledger that keeps it: a checkpoint has it, a
 worker that joins takes it over, and a batch is either trained on or left out, on whichever worker.
 
-Callers: `controller.py`; `journal.py` completes the events of the workers.
+Callers: `controller.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elasticdl.definition import RecordInput
 from elasticdl.engines.place import Place
 from elasticdl.errors import TrainingError, UsageError
-from elasticdl.events import RecordsSkipped
 from elasticdl.sharding.left_out import BatchId, records_of
 
 if TYPE_CHECKING:
@@ -62,20 +60,12 @@ class BadRecords:
         self.at_start: tuple[BatchId, ...] = ()
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Note what a round leaves out that begins from a checkpoint, or at the very start.
-
-        What was told since the checkpoint is taken back, so it is written once more.
-        """
+        """Note what a round leaves out that begins from a checkpoint, or at the very start."""
         place = self._run.material.first_place()
         if checkpoint is not None:
             place = Place.from_json(checkpoint.metadata["place"])
         self.at_start = place.ledger.leave_out(self.batches).left_out
         self.batches = tuple(sorted({*self.batches, *self.at_start}))
-        step = checkpoint.step if checkpoint is not None else 0
-        for batch in self.at_start:
-            self._run.events.write(
-                with_records(self._run, RecordsSkipped(step=step, **batch._asdict()))
-            )
 
     def add(self, found: TooMany) -> BatchId:
         """Leave out the records of a batch that too many workers died at, and return it.
@@ -129,9 +119,3 @@ class BadRecords:
             f"{look}, leave them out, or take a smaller --minibatch_size. The same command resumes "
             "from the newest checkpoint."
         )
-
-
-def with_records(run: Run, event: RecordsSkipped) -> RecordsSkipped:
-    """Return a worker's event with the numbers of the records."""
-    batch = BatchId(event.epoch, event.shard, event.batch)
-    return replace(event, records=tuple(records_of(run.material.plan, batch).tolist()))

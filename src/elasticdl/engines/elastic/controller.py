@@ -234,8 +234,8 @@ class _Controller:
 
     def _run_to_the_end(self, interrupts: Interrupts) -> Trained:
         if not self._num_started:
-            self._run.started(self._journal.step)
             self._bad.begin(self._checkpoint)
+            self._run.started(self._journal.step)
         while True:
             self._listen()
             self._look_around()
@@ -431,8 +431,8 @@ class _Controller:
         self._snapshot_of = None
         self._journal.restart(self._checkpoint)
         self._run.reporter.note(f"{why}: going on from step {self._journal.step:,}.")
-        self._run.tell_start(self._journal.step)
         self._bad.begin(self._checkpoint)
+        self._run.tell_start(self._journal.step, self._bad.at_start)
 
     # --- listening ----------------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from elasticdl.engines.elastic.bad_records import with_records
 from elasticdl.engines.progress import metrics_in_words
 from elasticdl.engines.step_events import joined_rows
 from elasticdl.events import (
@@ -153,8 +152,9 @@ class Journal:
             self._blocked_s[event.step] = event.blocked_s
             return
         if isinstance(event, RecordsSkipped):
-            event = with_records(self._run, event)
-            self.left_out.add(BatchId(event.epoch, event.shard, event.batch))
+            batch = BatchId(event.epoch, event.shard, event.batch)
+            self.left_out.add(batch)
+            event = self._run.records_skipped(event.step, batch)
         self._run.events.write(event)
         if isinstance(event, Evaluated):
             words = metrics_in_words(event.metrics, prefix="validation ")

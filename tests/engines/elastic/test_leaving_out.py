@@ -1,0 +1,106 @@
+"""Which records may be left out, and what is said of those that may not."""
+
+from types import SimpleNamespace
+
+import pytest
+from tests.cli.test_job import PIPELINE
+from tests.engines.conftest import MODEL, write_records
+
+from elasticdl import api
+from elasticdl.artifacts.checkpoint import Checkpoint
+from elasticdl.engines.elastic.bad_records import BadRecords
+from elasticdl.engines.elastic.crash_note import BatchInWork
+from elasticdl.engines.elastic.deaths import TooMany
+from elasticdl.engines.material import open_material
+from elasticdl.errors import TrainingError, UsageError
+from elasticdl.sharding.left_out import BatchId
+
+
+@pytest.fixture
+def run_of(tmp_path):
+    """Return a run on 300 records, ten in a minibatch, in the order they are stored."""
+
+    def run(model=MODEL):
+        (tmp_path / "zoo").mkdir()
+        (tmp_path / "zoo" / "small.py").write_text(model)
+        (tmp_path / "data").mkdir()
+        write_records(tmp_path / "data" / "a.recordio", 300)
+        job = api.training_job(
+            model_zoo=str(tmp_path / "zoo"),
+            model_def="small",
+            data=str(tmp_path / "data"),
+            validation_data=str(tmp_path / "data"),
+            output=str(tmp_path / "out"),
+            minibatch_size=10,
+            shuffle=False,
+            num_workers=2,
+        )
+        notes = []
+        reporter = SimpleNamespace(note=notes.append)
+        return SimpleNamespace(material=open_material(job)[0], reporter=reporter, notes=notes)
+
+    return run
+
+
+def died(work, batch, shard=0):
+    return TooMany(BatchInWork(work, 0, shard, batch), 5)
+
+
+def test_what_kills_is_named_by_file_and_number_and_how_to_go_on_is_said(run_of, tmp_path):
+    bad = BadRecords(run_of(), skip=False)
+
+    with pytest.raises(TrainingError) as raised:
+        bad.add(died("computing", 3))
+
+    assert str(raised.value).startswith(
+        "5 workers died while computing epoch 1, shard 0, batch 3, "
+        f"{tmp_path}/data/a.recordio, records 30 to 39. "
+    )
+    assert "--skip_bad_records" in str(raised.value)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_validation_data_that_kill_are_named_and_not_left_out(run_of, tmp_path, skip):
+    bad = BadRecords(run_of(), skip=skip)
+
+    with pytest.raises(TrainingError, match=r"a\.recordio, records 80 to 159\.") as raised:
+        bad.add(died("evaluating", 0, shard=1))
+
+    assert "--skip_bad_records" not in str(raised.value)
+
+
+def test_a_model_that_dies_at_every_batch_does_not_skip_all_of_the_data(run_of):
+    run = run_of()
+    bad = BadRecords(run, skip=True)
+
+    for batch in range(10):
+        assert bad.add(died("making", batch)) == BatchId(0, 0, batch)
+    with pytest.raises(TrainingError, match="leave out 110 of 300 records, and at most 100 are"):
+        bad.add(died("making", 10))
+
+    assert bad.batches == tuple(BatchId(0, 0, batch) for batch in range(10))
+    assert len(run.notes) == 10
+
+
+def test_a_new_round_leaves_out_what_is_not_in_its_checkpoint_yet(run_of):
+    run = run_of()
+    bad = BadRecords(run, skip=True)
+    place = run.material.first_place()
+    place = place.__class__(place.ledger.leave_out([BatchId(0, 0, 1)]))
+    bad.begin(Checkpoint(4, {}, {"place": place.to_json()}))
+    assert bad.at_start == (BatchId(0, 0, 1),)
+
+    bad.add(died("making", 2))
+    bad.begin(None)
+
+    assert bad.at_start == (BatchId(0, 0, 1), BatchId(0, 0, 2))
+
+
+def test_records_that_a_pipeline_makes_batches_of_are_not_left_out(run_of):
+    run = run_of(PIPELINE)
+
+    with pytest.raises(UsageError, match="--skip_bad_records: .*pipeline"):
+        BadRecords(run, skip=True)
+    with pytest.raises(TrainingError, match="records 0 to 299") as raised:
+        BadRecords(run, skip=False).add(died("making", 2))
+    assert "--skip_bad_records" not in str(raised.value)
