@@ -9,10 +9,14 @@ from tests.engines.conftest import MODEL, write_records
 from elasticdl import api
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.engines.elastic.bad_records import BadRecords
+from elasticdl.engines.elastic.controller import _pace_of
 from elasticdl.engines.elastic.crash_note import BatchInWork
 from elasticdl.engines.elastic.deaths import TooMany
+from elasticdl.engines.elastic.worker import Assignment, Worker
 from elasticdl.engines.material import open_material
 from elasticdl.errors import TrainingError, UsageError
+from elasticdl.job import Workers
+from elasticdl.sharding.ledger import Piece
 from elasticdl.sharding.left_out import BatchId
 
 
@@ -80,6 +84,24 @@ def test_a_model_that_dies_at_every_batch_does_not_skip_all_of_the_data(run_of):
 
     assert bad.batches == tuple(BatchId(0, 0, batch) for batch in range(10))
     assert len(run.notes) == 10
+
+
+def test_a_worker_touches_no_bad_batch_and_no_suspicious_one_of_another_epoch(run_of):
+    material = run_of().material
+    pace = _pace_of(Workers(1, 2))
+    worker = Worker(Assignment(material.job, material.plan, {}, None, 2, 2, "keras", pace))
+    worker._material = material
+    worker._loop = SimpleNamespace(place=material.first_place())
+    worker.leave_out([BatchId(0, 0, 2)], {(0, 0), (1, 0)})
+
+    def made(epoch, *left_out):
+        fed = worker._noted_batches(left_out, epoch, Piece(0, stop=4))
+        return [(each.number, each.batch is not None, each.is_empty) for each in fed]
+
+    assert made(0) == [(0, True, False), (1, True, False), (2, False, False)]
+    assert made(1) == [(0, False, False)]
+    assert [number for number, _, is_empty in made(0, BatchId(0, 0, 2)) if is_empty] == [2]
+    assert len(made(2)) == 4
 
 
 def test_a_new_round_leaves_out_what_is_not_in_its_checkpoint_yet(run_of):

@@ -367,8 +367,7 @@ class Worker:
         number = piece.committed
         while True:
             batch = BatchId(epoch, piece.shard, number)
-            if batch in self._bad and batch not in left_out:
-                # Not to be touched; when all have agreed to leave it out, there is another feed.
+            if self._holds_back(batch, left_out):
                 yield FedBatch(*batch, None, finished=False)
                 return
             with self._note.working("making", *batch):
@@ -377,6 +376,16 @@ class Worker:
                 return
             number = fed.number + 1
             yield fed
+
+    def _holds_back(self, batch: BatchId, left_out: Collection[BatchId]) -> bool:
+        """Whether a batch is not to be made yet; who gets to it asks for another feed."""
+        if batch in self._bad and batch not in left_out:
+            # Until all have agreed to leave it out.
+            return True
+        if (batch.epoch, batch.shard) not in self._note.suspects or self._loop is None:
+            return False
+        # The same record kills in this epoch as well, and then it is left out of the next one too.
+        return batch.epoch > self._loop.place.ledger.epoch
 
     def _noted_validation(self) -> Validation | None:
         """Return the validation data, with a note of the shard that is being evaluated."""
