@@ -230,3 +230,14 @@ def test_a_jobs_text_has_no_password_and_older_texts_are_read(environment):
     assert "secret" not in job.to_json()
     assert Job.from_json(job.to_json()).identity() == job.identity()
     assert Job.from_json(json.dumps(older)).tracking is None
+
+
+def test_bad_records_are_skipped_on_workers_only():
+    job = api.training_job(
+        model_def="m", data="d", output="o", num_workers=1, skip_bad_records=True
+    )
+
+    assert job.workers is not None
+    assert job.workers.skip_bad_records
+    with pytest.raises(UsageError, match="Add --num_workers"):
+        api.training_job(model_def="m", data="d", output="o", skip_bad_records=True)

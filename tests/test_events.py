@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from elasticdl.events import (
     JobFinished,
     JobStarted,
     PartyJoined,
+    RecordsSkipped,
     RoundFinished,
     StepCommitted,
     UnknownEvent,
@@ -59,6 +61,7 @@ ONE_OF_EACH = [
     Checkpointed(step=3, blocked_s=0.125, num_bytes=8, best=True),
     PartyJoined(step=0, party="north", num_examples=7),
     RoundFinished(step=1, parties=("north",), left_out={"south": "NaN"}, metrics={"loss": 0.5}),
+    RecordsSkipped(step=3, epoch=0, shard=1, batch=2, records=(7, 9)),
     JobFailed(kind="DataError", message="ä\nb", step=3),
     JobFinished(step=3, metrics={"loss": 0.25}),
 ]
@@ -189,6 +192,16 @@ def test_unknown_events_past_the_resumed_step_are_left_out() -> None:
     resumed = started(100)
 
     assert parse_events(line + log_of(resumed)) == [resumed]
+
+
+def test_what_is_left_out_belongs_to_the_next_step_and_is_told_once() -> None:
+    left_out = RecordsSkipped(step=100, epoch=0, shard=1, batch=2, records=(7, 9))
+    again = [started(101, 2), replace(left_out, step=101)]
+
+    # The checkpoint of step 100 may be of before it; if not, it is told again.
+    resumed = started(100, 2)
+    assert parse_events(log_of(left_out, resumed)) == [resumed]
+    assert parse_events(log_of(left_out, *again)) == again
 
 
 # --- The file ---------------------------------------------------------------------------------

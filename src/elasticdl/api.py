@@ -199,6 +199,7 @@ def training_job(
     sum_timeout: float | str = Workers.sum_timeout_s,
     transfer_timeout: float | str = Workers.transfer_timeout_s,
     priority: str = Workers.priority,
+    skip_bad_records: bool | str = False,
     tracking_uri: str | None = None,
     experiment: str | None = None,
     run_name: str | None = None,
@@ -236,6 +237,8 @@ def training_job(
             slowest one if that is longer.
         transfer_timeout: Seconds without progress after which a transfer of state is given up.
         priority: `low` or `high`, among the jobs of a cluster.
+        skip_bad_records: Whether the records of a batch that kills five workers are left out from
+            then on; else the job ends with their names. Needs `num_workers`.
         tracking_uri: An MLflow server, a database or a folder to track the training in. If
             only `experiment` is given, it is `MLFLOW_TRACKING_URI` of the environment, or
             `mlflow.db` in the current folder; if neither is, the environment is not asked.
@@ -256,6 +259,12 @@ def training_job(
         "optimizer": optimizer,
         "eval_metrics_fn": eval_metrics_fn,
     }
+    skip = _as_bool("skip_bad_records", skip_bad_records)
+    if skip and num_workers is None:
+        raise UsageError(
+            "--skip_bad_records is for training on workers: a record that kills the one process "
+            "kills the command. Add --num_workers=1 or more."
+        )
     return Job(
         command="train",
         data=_location(data),
@@ -281,6 +290,7 @@ def training_job(
             sum_timeout_s=_as_seconds("sum_timeout", sum_timeout),
             transfer_timeout_s=_as_seconds("transfer_timeout", transfer_timeout),
             priority=_priority(priority),
+            skip_bad_records=skip,
         ),
         tracking=tracking_of(
             tracking_uri, experiment, run_name, tensorboard=_as_bool("tensorboard", tensorboard)

@@ -102,9 +102,10 @@ class StepCommitted(_Event):
         step: Updates made so far, the last one of this event included.
         epoch: Epoch of the last of them, from 0.
         num_records: Records these steps trained on (not the total so far).
-        loss: Mean loss over those records.
+        loss: Mean loss over those records; NaN if there are none.
         records_per_s: Their number by the seconds since the event before.
         rows: Which batches were committed, in order: `CommittedRow`s.
+        num_left_out: Records of those batches that were left out (`--skip_bad_records`).
     """
 
     event: ClassVar[str] = "step_committed"
@@ -115,6 +116,30 @@ class StepCommitted(_Event):
     loss: float
     records_per_s: float = 0.0
     rows: Sequence[CommittedRow] = ()
+    num_left_out: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordsSkipped(_Event):
+    """The records of a batch that killed workers again and again are left out from here on.
+
+    An attempt that takes over a model tells it of what was left out before, once more.
+
+    Attributes:
+        step: Updates made by then; the next one may be the first without them.
+        epoch: Epoch of the batch, from 0; in this one and those after it they are left out.
+        shard: Position of its shard in that epoch's order.
+        batch: Its number in the shard, from 0.
+        records: Their numbers over all files, from 0, sorted.
+    """
+
+    event: ClassVar[str] = "records_skipped"
+
+    step: int
+    epoch: int
+    shard: int
+    batch: int
+    records: Sequence[int] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,6 +339,7 @@ Event: TypeAlias = (
     | Checkpointed
     | WorkerJoined
     | WorkerLeft
+    | RecordsSkipped
     | PartyJoined
     | RoundFinished
     | JobFinished
@@ -331,6 +357,7 @@ _KNOWN: Mapping[str, type[Event]] = {
         Checkpointed,
         WorkerJoined,
         WorkerLeft,
+        RecordsSkipped,
         PartyJoined,
         RoundFinished,
         JobFinished,
@@ -546,7 +573,14 @@ def parse_events(data: bytes, where: str = "events.jsonl") -> list[Event]:
 
 
 def _step_of(event: Event) -> int:
-    return event.resumed_from_step if isinstance(event, JobStarted) else event.step
+    match event:
+        case JobStarted():
+            return event.resumed_from_step
+        case RecordsSkipped():
+            # It makes no step: a checkpoint of the same step may be of before it.
+            return event.step + 1
+        case _:
+            return event.step
 
 
 def _told_as(event: Event) -> tuple[Any, ...]:
@@ -556,6 +590,8 @@ def _told_as(event: Event) -> tuple[Any, ...]:
             return (event.event, event.epoch)
         case Evaluated() | Checkpointed() | RoundFinished():
             return (event.event, event.step)
+        case RecordsSkipped():
+            return (event.event, event.epoch, event.shard, event.batch)
         case _:
             return (id(event),)
 
@@ -599,7 +635,7 @@ def _restored(key: str, value: Any) -> Any:
     """Return a field's value as it was before it became JSON."""
     if key == "rows":
         return tuple(tuple(row) for row in value)
-    if key in {"parties", "trust_used"}:
+    if key in {"parties", "trust_used", "records"}:
         return tuple(value)
     if key == "metrics":
         return {

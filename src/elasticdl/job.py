@@ -106,6 +106,8 @@ class Workers:
             nothing of it has arrived for so long.
         priority: While a job of higher priority on the same cluster waits for workers, this one
             makes do with its least.
+        skip_bad_records: The records of a batch that kills one worker after the other are left
+            out from then on; else the job ends with their names.
     """
 
     min: int
@@ -119,6 +121,7 @@ class Workers:
     sum_timeout_s: float = 60.0
     transfer_timeout_s: float = 60.0
     priority: Priority = "low"
+    skip_bad_records: bool = False
 
 
 @dataclass(frozen=True)

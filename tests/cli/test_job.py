@@ -250,3 +250,57 @@ def test_the_audit_loads_no_framework(run_python, tmp_path) -> None:
     )
 
     assert listing.stdout.splitlines()[-1] == "set()"
+
+
+def leaving_out(*skipped, num_left_out):
+    """Let the log say that records were left out, of batch 1 in the first epoch."""
+
+    def change(events):
+        steps = [event for event in events if event["event"] == "step_committed"]
+        of_first = [event for event in steps if event["epoch"] == 0]
+        of_first[0]["num_left_out"], steps[-1]["num_left_out"] = num_left_out
+        return [events[0], *skipped, *events[1:]]
+
+    return change
+
+
+SKIPPED = {
+    "event": "records_skipped", "time": 0.0, "step": 0, "epoch": 0, "shard": 0, "batch": 1,
+    "records": list(range(10, 20)),
+}  # fmt: skip
+
+
+def test_records_that_were_left_out_are_named_and_expected(tmp_path, audit) -> None:
+    train(tmp_path, num_epochs=2)
+    change_log(tmp_path, leaving_out(SKIPPED, num_left_out=(10, 10)))
+
+    code, said = audit()
+    left_out = json.loads(audit("--json")[1])["left_out"]
+
+    assert code == 0
+    assert said.count("90 of 100") == said.count("each once, 10 left out") == 2
+    first, second = (tmp_path / "data" / f"{name}.recordio" for name in "ab")
+    assert (
+        f"Left out from epoch 1 on, for batch 1 of shard 0 killed workers: {first}, record 10, to "
+        f"{second}, record 4." in said
+    )
+    assert [record["record"] for record in left_out[0]["records"]] == list(range(10, 20))
+
+
+@pytest.mark.parametrize(
+    ("skipped", "num_left_out", "said_of_it"),
+    [
+        ([], (10, 0), "Epoch 1: 10 records left out, and no event names them."),
+        ([SKIPPED], (10, 9), "Epoch 2: 1 record trained on, but to be left out."),
+    ],
+)
+def test_records_that_were_left_out_without_an_event_or_in_part_are_wrong(
+    tmp_path, audit, skipped, num_left_out, said_of_it
+) -> None:
+    train(tmp_path, num_epochs=2)
+    change_log(tmp_path, leaving_out(*skipped, num_left_out=num_left_out))
+
+    code, said = audit()
+
+    assert code == 1
+    assert said_of_it in said

@@ -84,3 +84,19 @@ def test_updates_of_the_global_batch_size_are_those_of_a_larger_minibatch(train,
 def test_a_batch_size_that_cannot_be_summed_up_is_refused(train):
     with pytest.raises(UsageError, match="--global_batch_size=40 is no multiple of --minib"):
         train(global_batch_size=40)
+
+
+def test_batches_without_an_example_count_and_an_update_of_nothing_else_is_none():
+    trainer = Recorder()
+    accumulator = Accumulator(trainer, 2)
+
+    accumulator.add(None, 1, last=False)
+    other = Accumulator(Recorder(), 2)
+    other.load_state(accumulator.state())
+    assert other.num_missing == 1
+    accumulator.add(contribution(7), 1, last=False)
+    accumulator.add(None, 2, last=False)
+    accumulator.add(None, 1, last=True)
+
+    assert trainer.applied == [([7.0], 2)]
+    assert (accumulator.num_missing, accumulator.state()) == (2, {})

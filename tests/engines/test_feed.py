@@ -8,13 +8,17 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from elasticdl.data import recordio
+from elasticdl.data.example import encode
 from elasticdl.data.schema import Field, Schema
+from elasticdl.data.sources import open_source
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, Origin, RecordInput
 from elasticdl.engines.feed import training_batches
 from elasticdl.engines.prefetch import Prefetch
 from elasticdl.engines.record_data import RecordData, batches_in_order, shard_batches
-from elasticdl.errors import DataError, DefinitionError, UserCodeError
+from elasticdl.errors import DataError, DefinitionError, SchemaError, UserCodeError
 from elasticdl.sharding.ledger import Ledger, Piece
+from elasticdl.sharding.left_out import BatchId
 from elasticdl.sharding.shard import ShardPlan
 from elasticdl.testing.memory_source import MemorySource
 
@@ -306,3 +310,59 @@ def test_what_is_drawn_for_a_batch_does_not_depend_on_where_a_range_begins():
     whole, rest = drawn(0), drawn(4)
     assert rest == {first: x for first, x in whole.items() if first >= 4}
     assert len(rest) == 4
+
+
+@pytest.mark.parametrize("committed", [0, 1, 4])
+def test_records_that_are_left_out_are_in_no_batch_from_that_epoch_on(committed):
+    plan = ShardPlan(25, 3, 5, seed=2)
+    bad = BatchId(1, 0, 3)
+    gone = set(plan.record_numbers(1, 0)[9:12].tolist())
+    reads = []
+
+    def seen(records):
+        reads.extend(int(record["x"][0]) for record in records)
+        return stack_fields(records)
+
+    definition = definition_of(RecordInput(seen, SCHEMA))
+    reader = reader_of(definition, source_of(25))
+
+    def batches(epoch, shard, left_out=()):
+        piece = Piece(shard, committed if not shard else 0)
+        return list(shard_batches(definition, reader, plan, epoch, piece, left_out=left_out))
+
+    before = batches(0, 0, [bad])
+    own = batches(1, 0, [bad])
+    as_planned = batches(1, 0)
+    assert values(before) == values(batches(0, 0))
+    assert [fed.number for fed in own] == [fed.number for fed in as_planned]
+    assert [fed.finished for fed in own] == [fed.finished for fed in as_planned]
+    assert [(fed.number, fed.is_empty) for fed in own if fed.num_left_out] == (
+        [(3, True)] if committed <= 3 else []
+    )
+    reads.clear()
+    later = [*batches(2, 0, [bad]), *batches(2, 1, [bad])]
+    planned = [*batches(2, 0), *batches(2, 1)]
+    for fed, whole in zip(later, planned, strict=True):
+        rest = [x for x in values([whole])[0] if x not in gone]
+        assert (values([fed])[0] if rest else []) == rest
+        assert fed.num_left_out == whole.batch.num_examples - len(rest)
+
+
+def test_a_record_that_is_left_out_is_not_decoded(tmp_path):
+    plan = ShardPlan(8, 2, 4, shuffle=False)
+    lengths = [3 if i == 5 else 1 for i in range(8)]
+    path = tmp_path / "numbers.recordio"
+    with recordio.Writer(str(path)) as writer:
+        for i, n in enumerate(lengths):
+            writer.write(encode({"x": np.full(n, i, np.float32), "label": np.int64([0])}))
+    source = open_source(str(path))
+    definition = definition_of(RecordInput(stack_fields, SCHEMA))
+    reader = reader_of(definition, source)
+
+    with pytest.raises(SchemaError):
+        list(shard_batches(definition, reader, plan, 0, Piece(0)))
+
+    singly = shard_batches(definition, reader, plan, 0, Piece(0), singly=lambda: True)
+    assert values([next(singly), next(singly)]) == [[0, 1], [2, 3]]
+    rest = shard_batches(definition, reader, plan, 0, Piece(0), left_out=[BatchId(0, 0, 2)])
+    assert [fed.batch is None for fed in rest] == [False, False, True, False]

@@ -12,9 +12,10 @@ from elasticdl.engines.loop import Loop
 from elasticdl.engines.place import Evaluation, Place
 from elasticdl.engines.progress import Silent
 from elasticdl.engines.seams import Commit
-from elasticdl.events import Checkpointed
+from elasticdl.events import Checkpointed, RecordsSkipped
 from elasticdl.job import TrainingOptions
 from elasticdl.sharding.ledger import Ledger, Row
+from elasticdl.sharding.left_out import BatchId
 
 
 class Alone:
@@ -168,3 +169,35 @@ def test_a_worker_that_joins_an_evaluation_begins_it_and_one_that_missed_the_end
     assert calls == [
         "test_begin", "load_state", "load_state", "test_end", "load_state", "load_state",
     ]  # fmt: skip
+
+
+class Agreeing(Alone):
+    """Agrees with its first commit to leave out a batch that is to come."""
+
+    agreed = False
+
+    def commit(self, batches, place, *, stop):
+        commit = super().commit(batches, place, stop=stop)
+        before, self.agreed = self.agreed, True
+        return commit if before else replace(commit, left_out=(BatchId(0, 1, 0),))
+
+
+def test_what_was_made_ahead_is_made_again_when_records_are_left_out():
+    opened = []
+
+    def open_feed(ledger, slots):
+        opened.append((ledger.epoch, ledger.left_out))
+        for shard in range(len(opened) - 1, 2):
+            yield FedBatch(0, shard, 0, batch_of(10 * shard), finished=True)
+
+    loop = loop_of(0, open_feed, num_epochs=1)
+    loop.committer = Agreeing(leads=True)
+
+    loop.run()
+
+    assert opened == [(0, ()), (0, (BatchId(0, 1, 0),))]
+    loop.events.finish()
+    _, _, told = loop.events.since(None)
+    skipped = [event for _, event in told if isinstance(event, RecordsSkipped)]
+    assert [(event.epoch, event.shard, event.batch) for event in skipped] == [(0, 1, 0)]
+    assert loop.checkpoint().metadata["place"]["ledger"]["left_out"] == [[0, 1, 0]]

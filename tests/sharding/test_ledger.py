@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from elasticdl.sharding.ledger import Ledger, Piece, Row
+from elasticdl.sharding.left_out import BatchId
 
 
 def test_slots_get_shards_in_order_lowest_slot_first():
@@ -529,3 +530,40 @@ def assert_no_one_idles(ledger, present):
 
 Job.TestCase.settings = settings(max_examples=300, stateful_step_count=40)
 TestEveryBatchIsCommittedOnceWhateverHappens = Job.TestCase
+
+
+@pytest.mark.parametrize("batch", [BatchId(1, 0, 2), BatchId(1, 1, 0), BatchId(2, 0, 0)])
+def test_a_batch_that_is_not_committed_can_be_left_out_from_its_epoch_on(batch):
+    ledger = Ledger(num_shards=2, batches_per_shard=4, epoch=1).deal([0])
+    ledger = ledger.advance([Row(0, 2, finished=False)])
+
+    left_out = ledger.leave_out([batch])
+
+    assert left_out.left_out == (batch,)
+    assert left_out.lost([0]).leave_out([batch]).left_out == (batch,)
+    assert Ledger.from_json(left_out.to_json()).left_out == (batch,)
+
+
+def test_what_was_left_out_stays_so_in_the_epochs_that_follow():
+    ledger = Ledger(num_shards=1).leave_out([BatchId(0, 0, 0)]).deal([0])
+
+    ledger = ledger.advance([Row(0, 1, finished=True)]).next_epoch()
+
+    assert ledger.left_out == (BatchId(0, 0, 0),)
+
+
+@pytest.mark.parametrize("batch", [BatchId(1, 0, 1), BatchId(1, 1, 3), BatchId(0, 1, 3)])
+def test_a_batch_that_was_trained_on_after_all_is_not_left_out(batch):
+    ledger = Ledger(num_shards=3, batches_per_shard=4, epoch=1).deal([0, 1])
+    ledger = ledger.advance([Row(0, 2, finished=False), Row(1, 4, finished=True)])
+
+    assert ledger.leave_out([batch]) is ledger
+
+
+def test_both_parts_of_a_shard_that_is_shared_are_looked_into():
+    ledger = Ledger(num_shards=1, batches_per_shard=8).deal([0, 1])
+    ledger = ledger.advance([Row(0, 1, finished=False), Row(1, 1, finished=False)])
+
+    left_out = ledger.leave_out(BatchId(0, 0, batch) for batch in range(8)).left_out
+
+    assert [batch.batch for batch in left_out] == [1, 2, 3, 5, 6, 7]

@@ -42,6 +42,7 @@ def audit(output: str, as_json: bool) -> int:
     across kills, restarts and lost workers. This command compares that with the plan, which
     says which records there are, and names every record of a finished epoch that was trained on
     another number of times than once. Of an epoch that is not finished it says how far it is.
+    Records that --skip_bad_records left out are named, with the epoch from which they are.
 
     If your own pipeline makes the batches (`dataset_fn`, `feed`), how many there are is known to
     it alone. Then batches are checked and not records: each one once, none left out in between.
@@ -77,6 +78,11 @@ def _show(report: AuditReport) -> None:
     console.print(table)
     if not report.epochs:
         console.print("Nothing was trained on so far.")
+    for left_out in report.left_out:
+        click.echo(
+            f"Left out from epoch {left_out.epoch + 1} on, for batch {left_out.batch} of shard "
+            f"{left_out.shard} killed workers: {left_out.name}."
+        )
     lines = _complaints(report)
     for line in itertools.islice(lines, _MOST_LINES):
         click.echo(line)
@@ -88,15 +94,17 @@ def _show(report: AuditReport) -> None:
 
 def _progress(report: AuditReport, epoch: EpochReport) -> str:
     counts = epoch.counts
-    if counts.num_records is None:
+    if epoch.num_records is None:
         return f"{counts.num_batches:,}"
-    return f"{counts.num_records:,} of {report.plan.num_records:,}"
+    return f"{epoch.num_records:,} of {report.plan.num_records:,}"
 
 
 def _verdict(report: AuditReport, epoch: EpochReport) -> str:
     if not epoch.clean:
         return "NOT CLEAN"
     once = "each once" if report.by_record else "each batch once"
+    if epoch.num_left_out:
+        once += f", {epoch.num_left_out:,} left out"
     return once if epoch.counts.finished else f"so far {once}; not finished"
 
 
@@ -109,6 +117,12 @@ def _complaints(report: AuditReport) -> Iterator[str]:
         if epoch.untold_steps:
             steps = counted(epoch.untold_steps, "step")
             yield f"Epoch {epoch.counts.epoch + 1}: nobody told the batches of {steps}."
+        if epoch.unexplained > 0:
+            some = counted(epoch.unexplained, "record")
+            yield f"Epoch {epoch.counts.epoch + 1}: {some} left out, and no event names them."
+        if epoch.unexplained < 0:
+            some = counted(-epoch.unexplained, "record")
+            yield f"Epoch {epoch.counts.epoch + 1}: {some} trained on, but to be left out."
     for wrong in report.wrong_batches():
         times = "not trained on" if not wrong.count else f"trained on {wrong.count} times"
         by = f" ({'; '.join(map(_row_in_words, wrong.rows))})" if wrong.rows else ""
@@ -161,14 +175,25 @@ def _as_json(report: AuditReport) -> dict[str, Any]:
                 "epoch": epoch.counts.epoch,
                 "finished": epoch.counts.finished,
                 "clean": epoch.clean,
-                "trained_records": epoch.counts.num_records,
+                "trained_records": epoch.num_records,
                 "trained_batches": epoch.counts.num_batches,
                 "workers": list(epoch.counts.slots),
                 "lost_workers": epoch.lost_workers,
                 "untold_steps": epoch.untold_steps,
+                "left_out_records": epoch.num_left_out,
+                "unexplained_records": epoch.unexplained,
                 "silent_shards": list(epoch.counts.silent_shards),
             }
             for epoch in report.epochs
+        ],
+        "left_out": [
+            {
+                "epoch": each.epoch,
+                "shard": each.shard,
+                "batch": each.batch,
+                "records": [place._asdict() for place in each.records],
+            }
+            for each in report.left_out
         ],
         "impossible_rows": report.impossible_rows,
         "damaged_events": report.damaged_events,

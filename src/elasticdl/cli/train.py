@@ -160,6 +160,12 @@ _DEFAULTS = TrainingOptions()
     help="Among jobs on one cluster: a low one shrinks to its least while a high one waits for "
     "workers, and grows back.",
 )
+@click.option(
+    "--skip_bad_records",
+    is_flag=True,
+    help="Leave out the records of a batch that kills five workers, from then on, instead of "
+    "ending the job; at most 1 % of all records, or of 10 minibatches. Needs --num_workers.",
+)
 @tracking_options
 @click.option("--input_fn", metavar="NAME", help="Use this instead of the model's own.")
 @click.option("--loss", metavar="NAME", help="Use this instead of the model's own.")

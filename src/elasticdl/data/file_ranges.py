@@ -92,13 +92,16 @@ class Numbering:
         part = self.split(record, record + 1)[0]
         return f"{self.files[part.file_index].uri}, record {part.start}"
 
-    def name_some(self, records: Sequence[int] | npt.NDArray[np.int64]) -> str:
+    def name_some(
+        self, records: Sequence[int] | npt.NDArray[np.int64], *, most: int = _MOST_NAMED
+    ) -> str:
         """Name the files and numbers of some records, to be used in an error message.
 
         A range is named by its ends; of others, as many as a line holds.
 
         Args:
             records: Global numbers, at least one, in any order.
+            most: So many are named, where they are no range.
 
         Raises:
             IndexError: There is no such record.
@@ -120,7 +123,7 @@ class Numbering:
             (part,) = parts
             uri = self.files[part.file_index].uri
             return f"{uri}, records {part.start} to {part.stop - 1}"
-        shown = numbers[:_MOST_NAMED]
+        shown = numbers[:most]
         by_file: dict[str, list[int]] = {}
         for record in shown:
             ((index, number, _),) = self.split(record, record + 1)

@@ -50,36 +50,42 @@ class Accumulator:
         """How many minibatches the next update still waits for."""
         return self.batches_per_update - self.num_batches
 
-    def add(self, total: Contribution, num_batches: int, *, last: bool) -> None:
+    def add(self, total: Contribution | None, num_batches: int, *, last: bool) -> None:
         """Add contributions, and make the update if that completes it.
 
+        An update of batches without any example is none: it changes nothing.
+
         Args:
-            total: Their sum.
+            total: Their sum; None if they have no example.
             num_batches: How many minibatches they are of, at most `num_missing`.
             last: No more follow in this epoch.
         """
-        if self._buffer is None:
-            self._buffer = total.buffer.copy()
-        else:
-            self._buffer += total.buffer
-        self._num_examples += total.num_examples
+        if total is not None:
+            if self._buffer is None:
+                self._buffer = total.buffer.copy()
+            else:
+                self._buffer += total.buffer
+            self._num_examples += total.num_examples
         self.num_batches += num_batches
         if last or self.num_missing <= 0:
-            self._trainer.apply(Contribution(self._buffer, self._num_examples))
+            if self._buffer is not None:
+                self._trainer.apply(Contribution(self._buffer, self._num_examples))
             self._buffer, self._num_examples, self.num_batches = None, 0, 0
 
     def state(self) -> State:
         """Return what is summed up, as tensors by name; nothing right after an update."""
-        if self._buffer is None:
+        if not self.num_batches:
             return {}
         counts = np.array([self.num_batches, self._num_examples], np.int64)
-        return {_BUFFER: self._buffer.copy(), _COUNTS: counts}
+        buffer = {} if self._buffer is None else {_BUFFER: self._buffer.copy()}
+        return {**buffer, _COUNTS: counts}
 
     def load_state(self, state: State) -> State:
         """Take over what `state` gave; return the tensors that are not of it."""
         self._buffer, self._num_examples, self.num_batches = None, 0, 0
         if _BUFFER in state:
             self._buffer = np.array(state[_BUFFER])
+        if _COUNTS in state:
             self.num_batches, self._num_examples = map(int, state[_COUNTS])
         return _without(state, _BUFFER, _COUNTS)
 

@@ -20,18 +20,22 @@ import numpy as np
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.event_log import EVENTS_FILE
 from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.data.file_ranges import Numbering
+from elasticdl.data.record_source import RecordFile
 from elasticdl.errors import DataError, OutputError
 from elasticdl.events import (
     CommittedRow,
     EpochFinished,
     Event,
     JobFinished,
+    RecordsSkipped,
     StepCommitted,
     UnknownEvent,
     WorkerLeft,
     parse_events,
 )
 from elasticdl.sharding import audit as sharding_audit
+from elasticdl.sharding.left_out import BatchId, records_left_out, records_of
 from elasticdl.sharding.shard import ShardPlan, plan_from
 
 if TYPE_CHECKING:
@@ -78,6 +82,25 @@ class WrongBatch:
     records: Sequence[RecordPlace]
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """Records that are left out, for the batch they were in killed workers.
+
+    Attributes:
+        epoch: The first one without them, from 0.
+        shard: Position of their shard in that epoch's order.
+        batch: Number of their batch in the shard, from 0.
+        records: Which they are.
+        name: Their files and numbers, in words.
+    """
+
+    epoch: int
+    shard: int
+    batch: int
+    records: Sequence[RecordPlace]
+    name: str
+
+
 @dataclass(frozen=True, eq=False)
 class EpochReport:
     """What is known of an epoch.
@@ -86,16 +109,27 @@ class EpochReport:
         counts: What the rows say of it.
         lost_workers: How many workers left while it was trained.
         untold_steps: Steps that were made and whose batches nobody told.
+        num_left_out: Records that its batches lacked, as the steps say.
+        unexplained: ... less those that the events name; of an epoch that is not finished, 0 if
+            they are no more.
     """
 
     counts: EpochAudit
     lost_workers: int
     untold_steps: int
+    num_left_out: int = 0
+    unexplained: int = 0
+
+    @property
+    def num_records(self) -> int | None:
+        """Records trained on at least once; None if a pipeline makes the batches."""
+        told = self.counts.num_records
+        return None if told is None else told - self.num_left_out
 
     @property
     def clean(self) -> bool:
         """Nothing speaks against every batch having been trained on exactly once."""
-        return not self.counts.findings and not self.untold_steps
+        return not self.counts.findings and not self.untold_steps and not self.unexplained
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +145,7 @@ class AuditReport:
         epochs: Those that were begun, in order.
         impossible_rows: Rows of batches that the data do not have.
         damaged_events: Events of steps that cannot be read.
+        left_out: Which records are left out, from which epoch on.
     """
 
     output: str
@@ -120,6 +155,7 @@ class AuditReport:
     epochs: Sequence[EpochReport]
     impossible_rows: Sequence[CommittedRow]
     damaged_events: int
+    left_out: Sequence[LeftOut] = ()
 
     @property
     def clean(self) -> bool:
@@ -129,8 +165,7 @@ class AuditReport:
 
     def wrong_batches(self) -> Iterator[WrongBatch]:
         """Yield what is wrong, batch by batch: there may be as many as the data have."""
-        # First record of each file, and the end of the last one.
-        bounds = np.cumsum([0, *(num_records for _, num_records in self.files)])
+        bounds = _bounds(self.files)
         for report in self.epochs:
             epoch = report.counts.epoch
             for finding in report.counts.findings:
@@ -139,19 +174,26 @@ class AuditReport:
                 size = self.plan.minibatch_size
                 for batch in range(finding.first, finding.stop):
                     chosen = order[batch * size : (batch + 1) * size] if self.by_record else order
-                    records = self._places(chosen, bounds)
+                    records = _places(chosen, self.files, bounds)
                     yield WrongBatch(epoch, finding.shard, batch, finding.times, rows, records)
 
-    def _places(self, records: Ints, bounds: Ints) -> list[RecordPlace]:
-        # `data.record_source.locate`, for many at once.
-        records = np.sort(records)
-        at = np.searchsorted(bounds, records, "right") - 1
-        return [
-            RecordPlace(record, self.files[file][0], record - first)
-            for record, file, first in zip(
-                records.tolist(), at.tolist(), bounds[at].tolist(), strict=True
-            )
-        ]
+
+def _bounds(files: Sequence[tuple[str, int]]) -> Ints:
+    """Return the first record of each file, and the end of the last one."""
+    bounds: Ints = np.cumsum([0, *(num_records for _, num_records in files)])
+    return bounds
+
+
+def _places(records: Ints, files: Sequence[tuple[str, int]], bounds: Ints) -> list[RecordPlace]:
+    # `data.record_source.locate`, for many at once.
+    records = np.sort(records)
+    at = np.searchsorted(bounds, records, "right") - 1
+    return [
+        RecordPlace(record, files[file][0], record - first)
+        for record, file, first in zip(
+            records.tolist(), at.tolist(), bounds[at].tolist(), strict=True
+        )
+    ]
 
 
 def audit(output: str | os.PathLike[str]) -> AuditReport:
@@ -193,12 +235,29 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
         plan, _rows(history, where), finished, by_record=by_record
     )
     lost, untold = _lost_workers(history), _untold_steps(history)
+    files = [(str(uri), int(num_records)) for uri, num_records in metadata["files"]]
+    left_out = [
+        BatchId(event.epoch, event.shard, event.batch)
+        for event in history
+        if isinstance(event, RecordsSkipped)
+    ]
+    missing = _missing_records(history)
     return AuditReport(
         output=folder.uri,
         plan=plan,
-        files=[(str(uri), int(num_records)) for uri, num_records in metadata["files"]],
+        files=files,
         by_record=by_record,
-        epochs=[EpochReport(each, lost[each.epoch], untold[each.epoch]) for each in counts],
+        epochs=[
+            EpochReport(
+                each,
+                lost[each.epoch],
+                untold[each.epoch],
+                missing[each.epoch],
+                _unexplained(plan, left_out, each, missing[each.epoch]),
+            )
+            for each in counts
+        ],
+        left_out=[_left_out(plan, files, batch) for batch in sorted(left_out)],
         impossible_rows=[_as_row(row) for row in impossible.tolist()],
         damaged_events=sum(
             isinstance(event, UnknownEvent) and event.event == StepCommitted.event
@@ -253,6 +312,32 @@ def _untold_steps(history: Sequence[Event]) -> Counter[int]:
     for epoch, count in zip(table[:, 0].tolist(), missing.tolist(), strict=True):
         untold[epoch] += count
     return untold
+
+
+def _missing_records(history: Sequence[Event]) -> Counter[int]:
+    """Return how many records the batches of each epoch lacked."""
+    missing: Counter[int] = Counter()
+    for event in history:
+        if isinstance(event, StepCommitted):
+            missing[event.epoch] += event.num_left_out
+    return missing
+
+
+def _unexplained(
+    plan: ShardPlan, left_out: Sequence[BatchId], epoch: EpochAudit, num_missing: int
+) -> int:
+    expected = len(records_left_out(plan, left_out, epoch.epoch))
+    return num_missing - expected if epoch.finished else max(0, num_missing - expected)
+
+
+def _left_out(plan: ShardPlan, files: Sequence[tuple[str, int]], batch: BatchId) -> LeftOut:
+    records = records_of(plan, batch)
+    numbering = Numbering([RecordFile(uri, num_records) for uri, num_records in files])
+    return LeftOut(
+        *batch,
+        records=_places(records, files, _bounds(files)),
+        name=numbering.name_some(records, most=len(records)),
+    )
 
 
 def _as_row(row: Sequence[Any]) -> CommittedRow:

@@ -19,6 +19,7 @@ from elasticdl.sharding.ledger import Ledger, Piece, Row
 if TYPE_CHECKING:
     from elasticdl.engines.seams import Validation
     from elasticdl.job import Job
+    from elasticdl.sharding.left_out import BatchId
     from elasticdl.sharding.shard import ShardPlan
 
 
@@ -30,10 +31,11 @@ class FedBatch:
         epoch: From 0.
         shard: Position in the epoch's order.
         number: Batch of that shard, from 0.
-        batch: None if the shard has no batch at all.
+        batch: None if the shard has no batch at all, or if all records of this one are left out.
         finished: It is the shard's last; a piece may end before, the ledger knows where.
         digest: Rolling hash of the shard's batches up to and with this one; 0 where records
             are found by seeking.
+        num_left_out: How many of its records are left out (`--skip_bad_records`).
     """
 
     epoch: int
@@ -42,6 +44,12 @@ class FedBatch:
     batch: Batch | None
     finished: bool
     digest: int = 0
+    num_left_out: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """It counts as a batch, and none of its records is there."""
+        return self.batch is None and self.num_left_out > 0
 
 
 Resume: TypeAlias = Literal["exact", "replayed"]
@@ -78,8 +86,29 @@ class TrainingData(Protocol):
         """Return how many examples a full batch has."""
         ...
 
-    def shard_batches(self, plan: ShardPlan, epoch: int, piece: Piece) -> Iterator[FedBatch]:
-        """Yield the batches of a piece that are not committed yet."""
+    def shard_batches(
+        self,
+        plan: ShardPlan,
+        epoch: int,
+        piece: Piece,
+        left_out: Sequence[BatchId] = (),
+        *,
+        singly: Callable[[], bool] = lambda: False,
+    ) -> Iterator[FedBatch]:
+        """Yield the batches of a piece that are not committed yet.
+
+        Args:
+            plan: The cut of the data.
+            epoch: From 0.
+            piece: What is wanted.
+            left_out: Batches whose records are left out; none where a pipeline makes batches.
+            singly: Whether to decode no record before its batch, so that it is known at which one
+                a process dies.
+        """
+        ...
+
+    def name(self, plan: ShardPlan, batch: BatchId) -> str:
+        """Return the files and numbers of the records a batch is made of; empty if unknown."""
         ...
 
     def example(self, plan: ShardPlan) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -65,9 +66,14 @@ class InProcessCommitter:
         if stop:
             return Commit([], (self.slot,), stop=True)
         last = batches[-1]
-        if last.batch is None:
+        if last.batch is None and not last.is_empty:
             return Commit([Row(self.slot, 0, finished=True)], (self.slot,))
         row = Row(self.slot, len(batches), last.finished, last.digest)
+        num_left_out = sum(fed.num_left_out for fed in batches)
+        if last.batch is None:
+            if self.accumulator is not None:
+                self.accumulator.add(None, 1, last=place.ledger.advance([row]).epoch_done)
+            return Commit([row], (self.slot,), num_left_out=num_left_out)
         if self.accumulator is None:
             some = [fed.batch for fed in batches if fed.batch is not None]
             result = self.trainer.train_steps(some, place.epoch_states)
@@ -77,7 +83,7 @@ class InProcessCommitter:
             contribution, result = self.trainer.gradients(last.batch, place.epoch_states)
             is_last = place.ledger.advance([row]).epoch_done
             self.accumulator.add(contribution, 1, last=is_last)
-        return Commit([row], (self.slot,), result.metrics, result.losses)
+        return Commit([row], (self.slot,), result.metrics, result.losses, num_left_out=num_left_out)
 
     def commit_evaluation(self, states: MetricStates, row: Row | None) -> Commit | None:
         """See `seams.Committer`."""
@@ -93,7 +99,8 @@ def _train(run: Run) -> Trained:
 
     def open_feed(ledger: Ledger, slots: Collection[int]) -> Iterator[FedBatch]:
         return training_batches(
-            material.shard_batches,
+            # A training on workers may have left something out.
+            functools.partial(material.shard_batches, left_out=ledger.left_out),
             ledger,
             slot=_SLOT,
             slots=slots,

@@ -34,7 +34,7 @@ from elasticdl.engines.progress import metrics_in_words
 from elasticdl.engines.step_events import StepEvents
 from elasticdl.errors import TrainingError, UserCodeError
 from elasticdl.evaluation.metrics import add_states
-from elasticdl.events import Checkpointed, EpochFinished, Evaluated
+from elasticdl.events import Checkpointed, EpochFinished, Evaluated, RecordsSkipped
 from elasticdl.sharding.ledger import Ledger, Piece, Row
 from elasticdl.training.trainer import CALLBACKS
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from elasticdl.engines.feed import FedBatch
     from elasticdl.engines.seams import CheckpointSink, Commit, Committer, EventSink, Validation
     from elasticdl.job import TrainingOptions
+    from elasticdl.sharding.left_out import BatchId
     from elasticdl.training.trainer import MetricStates, State, Trainer
 
 # A group of steps is one call: long enough to cost nothing, short enough to see the loss move.
@@ -330,6 +331,7 @@ class Loop:
         if hooks.observes_batches and not stop and any(fed.batch for fed in self._group):
             self._begin_batch()
         group, before, started = self._group, self.place.ledger, time.monotonic()
+        step = self.trainer.step
         try:
             commit = self.committer.commit(group, self.place, stop=stop)
         except (TrainingError, UserCodeError) as error:
@@ -347,7 +349,8 @@ class Loop:
         )
         self._group = []
         self._enter(commit)
-        if hooks.observes_batches and commit.metrics:
+        # A batch without an example may complete an update.
+        if hooks.observes_batches and self.trainer.step > step:
             self._end_batch()
         self._num_calls += 1
         if self._num_calls > 1:
@@ -388,7 +391,20 @@ class Loop:
             ),
             stopped=self.place.stopped or commit.stop,
         )
+        self._leave_out(commit.left_out)
         self._unsaved = True
+
+    def _leave_out(self, batches: Sequence[BatchId]) -> None:
+        """Leave out the records of some batches from here on, as all workers do."""
+        before = self.place.ledger
+        ledger = before.leave_out(batches)
+        if ledger is before:
+            return
+        self.place = replace(self.place, ledger=ledger)
+        # It has made batches ahead that may hold them.
+        self.close_feed()
+        for batch in sorted({*ledger.left_out} - {*before.left_out}):
+            self.events.write(RecordsSkipped(step=self.trainer.step, **batch._asdict()))
 
     def _next_group(self) -> list[FedBatch]:
         """Take the batches up to the next step that somebody looks at."""
@@ -499,6 +515,7 @@ class Loop:
             # A slot that died meanwhile has lost what it was to train on as well.
             ledger=self.place.ledger.lost(commit.lost),
         )
+        self._leave_out(commit.left_out)
         if now.ledger.epoch_done:
             self._end_evaluation(now.states)
 

@@ -6,7 +6,7 @@ Callers: `run.py` for who leads a training, `elastic/worker.py` for each worker.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from elasticdl.engines.feed import FedBatch, TrainingData
     from elasticdl.engines.seams import Validation
     from elasticdl.job import Job
+    from elasticdl.sharding.left_out import BatchId
     from elasticdl.training.trainer import Trainer
 
 
@@ -73,9 +74,16 @@ class Material:
             return None
         return -(-self.plan.num_records // self.plan.minibatch_size)
 
-    def shard_batches(self, epoch: int, piece: Piece) -> Iterator[FedBatch]:
-        """Yield the batches of a piece that are not committed yet."""
-        return self.data.shard_batches(self.plan, epoch, piece)
+    def shard_batches(
+        self,
+        epoch: int,
+        piece: Piece,
+        left_out: Sequence[BatchId] = (),
+        *,
+        singly: Callable[[], bool] = lambda: False,
+    ) -> Iterator[FedBatch]:
+        """Yield the batches of a piece that are not committed yet; see `feed.TrainingData`."""
+        return self.data.shard_batches(self.plan, epoch, piece, left_out, singly=singly)
 
     def example(self) -> Batch:
         """Return a batch like those to come, for its shapes; it may be smaller.

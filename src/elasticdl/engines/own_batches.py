@@ -32,6 +32,7 @@ from elasticdl.sharding.shard import ShardPlan
 if TYPE_CHECKING:
     from elasticdl.job import Job
     from elasticdl.sharding.ledger import Piece
+    from elasticdl.sharding.left_out import BatchId
 
 _log = logging.getLogger("elasticdl")
 # On many workers, the batches one of them takes while the others take those that follow.
@@ -226,12 +227,21 @@ class OwnBatches:
         """Return the size of the first batch."""
         return self.example(plan).num_examples
 
-    def shard_batches(self, plan: ShardPlan, epoch: int, piece: Piece) -> Iterator[FedBatch]:
+    def shard_batches(
+        self,
+        plan: ShardPlan,
+        epoch: int,
+        piece: Piece,
+        left_out: Sequence[BatchId] = (),
+        *,
+        singly: Callable[[], bool] = lambda: False,
+    ) -> Iterator[FedBatch]:
         """Yield the batches of a piece that are not committed yet.
 
         Raises:
             DefinitionError: The pipeline does not yield the same batches again.
         """
+        del left_out, singly
         start, end = plan.span(piece.shard)
         first = start + piece.committed
         stop = min(end, start + piece.stop) if piece.stop else end
@@ -252,6 +262,11 @@ class OwnBatches:
             number = made.number - start
             last = made.number + 1 == end
             yield FedBatch(epoch, piece.shard, number, made.batch, last, made.digest)
+
+    def name(self, plan: ShardPlan, batch: BatchId) -> str:
+        """Return nothing: the pipeline alone knows its records."""
+        del plan, batch
+        return ""
 
     def example(self, plan: ShardPlan) -> Batch:
         """Return the first batch; the epochs themselves begin anew."""

@@ -39,6 +39,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.sharding.ledger import Piece
+from elasticdl.sharding.left_out import records_left_out, records_of
 from elasticdl.sharding.permutation import derive_seed
 from elasticdl.sharding.shard import DEFAULT_MINIBATCHES_PER_SHARD, Ints, ShardPlan
 
@@ -47,7 +48,10 @@ if TYPE_CHECKING:
 
     from elasticdl.data.record_source import RecordSource
     from elasticdl.job import Job
+    from elasticdl.sharding.left_out import BatchId
 
+# A person looks for one of them.
+_MOST_NAMED = 128
 # As they are stored: what is made of them may be much larger.
 _MAX_DECODED_BYTES = 64 * 2**20
 # A shard of validation data is evaluated between two looks at what else there is to do.
@@ -122,9 +126,26 @@ class RecordData:
         """Return the plan's."""
         return plan.minibatch_size
 
-    def shard_batches(self, plan: ShardPlan, epoch: int, piece: Piece) -> Iterator[FedBatch]:
-        """Yield the batches of a piece that are not committed yet."""
-        return shard_batches(self.definition, self.reader, plan, epoch, piece)
+    def shard_batches(
+        self,
+        plan: ShardPlan,
+        epoch: int,
+        piece: Piece,
+        left_out: Sequence[BatchId] = (),
+        *,
+        singly: Callable[[], bool] = lambda: False,
+    ) -> Iterator[FedBatch]:
+        """Yield the batches of a piece that are not committed yet; see `feed.TrainingData`."""
+        return shard_batches(
+            self.definition, self.reader, plan, epoch, piece, left_out=left_out, singly=singly
+        )
+
+    def name(self, plan: ShardPlan, batch: BatchId) -> str:
+        """Return the files and numbers of a batch's records; a pipeline's may be of the shard."""
+        numbers = plan.record_numbers(batch.epoch, batch.shard)
+        if isinstance(self.definition.input, RecordInput):
+            numbers = records_of(plan, batch)
+        return self.reader.numbering.name_some(numbers, most=_MOST_NAMED)
 
     def example(self, plan: ShardPlan) -> Batch:
         """Return the first batch of the first shard that has one.
@@ -169,7 +190,10 @@ class RecordData:
             )
             return (batch for _, batch in in_order)
 
-        return Validation(in_shards.num_shards, batches)
+        def name(shard: int) -> str:
+            return _names(source, np.arange(*in_shards.span(shard)))
+
+        return Validation(in_shards.num_shards, batches, name)
 
 
 def shard_batches(
@@ -178,11 +202,15 @@ def shard_batches(
     plan: ShardPlan,
     epoch: int,
     piece: Piece,
+    *,
+    left_out: Sequence[BatchId] = (),
+    singly: Callable[[], bool] = lambda: False,
 ) -> Iterator[FedBatch]:
-    """Yield the batches of a piece that are not committed yet."""
+    """Yield the batches of a piece that are not committed yet; see `feed.TrainingData`."""
     if isinstance(definition.input, RecordInput):
         make = functools.partial(make_batch, definition, definition.input)
-        yield from _record_batches(make, reader, plan, epoch, piece)
+        gone = records_left_out(plan, left_out, epoch)
+        yield from _record_batches(make, reader, plan, epoch, piece, gone=gone, singly=singly)
         return
     how = _over_records(definition)
     numbers = plan.record_numbers(epoch, piece.shard)
@@ -205,6 +233,9 @@ def _record_batches(
     plan: ShardPlan,
     epoch: int,
     piece: Piece,
+    *,
+    gone: Ints,
+    singly: Callable[[], bool],
 ) -> Iterator[FedBatch]:
     size, num_batches = plan.minibatch_size, plan.num_batches(piece.shard)
     stop = min(num_batches, piece.stop or num_batches)
@@ -213,23 +244,36 @@ def _record_batches(
         yield FedBatch(epoch, piece.shard, piece.committed, None, finished=True)
         return
     numbers = plan.record_numbers(epoch, piece.shard)[piece.committed * size : stop * size]
+    # What is left out is not even decoded: that may be what kills.
+    kept = ~np.isin(numbers, gone)
+    # How many of the records before each place are there.
+    before = np.concatenate(([0], np.cumsum(kept)))
+    numbers = numbers[kept]
     gathered = reader.gather(numbers)
     # Decoding some batches at once is quicker, but a shard may have thousands.
     minibatch_bytes = size * reader.units.memory_bytes // plan.num_records + 1
     at_once = size * max(1, min(MINIBATCHES_AT_ONCE, _MAX_DECODED_BYTES // minibatch_bytes))
     records: list[Record] = []
-    for first in range(0, len(numbers), size):
-        last = min(first + size, len(numbers))
-        if first % at_once == 0:
-            records = gathered.records(first, min(first + at_once, len(numbers)))
+    begin = until = 0
+    for first in range(0, len(kept), size):
+        last = min(first + size, len(kept))
+        here = slice(before[first], before[last])
+        if first >= until:
+            until = min(first + (size if singly() else at_once), len(kept))
+            begin = before[first]
+            records = gathered.records(begin, before[until]) if begin < before[until] else []
         number = piece.committed + first // size
-        with seeded(derive_seed(plan.seed, epoch, piece.shard, number, 2)):
-            batch = make(
-                records[first % at_once : first % at_once + size],
-                Mode.TRAINING,
-                functools.partial(reader.numbering.name_some, numbers[first:last]),
-            )
-        yield FedBatch(epoch, piece.shard, number, batch, number + 1 == num_batches)
+        batch = None
+        if here.start < here.stop:
+            with seeded(derive_seed(plan.seed, epoch, piece.shard, number, 2)):
+                batch = make(
+                    records[here.start - begin : here.stop - begin],
+                    Mode.TRAINING,
+                    functools.partial(reader.numbering.name_some, numbers[here]),
+                )
+        num_left_out = last - first - int(here.stop - here.start)
+        is_last = number + 1 == num_batches
+        yield FedBatch(epoch, piece.shard, number, batch, is_last, num_left_out=num_left_out)
 
 
 def batches_in_order(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,8 @@ from elasticdl.engines.material import Material, open_material
 from elasticdl.engines.place import Place
 from elasticdl.engines.publish import copy_code, publish, versions
 from elasticdl.errors import CorruptCheckpointError, OutputError
-from elasticdl.events import JobFinished, JobStarted
+from elasticdl.events import JobFinished, JobStarted, RecordsSkipped
+from elasticdl.sharding.left_out import BatchId, records_of
 from elasticdl.tracking.create import attempt_of, follow_finished_job, follow_job
 from elasticdl.training.create import quiet_frameworks
 
@@ -64,7 +65,10 @@ class Run:
 
     def started(self, resumed_from_step: int) -> None:
         """Tell everybody that the training begins."""
-        self.tell_start(resumed_from_step)
+        left_out: Sequence[BatchId] = ()
+        if self.checkpoint is not None:
+            left_out = Place.from_json(self.checkpoint.metadata["place"]).ledger.left_out
+        self.tell_start(resumed_from_step, left_out)
         if self.checkpoint is not None:
             self.reporter.note(f"Going on from step {resumed_from_step:,} in {self.folder.uri}.")
         total = self.material.num_records * self.material.job.training.num_epochs
@@ -79,8 +83,13 @@ class Run:
         seen = place.epoch_states["loss"][1] if "loss" in place.epoch_states else 0
         return place.ledger.epoch * self.material.num_records + int(seen)
 
-    def tell_start(self, resumed_from_step: int) -> None:
-        """Write that what was told beyond a step never happened, and that it goes on there."""
+    def tell_start(self, resumed_from_step: int, left_out: Sequence[BatchId] = ()) -> None:
+        """Write that what was told beyond a step never happened, and that it goes on there.
+
+        Args:
+            resumed_from_step: The step.
+            left_out: Batches whose records are left out there: that was taken back as well.
+        """
         job, material = self.material.job, self.material
         assert job.model is not None  # noqa: S101 - a training job
         num_records = material.num_records
@@ -100,6 +109,13 @@ class Run:
                 trust_used=material.definition.trust_used,
             )
         )
+        for batch in left_out:
+            self.events.write(self.records_skipped(resumed_from_step, batch))
+
+    def records_skipped(self, step: int, batch: BatchId) -> RecordsSkipped:
+        """Return the event that the records of a batch are left out, with their numbers."""
+        records = records_of(self.material.plan, batch).tolist()
+        return RecordsSkipped(step=step, **batch._asdict(), records=tuple(records))
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from elasticdl.engines.place import Place
     from elasticdl.events import Event
     from elasticdl.sharding.ledger import Row
+    from elasticdl.sharding.left_out import BatchId
     from elasticdl.training.trainer import MetricStates
 
 
@@ -32,6 +33,8 @@ class Commit:
         losses: One float32 for each step this process made itself.
         lost: Slots whose worker is known to be dead.
         stop: The training ends here.
+        left_out: Batches whose records all workers leave out from here on.
+        num_left_out: Records that the batches of this commit lack for that reason.
     """
 
     rows: Sequence[Row]
@@ -40,6 +43,8 @@ class Commit:
     losses: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, np.float32))
     lost: Collection[int] = ()
     stop: bool = False
+    left_out: Sequence[BatchId] = ()
+    num_left_out: int = 0
 
 
 class Committer(Protocol):
@@ -121,7 +126,9 @@ class Validation:
     Attributes:
         num_shards: Into how many they are cut.
         batches: Number of a shard -> its batches.
+        name: Number of a shard -> files and numbers of its records; empty where they are unknown.
     """
 
     num_shards: int
     batches: Callable[[int], Iterator[Batch]]
+    name: Callable[[int], str] = lambda _: ""

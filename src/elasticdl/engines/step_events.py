@@ -5,6 +5,7 @@ Callers: `loop.py`; `elastic/journal.py` joins the events that workers hand out.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -49,6 +50,7 @@ class StepEvents:
         """Drop what was not told: those steps are made again."""
         self._rows: list[CommittedRow] = []
         self._states: list[MetricStates] = []
+        self._num_left_out = 0
         self._last_s = time.monotonic()
 
     def add(self, commit: Commit, before: Ledger, after: Place, step: int) -> None:
@@ -60,6 +62,7 @@ class StepEvents:
             after: The place with it.
             step: Updates made so far.
         """
+        self._num_left_out += commit.num_left_out
         for row in commit.rows:
             piece = before.piece_of(row.slot)
             if piece is not None and row.num_batches:
@@ -92,18 +95,20 @@ class StepEvents:
         """
         now = time.monotonic()
         if self._rows:
-            total, count = add_states(self._states)["loss"]
+            # Of a batch whose records are all left out there is no loss.
+            total, count = add_states(self._states)["loss"] if self._states else (0.0, 0.0)
             self._events.write(
                 StepCommitted(
                     step=step,
                     epoch=self._rows[-1][0],
                     num_records=int(count),
-                    loss=float(total / count),
+                    loss=float(total / count) if self._states else math.nan,
                     records_per_s=float(count / max(now - self._last_s, 1e-9)),
                     rows=joined_rows(self._rows),
+                    num_left_out=self._num_left_out,
                 )
             )
-        self._rows, self._states, self._last_s = [], [], now
+        self._rows, self._states, self._num_left_out, self._last_s = [], [], 0, now
 
 
 def joined_rows(rows: Sequence[CommittedRow]) -> list[CommittedRow]:

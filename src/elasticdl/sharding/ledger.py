@@ -29,6 +29,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from elasticdl.sharding.left_out import BatchId
+
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 # Columns of a table of pieces; those in hand have the slot, and the steps it missed, as well.
@@ -85,12 +87,15 @@ class Ledger:
             any of them; 0 where it can only be replayed from its start.
         epoch: The epoch being trained, from 0.
         dealt: Shards of this epoch's order that have been dealt.
+        left_out: Batches whose records are left out, from the epoch of the batch on. They count
+            like others: the batch itself is committed without an example.
     """
 
     num_shards: int
     batches_per_shard: int = 0
     epoch: int = 0
     dealt: int = 0
+    left_out: tuple[BatchId, ...] = ()
     # Arrays are never changed in place: a ledger shares them with the one it came from.
     _waiting: Ints = field(default_factory=lambda: _no_rows(_NUM_WAITING_COLUMNS))
     _in_hand: Ints = field(default_factory=lambda: _no_rows(_NUM_IN_HAND_COLUMNS))
@@ -246,7 +251,29 @@ class Ledger:
         """
         if not self.epoch_done:
             raise ValueError(f"Epoch {self.epoch} is not done: {self}")
-        return Ledger(self.num_shards, self.batches_per_shard, self.epoch + 1)
+        return Ledger(
+            self.num_shards, self.batches_per_shard, self.epoch + 1, left_out=self.left_out
+        )
+
+    def leave_out(self, batches: Iterable[BatchId]) -> Ledger:
+        """Leave out the records of these batches, but of none that was trained on after all."""
+        more = {batch for batch in batches if not self._is_committed(batch)}
+        if more <= set(self.left_out):
+            return self
+        return replace(self, left_out=tuple(sorted({*self.left_out, *more})))
+
+    def _is_committed(self, batch: BatchId) -> bool:
+        if batch.epoch != self.epoch:
+            return batch.epoch < self.epoch
+        if batch.shard >= self.dealt:
+            return False
+        open_pieces = np.concatenate([self._waiting, self._in_hand[:, :_SLOT]])
+        own = open_pieces[open_pieces[:, _SHARD] == batch.shard]
+        # Where the end of a piece is not known, it is where the shard ends.
+        ahead = (own[:, _COMMITTED] <= batch.batch) & (
+            (own[:, _STOP] == 0) | (batch.batch < own[:, _STOP])
+        )
+        return not ahead.any()
 
     def _put_back(self, in_hand: Ints, which: npt.NDArray[np.bool_]) -> Ledger:
         if not which.any():
@@ -266,6 +293,7 @@ class Ledger:
             "batches_per_shard": self.batches_per_shard,
             "epoch": self.epoch,
             "dealt": self.dealt,
+            "left_out": [list(batch) for batch in self.left_out],
             "waiting": self._waiting.tolist(),
             "in_hand": self._in_hand.tolist(),
         }
@@ -282,6 +310,8 @@ class Ledger:
             batches_per_shard=values["batches_per_shard"],
             epoch=values["epoch"],
             dealt=values["dealt"],
+            # An earlier version's checkpoint does not say it.
+            left_out=tuple(BatchId(*batch) for batch in values.get("left_out", ())),
             _waiting=table("waiting", _NUM_WAITING_COLUMNS),
             _in_hand=table("in_hand", _NUM_IN_HAND_COLUMNS),
         )

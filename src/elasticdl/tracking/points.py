@@ -54,7 +54,8 @@ validation={'loss': 0.5})
             case JobStarted():
                 # What came before was taken back, or told.
                 self._gathered, self._since = [], event.time
-            case StepCommitted():
+            # Of batches whose records were all left out there is nothing to show.
+            case StepCommitted() if event.num_records:
                 self._gathered.append(event)
                 if event.time - self._since >= self._interval_s:
                     return self._steps()

@@ -19,6 +19,7 @@ from elasticdl.engines.feed import FedBatch
 from elasticdl.engines.place import Place
 from elasticdl.errors import NonFiniteLossError
 from elasticdl.sharding.ledger import Ledger, Row
+from elasticdl.sharding.left_out import BatchId
 
 PLACE = Place(Ledger(num_shards=4))
 START = Point(0, 3)
@@ -558,3 +559,30 @@ def test_preparing_calls_no_step_of_a_pytorch_optimizer():
     trainer.apply(trainer.gradients(batch)[0])
     trainer.load_state(trainer.state())
     assert len(calls) == 1
+
+
+def test_all_leave_out_what_one_has_heard_of_and_that_one_does_not_touch_it():
+    fleet = Fleet(2)
+    computed = count_gradients(fleet)
+    fleet.committers[1].leave_out([BatchId(0, 1, 0)])
+
+    # Of shard 0, and of shard 1 the very batch.
+    told = fleet.commit(batch_of(0), batch_of(5))
+    later = fleet.commit(batch_of(1), None)
+
+    assert [c.left_out for c in told] == [(BatchId(0, 1, 0),)] * 2
+    assert [c.left_out for c in later] == [()] * 2
+    assert len(computed) == 2
+    assert [t.seen.nonzero()[0].tolist() for t in fleet.trainers] == [[0, 1]] * 2
+
+
+def test_a_batch_without_a_record_counts_and_makes_no_update():
+    fleet = Fleet(2)
+    empty = [FedBatch(0, 0, 0, None, finished=False, num_left_out=16)]
+
+    commits = fleet._together(lambda i, c: c.commit([] if i else empty, PLACE, stop=False))
+
+    assert [c.rows for c in commits] == [[Row(0, 1, finished=False)]] * 2
+    assert [c.num_left_out for c in commits] == [16, 16]
+    assert [t.step for t in fleet.trainers] == [0, 0]
+    assert not any(t.seen.any() for t in fleet.trainers)

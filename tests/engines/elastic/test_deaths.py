@@ -1,5 +1,7 @@
 """Which deaths end a job."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from elasticdl.engines.elastic.crash_note import BatchInWork, CrashNote
@@ -7,35 +9,47 @@ from elasticdl.engines.elastic.deaths import (
     MAX_DEATHS_AT_A_BATCH,
     MAX_ROUNDS_WITHOUT_A_STEP,
     Deaths,
+    TooMany,
 )
 from elasticdl.errors import TrainingError
 
 BATCH = BatchInWork("computing", 0, 3, 7)
 
 
-def test_a_batch_that_kills_every_worker_ends_the_job():
+def test_a_batch_that_kills_every_worker_is_found_once():
     deaths = Deaths()
-    for _ in range(MAX_DEATHS_AT_A_BATCH - 1):
-        deaths.at([BATCH], step=10)
 
-    with pytest.raises(TrainingError, match="computing epoch 1, shard 3, batch 7"):
-        deaths.at([BATCH], step=20)
+    found = [deaths.at([BATCH], step=10) for _ in range(3 * MAX_DEATHS_AT_A_BATCH)]
+
+    assert found[MAX_DEATHS_AT_A_BATCH - 1] == TooMany(BATCH, MAX_DEATHS_AT_A_BATCH)
+    assert [each for each in found if each is not None] == [found[MAX_DEATHS_AT_A_BATCH - 1]]
 
 
 def test_deaths_at_different_batches_end_nothing():
     deaths = Deaths()
-    for batch in range(100):
-        deaths.at([BatchInWork("making", 0, 0, batch)], step=batch)
+
+    assert not any(
+        deaths.at([BatchInWork("making", 0, 0, batch)], step=batch) for batch in range(100)
+    )
+
+
+def test_of_what_a_worker_did_at_a_time_the_batch_with_most_deaths_is_found():
+    deaths = Deaths()
+    ahead = BatchInWork("making", 0, 3, 9)
+    for at_the_time in ([ahead, BATCH], [ahead, BATCH], [BATCH], [BATCH]):
+        assert deaths.at(at_the_time, step=10) is None
+
+    assert deaths.suspects == {(0, 3)}
+    assert deaths.at([ahead, BATCH], step=10) == TooMany(BATCH, MAX_DEATHS_AT_A_BATCH, (ahead,))
 
 
 def test_a_validation_shard_counts_only_while_no_step_is_made():
     deaths = Deaths()
-    for step in range(100):
-        deaths.at([BatchInWork("evaluating", 0, 0, 0)], step=step)
+    shard = BatchInWork("evaluating", 0, 0, 0)
 
-    with pytest.raises(TrainingError, match="evaluating shard 0 of the validation data"):
-        for _ in range(MAX_DEATHS_AT_A_BATCH):
-            deaths.at([BatchInWork("evaluating", 0, 0, 0)], step=100)
+    assert not any(deaths.at([shard], step=step) for step in range(100))
+    found = [deaths.at([shard], step=100) for _ in range(MAX_DEATHS_AT_A_BATCH)]
+    assert found[-1] == TooMany(shard, MAX_DEATHS_AT_A_BATCH)
 
 
 def test_losing_all_workers_without_a_further_step_ends_the_job():
@@ -52,8 +66,27 @@ def test_losing_all_workers_without_a_further_step_ends_the_job():
 def test_a_note_is_read_through_another_mapping(tmp_path):
     mine, other = CrashNote(tmp_path / "note"), CrashNote(tmp_path / "note")
 
-    mine.working("making", 2, 3, 4)
-    mine.working("computing", 2, 3, 1)
-    mine.done("computing")
+    with mine.working("making", 2, 3, 4):
+        with mine.working("computing", 2, 3, 1):
+            pass
 
-    assert other.read() == [BatchInWork("making", 2, 3, 4)]
+        assert other.read() == [BatchInWork("making", 2, 3, 4)]
+
+
+def test_where_workers_died_a_process_makes_or_computes_but_not_both():
+    note = CrashNote()
+    note.suspects = {(2, 3)}
+    with ThreadPoolExecutor() as thread:
+        with note.working("making", 2, 3, 4):
+            computing = thread.submit(lambda: noted(note, BatchInWork("computing", 2, 3, 1)))
+            elsewhere = thread.submit(lambda: noted(note, BatchInWork("computing", 2, 4, 1)))
+            assert len(elsewhere.result()) == 2
+            assert not computing.done()
+
+        assert computing.result() == [BatchInWork("computing", 2, 3, 1)]
+
+
+def noted(note, batch):
+    """Return what is noted while this is done as well."""
+    with note.working(batch.work, batch.epoch, batch.shard, batch.batch):
+        return note.read()

@@ -24,13 +24,14 @@ Callers: `committer.py`. Pure: no clock, no network, no framework.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from elasticdl.sharding.ledger import Row
+from elasticdl.sharding.left_out import BatchId
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -47,6 +48,10 @@ _LIMBS = {
     "asks": 1,
     "digest": 2,
     "lost": 2,
+    "bad_epoch": 2,
+    "bad_shard": 2,
+    "bad_batch": 2,
+    "num_left_out": 2,
     "lineage": 4,
     "fingerprint": 4,
 }
@@ -69,6 +74,10 @@ class Stance:
         asks: It wants all to ask anew who takes part, before the next step.
         digest: See `ledger.Row`.
         lost: Number of a slot whose worker is dead as the controller says, plus 1; 0 for none.
+        bad_epoch: Epoch, plus 1, of a batch whose records all are to leave out; 0 for none.
+        bad_shard: Its shard.
+        bad_batch: Its number in the shard.
+        num_left_out: Records that are missing from the batches it brings in.
         lineage: Hash of the history of its state.
         fingerprint: Hash of its weights; 0 where it was not asked for.
     """
@@ -81,6 +90,10 @@ class Stance:
     asks: bool = False
     digest: int = 0
     lost: int = 0
+    bad_epoch: int = 0
+    bad_shard: int = 0
+    bad_batch: int = 0
+    num_left_out: int = 0
     lineage: int = 0
     fingerprint: int = 0
 
@@ -117,6 +130,8 @@ class Verdict:
         num_examples: Examples of all.
         asks: Somebody wants all to ask anew who takes part; after a step that does not commit they
             do so in any case.
+        left_out: Batches whose records are left out from here on.
+        num_left_out: Records that are missing from the batches of all.
     """
 
     commits: bool
@@ -129,6 +144,8 @@ class Verdict:
     stop: bool = False
     num_examples: int = 0
     asks: bool = False
+    left_out: Sequence[BatchId] = ()
+    num_left_out: int = 0
 
 
 def judge(table: npt.NDArray[np.float32], slot: int, mine: Stance) -> Verdict:
@@ -175,13 +192,22 @@ def judge(table: npt.NDArray[np.float32], slot: int, mine: Stance) -> Verdict:
         stop=stop,
         num_examples=0 if stop else int(columns["num_examples"][slots].sum()),
         asks=bool(columns["asks"][slots].any()),
+        left_out=_bad_batches(columns) if columns["bad_epoch"].any() else (),
+        num_left_out=0 if stop else int(columns["num_left_out"][slots].sum()),
+    )
+
+
+def _bad_batches(columns: Mapping[str, npt.NDArray[np.uint64]]) -> tuple[BatchId, ...]:
+    rows = zip(*(columns[f"bad_{part}"].tolist() for part in BatchId._fields), strict=True)
+    return tuple(
+        sorted({BatchId(epoch - 1, shard, batch) for epoch, shard, batch in rows if epoch})
     )
 
 
 def chain(lineage: int, verdict: Verdict) -> int:
     """Return the lineage of the state after a committed step."""
-    text = repr((lineage, verdict.slots, [tuple(row) for row in verdict.rows], verdict.lost))
-    return _hash(text)
+    rows, left_out = ([tuple(row) for row in some] for some in (verdict.rows, verdict.left_out))
+    return _hash(repr((lineage, verdict.slots, rows, verdict.lost, left_out)))
 
 
 def first_lineage(generation: int, round_: int, step: int) -> int:

@@ -15,7 +15,7 @@ import hashlib
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,16 +29,17 @@ from elasticdl.engines.elastic.agreement import (
     encode,
     judge,
 )
+from elasticdl.engines.elastic.crash_note import CrashNote
 from elasticdl.engines.elastic.reports import Point
 from elasticdl.engines.finite import check_sum
 from elasticdl.engines.seams import Commit
 from elasticdl.errors import TrainingError
+from elasticdl.sharding.left_out import BatchId
 from elasticdl.training.trainer import Contribution, Rehearser
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
     from elasticdl.engines.accumulator import Accumulator
-    from elasticdl.engines.elastic.crash_note import CrashNote
     from elasticdl.engines.elastic.quorum import Quorum
     from elasticdl.engines.elastic.reports import History
     from elasticdl.engines.feed import FedBatch
@@ -131,7 +132,7 @@ class ElasticCommitter:
         accumulator: Accumulator | None = None,
         note: CrashNote | None = None,
     ) -> None:
-        self._trainer, self._accumulator, self._note = trainer, accumulator, note
+        self._trainer, self._accumulator, self._note = trainer, accumulator, note or CrashNote()
         started_s = time.monotonic()
         contribution, result = trainer.gradients(example)
         # The first one compiles, as later ones of other shapes will.
@@ -152,6 +153,7 @@ class ElasticCommitter:
         self._table = rows.reshape(num_slots, NUM_LIMBS)
         self._num_slots = num_slots
         self._lost: list[int] = []
+        self._bad: list[BatchId] = []
         self._slots: Sequence[int] = ()
         # Who joins has nothing to compute before it has a peer's state.
         self._joins, self._has_quorum = True, False
@@ -196,6 +198,13 @@ class ElasticCommitter:
         """Let the others know, with the next step, that a slot's worker is dead."""
         self._lost.append(slot)
 
+    def leave_out(self, batches: Iterable[BatchId]) -> None:
+        """Touch these batches no more, and let all agree to leave out their records.
+
+        May be called by any thread, and more than once.
+        """
+        self._bad.extend(batch for batch in batches if batch not in self._bad)
+
     @property
     def slots(self) -> Sequence[int]:
         """Who took part in the last commit."""
@@ -233,14 +242,16 @@ class ElasticCommitter:
         """
         stance = Stance(self._incarnation, stop=stop)
         self._buffer[:] = 0
-        if batches and self._may_contribute(place):
-            fed = batches[0]
+        fed = batches[0] if batches and self._may_contribute(place) else None
+        if fed is not None and BatchId(fed.epoch, fed.shard, fed.number) not in self._bad:
             stance = replace(stance, finished=fed.finished, digest=fed.digest)
+            if fed.batch is not None or fed.is_empty:
+                stance = replace(stance, num_batches=1, num_left_out=fed.num_left_out)
             if fed.batch is not None:
                 contribution, result = self._contribution_of(fed, fed.batch)
                 self._gradients[:] = contribution.buffer
                 self._training.write(result.metrics, self._metrics)
-                stance = replace(stance, num_examples=contribution.num_examples, num_batches=1)
+                stance = replace(stance, num_examples=contribution.num_examples)
         if not self._has_quorum and self._wait_for_others():
             # What was computed belongs to a state that is no more. The quorum still stands: the
             # next turn takes part in it, from where the others are.
@@ -253,7 +264,7 @@ class ElasticCommitter:
             metrics = self._training.read(self._metrics)
             total, _ = metrics["loss"]
             check_sum(float(total), step=self._trainer.step + 1, epoch=place.ledger.epoch)
-            self._apply(verdict, place)
+        self._apply(verdict, place)
         return self._entered(verdict, metrics)
 
     def commit_evaluation(self, states: MetricStates, row: Row | None) -> Commit | None:
@@ -273,14 +284,13 @@ class ElasticCommitter:
         """Compute what a batch adds; after a step that did not commit, return it once more."""
         if self._computed is None or self._computed[0] is not fed:
             self._busy(f"computing on shard {fed.shard}, batch {fed.number}")
-            if self._note is not None:
-                self._note.working("computing", fed.epoch, fed.shard, fed.number)
-            started_s = time.monotonic()
-            with self._model_in_use:
+            with (
+                self._note.working("computing", fed.epoch, fed.shard, fed.number),
+                self._model_in_use,
+            ):
+                started_s = time.monotonic()
                 self._computed = (fed, *self._trainer.gradients(batch))
             self.slowest_s = max(self.slowest_s, time.monotonic() - started_s)
-            if self._note is not None:
-                self._note.done("computing")
         return self._computed[1:]
 
     def _may_contribute(self, place: Place) -> bool:
@@ -293,10 +303,15 @@ class ElasticCommitter:
         return before < self._accumulator.num_missing
 
     def _apply(self, verdict: Verdict, place: Place) -> None:
-        self._computed = None
-        total = Contribution(self._gradients, verdict.num_examples)
+        if not verdict.rows:
+            return
+        total = None
+        if verdict.num_examples:
+            self._computed = None
+            total = Contribution(self._gradients, verdict.num_examples)
         if self._accumulator is None:
-            self._trainer.apply(total)
+            if total is not None:
+                self._trainer.apply(total)
             return
         num_batches = sum(row.num_batches for row in verdict.rows)
         last = place.ledger.advance(verdict.rows).epoch_done
@@ -306,11 +321,15 @@ class ElasticCommitter:
 
     def _agree(self, stance: Stance) -> Verdict | None:
         point = self._history.point
+        bad = self._bad[0] if self._bad else None
         stance = replace(
             stance,
             lineage=point.lineage,
             asks=self._quorum.is_old,
             lost=self._lost[0] + 1 if self._lost else 0,
+            bad_epoch=bad[0] + 1 if bad else 0,
+            bad_shard=bad[1] if bad else 0,
+            bad_batch=bad[2] if bad else 0,
             fingerprint=self._fingerprint() if self._fingerprint_is_due() else 0,
         )
         encode(stance, self._slot, self._table)
@@ -339,6 +358,9 @@ class ElasticCommitter:
         self._slots = verdict.slots
         if self._lost and self._lost[0] in {*verdict.lost, *verdict.slots}:
             self._lost.pop(0)
+        for batch in verdict.left_out:
+            if batch in self._bad:
+                self._bad.remove(batch)
         return verdict
 
     def _entered(self, verdict: Verdict, metrics: MetricStates) -> Commit:
@@ -353,6 +375,8 @@ class ElasticCommitter:
             metrics=metrics,
             lost=verdict.lost,
             stop=verdict.stop,
+            left_out=verdict.left_out,
+            num_left_out=verdict.num_left_out,
         )
 
     def _fingerprint_is_due(self) -> bool:

@@ -19,7 +19,7 @@ import os
 import secrets
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ import ray
 import ray.exceptions
 
 from elasticdl.engines import run as training_run
+from elasticdl.engines.elastic.bad_records import BadRecords
 from elasticdl.engines.elastic.board import Neighbours
 from elasticdl.engines.elastic.deaths import Deaths
 from elasticdl.engines.elastic.decisions import (
@@ -63,6 +64,7 @@ from elasticdl.errors import TrainingError, UnavailableError
 from elasticdl.events import WorkerJoined, WorkerLeft
 
 if TYPE_CHECKING:
+    from elasticdl.engines.elastic.crash_note import BatchInWork
     from elasticdl.engines.elastic.reports import Report
     from elasticdl.engines.engine import Outcome, Reporter
     from elasticdl.job import Job, Workers
@@ -168,6 +170,7 @@ class _Controller:
         # The longest that a batch took anywhere.
         self._slowest_s = 0.0
         self._deaths = Deaths()
+        self._bad = BadRecords(run, skip=workers.skip_bad_records)
         self._checkpoint = run.checkpoint
         self._round = 0
         self._journal = Journal(run)
@@ -236,6 +239,7 @@ class _Controller:
 
     def _run_to_the_end(self, interrupts: Interrupts) -> Trained:
         if not self._num_started:
+            self._bad.begin(self._checkpoint)
             self._run.started(self._journal.step)
         while True:
             self._listen()
@@ -368,6 +372,9 @@ class _Controller:
             self._round,
             self._lighthouse.address,
             self._checkpoint,
+            left_out=self._bad.at_start,
+            bad=[batch for batch in self._bad.batches if batch not in self._journal.left_out],
+            suspects=self._deaths.suspects,
         )
         process.work = process.actor.call.remote("run", start)
         self._begun, self._fruitless = True, 0
@@ -429,7 +436,8 @@ class _Controller:
         self._snapshot_of = None
         self._journal.restart(self._checkpoint)
         self._run.reporter.note(f"{why}: going on from step {self._journal.step:,}.")
-        self._run.tell_start(self._journal.step)
+        self._bad.begin(self._checkpoint)
+        self._run.tell_start(self._journal.step, self._bad.at_start)
 
     # --- listening ----------------------------------------------------------------------------
 
@@ -499,11 +507,21 @@ class _Controller:
             case Died(working_on):
                 self._fruitless += process.state is State.STARTING
                 if process.state is State.TRAINING:
-                    self._deaths.at(working_on, self._journal.step)
+                    self._count_death(process, working_on)
                 self._forget(process, "died")
                 self._vacant.append(process)
             case _:
                 self._take(process, kind, value)
+
+    def _count_death(self, dead: _Process, working_on: Sequence[BatchInWork]) -> None:
+        suspects = self._deaths.suspects
+        found = self._deaths.at(working_on, self._journal.step)
+        bad = [] if found is None else [self._bad.add(found)]
+        if not bad and self._deaths.suspects == suspects:
+            return
+        for process in self._training():
+            if process is not dead:
+                ask(process.actor, "leave_out", bad, self._deaths.suspects)
 
     def _take(self, process: _Process, kind: str, value: Any) -> None:
         match kind:

@@ -1,19 +1,24 @@
 """Which batches a process is working on, readable after it has died.
 
-    the process that trains   note.working("making", epoch, shard, batch)  ... note.done("making")
+    the process that trains   with note.working("making", epoch, shard, batch): ...
     its actor, after its death   note.read() -> the batches it was making, computing or evaluating
 
 A segmentation fault or the kernel's out-of-memory killer leaves no time for a message, so the note
 is a file that both processes map into memory. Writing costs about a microsecond.
+
+One thread makes batches while another computes. Where workers died before, only one of them works
+at a time, so that the note names the batch that kills.
 
 Callers: `worker_process.py` creates and reads it, `worker.py` and `committer.py` write.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import struct
-from collections.abc import Sequence
+import threading
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -53,9 +58,14 @@ class CrashNote:
 
     Args:
         path: A file; created if it does not exist. None keeps the note in this process.
+
+    Attributes:
+        suspects: (epoch, shard) where only one thread may work at a time.
     """
 
     def __init__(self, path: Path | None = None) -> None:
+        self.suspects: Collection[tuple[int, int]] = ()
+        self._one_at_a_time = threading.Lock()
         if path is None:
             self._memory = mmap.mmap(-1, _SIZE)
             return
@@ -63,13 +73,16 @@ class CrashNote:
             file.truncate(_SIZE)
             self._memory = mmap.mmap(file.fileno(), _SIZE)
 
-    def working(self, work: Work, epoch: int, shard: int, batch: int = 0) -> None:
-        """Note what this process is about to do."""
-        _ENTRY.pack_into(self._memory, _offset(work), True, epoch, shard, batch)
-
-    def done(self, work: Work) -> None:
-        """Note that it is done."""
-        _ENTRY.pack_into(self._memory, _offset(work), False, 0, 0, 0)
+    @contextlib.contextmanager
+    def working(self, work: Work, epoch: int, shard: int, batch: int = 0) -> Iterator[None]:
+        """Note what this process is doing within the block."""
+        is_suspect = work != "evaluating" and (epoch, shard) in self.suspects
+        with self._one_at_a_time if is_suspect else contextlib.nullcontext():
+            _ENTRY.pack_into(self._memory, _offset(work), True, epoch, shard, batch)
+            try:
+                yield
+            finally:
+                _ENTRY.pack_into(self._memory, _offset(work), False, 0, 0, 0)
 
     def read(self) -> Sequence[BatchInWork]:
         """Return what was not done."""

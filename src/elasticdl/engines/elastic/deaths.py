@@ -4,14 +4,18 @@ A worker that dies is replaced, however often. But if a record makes the process
 crash (a bug in a decoder, a batch that needs more memory than there is), each replacement dies in
 the same place, and the job would never end.
 
+While a worker computes on one batch it makes those that follow, so its death has two suspects.
+After the second death at a batch, workers that come to its shard do one thing at a time
+(`crash_note.py`): the batch that kills has all of the deaths that follow.
+
 Callers: `controller.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from elasticdl.errors import TrainingError
 
@@ -20,6 +24,25 @@ if TYPE_CHECKING:
 
 MAX_DEATHS_AT_A_BATCH = 5
 MAX_ROUNDS_WITHOUT_A_STEP = 10
+_SUSPICIOUS_DEATHS = 2
+
+# Of the validation data or not, epoch, shard, batch: whether it was made or computed on.
+_Key: TypeAlias = tuple[bool, int, int, int]
+
+
+@dataclass(frozen=True)
+class TooMany:
+    """A batch at which too many workers died.
+
+    Attributes:
+        batch: The one that most of them died at.
+        num_deaths: How many.
+        others: What the last of them was working on besides.
+    """
+
+    batch: BatchInWork
+    num_deaths: int
+    others: Sequence[BatchInWork] = ()
 
 
 @dataclass
@@ -31,33 +54,45 @@ class Deaths:
     """
 
     furthest_step: int = -1
-    _at: dict[BatchInWork, tuple[int, int]] = field(default_factory=dict)
+    _at: dict[_Key, tuple[int, int]] = field(default_factory=dict)
+    _known: set[_Key] = field(default_factory=set)
     _num_rounds: int = 0
 
-    def at(self, batches: Iterable[BatchInWork], step: int) -> None:
+    @property
+    def suspects(self) -> Collection[tuple[int, int]]:
+        """(epoch, shard) of the training batches at which more than one worker died."""
+        return frozenset(
+            (epoch, shard)
+            for (is_validation, epoch, shard, _), (count, _) in self._at.items()
+            if count >= _SUSPICIOUS_DEATHS and not is_validation
+        )
+
+    def at(self, batches: Iterable[BatchInWork], step: int) -> TooMany | None:
         """Count the death of a worker.
 
         Args:
             batches: What it was working on.
             step: How far the training was.
 
-        Raises:
-            TrainingError: It is one too many at a batch.
+        Returns:
+            The batch at which this is one too many, the first time it is.
         """
-        for batch in batches:
-            count, last_step = self._at.get(batch, (0, step))
+        counted = [batch for batch in batches if _key(batch) not in self._known]
+        for batch in counted:
+            count, last_step = self._at.get(_key(batch), (0, step))
             if batch.work == "evaluating" and step != last_step:
                 # The same shard is evaluated again and again.
                 count = 0
-            self._at[batch] = count + 1, step
-            if count + 1 >= MAX_DEATHS_AT_A_BATCH:
-                others = "".join(f" (and {other})" for other in batches if other != batch)
-                raise TrainingError(
-                    f"{count + 1} workers died while {batch}{others}. A record may crash the "
-                    "process that reads it, or the batch may need more memory than there is. Look "
-                    "at these records with `elasticdl data show`, leave them out, or take a "
-                    "smaller --minibatch_size. The same command resumes from the newest checkpoint."
-                )
+            self._at[_key(batch)] = count + 1, step
+        worst = max(counted, key=lambda batch: self._at[_key(batch)][0], default=None)
+        if worst is None or self._at[_key(worst)][0] < MAX_DEATHS_AT_A_BATCH:
+            return None
+        num_deaths = self._at[_key(worst)][0]
+        # A worker that has not heard of it yet may die there once more; others are innocent.
+        self._known.add(_key(worst))
+        self._at.clear()
+        self._num_rounds = 0
+        return TooMany(worst, num_deaths, tuple(b for b in counted if b != worst))
 
     def of_all(self, step: int) -> None:
         """Count that no worker is left.
@@ -77,3 +112,7 @@ class Deaths:
                 "machines and at the records that follow. The same command resumes from the "
                 "newest checkpoint."
             )
+
+
+def _key(batch: BatchInWork) -> _Key:
+    return batch.work == "evaluating", batch.epoch, batch.shard, batch.batch

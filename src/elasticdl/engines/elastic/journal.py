@@ -13,12 +13,20 @@ Callers: `controller.py`, which fetches the reports.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
 from elasticdl.engines.progress import metrics_in_words
 from elasticdl.engines.step_events import joined_rows
-from elasticdl.events import Checkpointed, CommittedRow, Evaluated, StepCommitted
+from elasticdl.events import (
+    Checkpointed,
+    CommittedRow,
+    Evaluated,
+    RecordsSkipped,
+    StepCommitted,
+)
+from elasticdl.sharding.left_out import BatchId
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint import Checkpoint
@@ -39,6 +47,7 @@ class Journal:
         known: Up to where the history is written, None before the first report of a round.
         step: The last step that was told of.
         details: What the progress bar shows besides.
+        left_out: Batches whose records all workers have agreed to leave out.
     """
 
     def __init__(self, run: Run) -> None:
@@ -46,6 +55,7 @@ class Journal:
         self._since_s = time.monotonic()
         self._blocked_s: dict[int, float] = {}
         self.details: dict[str, str] = {}
+        self.left_out: set[BatchId] = set()
         self.restart(run.checkpoint)
 
     def restart(self, checkpoint: Checkpoint | None) -> None:
@@ -80,7 +90,8 @@ class Journal:
         self._written.append((steps[0].step, steps[-1].step))
         rows: list[CommittedRow] = [row for event in steps for row in event.rows]
         count = sum(event.num_records for event in steps)
-        loss = sum(event.loss * event.num_records for event in steps) / max(1, count)
+        losses = [event.loss * event.num_records for event in steps if event.num_records]
+        loss = sum(losses) / count if count else math.nan
         self._run.events.write(
             StepCommitted(
                 step=steps[-1].step,
@@ -89,6 +100,7 @@ class Journal:
                 loss=loss,
                 records_per_s=count / max(time_s - self._since_s, 1e-9),
                 rows=joined_rows(rows),
+                num_left_out=sum(event.num_left_out for event in steps),
             )
         )
         self._since_s = time_s
@@ -129,7 +141,7 @@ class Journal:
     def _tell(self, event: Event) -> None:
         if isinstance(event, StepCommitted):
             self._steps.append(event)
-            self._seen += event.num_records
+            self._seen += event.num_records + event.num_left_out
             interval = self._run.material.job.training.checkpoint_steps
             if interval and event.step % interval == 0:
                 self.write_steps(now=True)
@@ -139,6 +151,10 @@ class Journal:
             # A worker's copy was taken here: no event of ours may span it. It counts when saved.
             self._blocked_s[event.step] = event.blocked_s
             return
+        if isinstance(event, RecordsSkipped):
+            batch = BatchId(event.epoch, event.shard, event.batch)
+            self.left_out.add(batch)
+            event = self._run.records_skipped(event.step, batch)
         self._run.events.write(event)
         if isinstance(event, Evaluated):
             words = metrics_in_words(event.metrics, prefix="validation ")

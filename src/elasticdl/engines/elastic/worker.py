@@ -11,11 +11,12 @@ Callers: `worker_process.py`; there its methods are called by the controller.
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from elasticdl.engines.loop import Loop
 from elasticdl.engines.material import Material, open_material
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import ElasticDLError, TrainingError
+from elasticdl.sharding.left_out import BatchId
 from elasticdl.training.create import limit_threads, quiet_frameworks, start_threads
 
 if TYPE_CHECKING:
@@ -84,6 +86,9 @@ class Start:
         round: Which round of that start.
         lighthouse: Where quorums come from.
         checkpoint: What the run goes on from; None at the very start.
+        left_out: Batches whose records the round leaves out from its start.
+        bad: Batches that killed workers: all are to leave out their records.
+        suspects: (epoch, shard) where workers died at a batch, and do one thing at a time.
     """
 
     slot: int
@@ -92,6 +97,9 @@ class Start:
     round: int
     lighthouse: str
     checkpoint: Checkpoint | None
+    left_out: Sequence[BatchId] = ()
+    bad: Sequence[BatchId] = ()
+    suspects: Collection[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True)
@@ -161,6 +169,7 @@ class Worker:
         self._history: History | None = None
         self._committer: ElasticCommitter | None = None
         self._slots_lost: list[int] = []
+        self._bad: list[BatchId] = []
         self._quorum: Quorum | None = None
         self._lighthouse: str | None = None
 
@@ -241,6 +250,14 @@ class Worker:
         """Hear that a slot's worker is dead."""
         self._slots_lost.append(slot)
 
+    def leave_out(self, bad: Sequence[BatchId], suspects: Collection[tuple[int, int]]) -> None:
+        """Hear at which batches workers died; see `Start`."""
+        # Before the next batch is made, in the thread that makes them.
+        self._bad += [batch for batch in bad if batch not in self._bad]
+        self._note.suspects = suspects
+        if self._committer is not None:
+            self._committer.leave_out(bad)
+
     def follow(self, lighthouse: str) -> None:
         """Go over to another Lighthouse: the one before is dead."""
         self._lighthouse = lighthouse
@@ -260,9 +277,11 @@ class Worker:
         snapshots = Snapshots(history)
         self._trainer.slot = start.slot
 
+        self.leave_out(start.bad, start.suspects)
+
         def open_feed(ledger: Ledger, slots: Collection[int]) -> Iterator[FedBatch]:
             return training_batches(
-                self._noted_batches,
+                functools.partial(self._noted_batches, ledger.left_out),
                 ledger,
                 slot=start.slot,
                 slots=slots,
@@ -293,6 +312,7 @@ class Worker:
         )
         if start.checkpoint is not None:
             loop.resume(start.checkpoint)
+        loop.place = replace(loop.place, ledger=loop.place.ledger.leave_out(start.left_out))
 
         def save() -> bytes:
             checkpoint = loop.checkpoint()
@@ -304,6 +324,8 @@ class Worker:
             checkpoint = transport.decode(data, "the state of a peer")
             loop.join(checkpoint)
             history.take_over(checkpoint.metadata["history"])
+            # What this worker had agreed upon with others may not be in that state.
+            committer.leave_out(self._bad)
 
         lighthouse = self._lighthouse or start.lighthouse
         quorum = Quorum(
@@ -336,18 +358,38 @@ class Worker:
         self._final = Snapshot(history.point, checkpoint, loop.is_best, published)
         history.finish()
 
-    def _noted_batches(self, epoch: int, piece: Piece) -> Iterator[FedBatch]:
+    def _noted_batches(
+        self, left_out: Collection[BatchId], epoch: int, piece: Piece
+    ) -> Iterator[FedBatch]:
         """Yield the batches of a piece, with a note of the one that is being made."""
-        batches = iter(self._material.shard_batches(epoch, piece))
+        batches = self._material.shard_batches(
+            epoch,
+            piece,
+            tuple(left_out),
+            singly=lambda: (epoch, piece.shard) in self._note.suspects,
+        )
         number = piece.committed
         while True:
-            self._note.working("making", epoch, piece.shard, number)
-            fed = next(batches, None)
-            self._note.done("making")
+            batch = BatchId(epoch, piece.shard, number)
+            if self._holds_back(batch, left_out):
+                yield FedBatch(*batch, None, finished=False)
+                return
+            with self._note.working("making", *batch):
+                fed = next(batches, None)
             if fed is None:
                 return
             number = fed.number + 1
             yield fed
+
+    def _holds_back(self, batch: BatchId, left_out: Collection[BatchId]) -> bool:
+        """Whether a batch is not to be made yet; who gets to it asks for another feed."""
+        if batch in self._bad and batch not in left_out:
+            # Until all have agreed to leave it out.
+            return True
+        if (batch.epoch, batch.shard) not in self._note.suspects or self._loop is None:
+            return False
+        # The same record kills in this epoch as well, and then it is left out of the next one too.
+        return batch.epoch > self._loop.place.ledger.epoch
 
     def _noted_validation(self) -> Validation | None:
         """Return the validation data, with a note of the shard that is being evaluated."""
@@ -356,9 +398,8 @@ class Worker:
             return None
 
         def batches(shard: int) -> Iterator[Batch]:
-            note.working("evaluating", 0, shard)
-            yield from validation.batches(shard)
-            note.done("evaluating")
+            with note.working("evaluating", 0, shard):
+                yield from validation.batches(shard)
 
         return replace(validation, batches=batches)
 

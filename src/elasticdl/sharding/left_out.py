@@ -1,0 +1,68 @@
+"""Records that a training leaves out, named by the batch that they were in when workers died.
+
+Which records a batch is made of is a function of the plan, so three numbers are enough: they are
+small, they travel in a worker's row of a step, and the ledger keeps them.
+
+Callers: `ledger.py`, `engines/` and the audit.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from elasticdl.sharding.shard import Ints, ShardPlan
+
+
+class BatchId(NamedTuple):
+    """A batch of a training.
+
+    Attributes:
+        epoch: From 0.
+        shard: Position in the epoch's order.
+        batch: Number in the shard, from 0.
+    """
+
+    epoch: int
+    shard: int
+    batch: int
+
+
+def records_of(plan: ShardPlan, batch: BatchId) -> Ints:
+    """Return the records of a batch as the plan cuts it: int64, numbers over all files, sorted."""
+    first = batch.batch * plan.minibatch_size
+    numbers = plan.record_numbers(batch.epoch, batch.shard)[first : first + plan.minibatch_size]
+    return np.sort(numbers)
+
+
+def records_left_out(plan: ShardPlan, left_out: Iterable[BatchId], epoch: int) -> Ints:
+    """Return the records that no batch of an epoch has: int64, numbers over all files, sorted.
+
+    The records of a batch are missing from its own epoch on. There they are all of that one batch,
+    which has no record then; in later epochs they lie scattered.
+
+    Args:
+        plan: The cut of the data.
+        left_out: The batches that workers died at.
+        epoch: From 0.
+
+    Example:
+        >>> from elasticdl.sharding.shard import ShardPlan
+        >>> plan = ShardPlan(num_records=8, minibatch_size=2, shuffle=False)
+        >>> bad = [BatchId(epoch=1, shard=0, batch=2)]
+        >>> [records_left_out(plan, bad, epoch).tolist() for epoch in range(3)]
+        [[], [4, 5], [4, 5]]
+    """
+    return _records(plan, tuple(batch for batch in left_out if batch.epoch <= epoch))
+
+
+# Asked for once a shard, and computed from as many orders as there are batches.
+@functools.lru_cache(maxsize=4)
+def _records(plan: ShardPlan, batches: tuple[BatchId, ...]) -> Ints:
+    if not batches:
+        return np.empty(0, np.int64)
+    return np.unique(np.concatenate([records_of(plan, batch) for batch in batches]))
