@@ -138,13 +138,13 @@ import ray
 from elasticdl.engines.elastic.ray_cluster import local_ray
 with local_ray(1):
     print("works", ray.get(ray.remote(lambda: 7).remote()))
+    print(ray._private.worker._global_node.get_session_dir_path())
 """
 
 
 def test_ray_starts_where_the_temporary_folder_has_a_long_path(tmp_path):
     folder = tmp_path / "a-job-of-the-queue-of-a-supercomputer"
     folder.mkdir()
-    there = {path for path in Path("/tmp").iterdir() if path.name.startswith("edl-")}
 
     done = subprocess.run(
         [sys.executable, "-c", LOCAL_RAY],
@@ -156,5 +156,6 @@ def test_ray_starts_where_the_temporary_folder_has_a_long_path(tmp_path):
 
     assert "works 7" in done.stdout, done.stderr
     assert list(folder.iterdir()) == []
-    left = {path for path in Path("/tmp").iterdir() if path.name.startswith("edl-")} - there
-    assert not any(list(path.glob("session_*")) for path in left)
+    session = Path(done.stdout.splitlines()[-1])
+    assert session.parent.parent == Path("/tmp")
+    assert not session.parent.exists()
