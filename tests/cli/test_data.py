@@ -169,7 +169,7 @@ def test_prepare_says_when_kept_files_were_made_by_another_version_of_the_file(f
 def test_a_function_that_raises_is_quoted_with_its_own_file_and_line(folder, num_processes):
     (folder / "in" / "07.txt").write_text("bad")
     message = (
-        r"(?s)zoo/texts\.py:12: prepare_data_for_a_single_file\(\) raised for the file in/07\.txt:"
+        r"(?s)zoo/texts\.py:16: prepare_data_for_a_single_file\(\) raised for the file in/07\.txt:"
         r'\n  .*texts\.py", line 16.*ValueError: This text is bad\.'
     )
 

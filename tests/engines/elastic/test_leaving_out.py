@@ -89,7 +89,9 @@ def test_a_model_that_dies_at_every_batch_does_not_skip_all_of_the_data(run_of):
 def test_a_worker_touches_no_bad_batch_and_no_suspicious_one_of_another_epoch(run_of):
     material = run_of().material
     pace = _pace_of(Workers(1, 2))
-    worker = Worker(Assignment(material.job, material.plan, {}, None, 2, 2, "keras", pace))
+    worker = Worker(
+        Assignment(material.job, material.plan, {}, None, 2, 2, "keras", pace, bytes(32))
+    )
     worker._material = material
     worker._loop = SimpleNamespace(place=material.first_place())
     worker.leave_out([BatchId(0, 0, 2)], {(0, 0), (1, 0)})

@@ -1,5 +1,6 @@
 """Ray clusters with and without tokens: joined as the `ray` command would, or refused quickly."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -64,7 +65,9 @@ def start(tmp_path_factory):
     yield head
     for process in begun:
         for child in psutil.Process(process.pid).children(recursive=True):
-            child.kill()
+            # It may end by itself, as its parent goes.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
