@@ -377,7 +377,8 @@ def test_a_function_that_raises_is_quoted_with_its_file_and_finished_parts_stay(
     numbers, tmp_path, num_processes
 ):
     message = (
-        r"(?s)^\S*test_prepare\.py:\d+: prepare_data_for_a_single_file\(\) raised for the file .*class1/07\.txt"
+        r"(?s)^\S*test_prepare\.py:\d+: prepare_data_for_a_single_file\(\) raised for the file "
+        r".*class1/07\.txt"
         r".*in fails_at_seven.*ValueError: Seven is not a number I like\."
     )
     with pytest.raises(UserCodeError, match=message) as caught:

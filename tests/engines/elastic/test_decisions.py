@@ -109,7 +109,7 @@ def test_a_replacement_gets_the_lowest_free_slot_at_once():
 def test_a_spare_takes_the_place_of_one_that_is_gone_and_is_itself_replaced():
     actions = decide(fleet(training(1, 0), training(3, 2), ready(4), num_spares=1))
 
-    assert actions == [Start(1), Assign(4, 1)]
+    assert actions == [Assign(4, 1), Start(1)]
 
 
 def test_a_spare_is_started_when_nobody_is_waited_for():
@@ -122,7 +122,7 @@ def test_a_spare_is_started_when_nobody_is_waited_for():
 def test_of_two_spares_the_older_goes_first():
     actions = decide(fleet(training(1, 0), training(3, 2), ready(6), ready(5), num_spares=2))
 
-    assert actions == [Start(1), Assign(5, 1)]
+    assert actions == [Assign(5, 1), Start(1)]
 
 
 def test_a_spare_stays_one_while_all_slots_are_taken():
@@ -137,7 +137,7 @@ def test_one_that_does_not_answer_is_ended_and_replaced_by_a_spare_in_one_go():
 
     actions = decide(fleet(*members, num_spares=1))
 
-    assert actions == [Kill(2, "hung: no answer for 121 s"), Start(1), Assign(4, 1)]
+    assert actions == [Kill(2, "hung: no answer for 121 s"), Assign(4, 1), Start(1)]
 
 
 def test_one_that_computes_on_one_batch_for_too_long_is_ended():

@@ -149,8 +149,7 @@ def decide(fleet: Fleet) -> list[Action]:
     wanted = most if is_busy else most + fleet.num_spares
     # Those whose machine goes are replaced while they still train.
     missing = wanted - sum(not member.machine_goes for member in members)
-    if missing > 0:
-        actions.append(Start(missing))
+    starts = [Start(missing)] if missing > 0 else []
     ready = sorted(m.incarnation for m in members if m.state is State.READY)
     taken = {m.slot for m in members if m.state is State.TRAINING}
     free = [slot for slot in range(fleet.max_workers) if slot not in taken]
@@ -163,6 +162,7 @@ def decide(fleet: Fleet) -> list[Action]:
     )
     if gathered and enough >= fleet.min_workers:
         pairs = zip(ready, free[: max(0, most - num_training)], strict=False)
+        # Before others are started: those give way to what trains, if all that is wanted does.
         actions += [Assign(incarnation, slot) for incarnation, slot in pairs]
     elif fleet.idle_s > fleet.give_up_after_s:
         actions.append(
@@ -172,7 +172,7 @@ def decide(fleet: Fleet) -> list[Action]:
                 may_pass=True,
             )
         )
-    return actions
+    return [*actions, *starts]
 
 
 def _most_workers(fleet: Fleet) -> int:
