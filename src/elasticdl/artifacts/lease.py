@@ -187,8 +187,8 @@ class Lease:
             other = f"{name_of(holder)} has taken it over (start {holder.get('generation')})"
         return (
             f"{self._subject}: {other}, because this process (start {self._me['generation']}) was "
-            f"silent for {self._lease_s:.0f} s or was replaced by hand. This process wrote nothing "
-            "after that and ends; the other one resumes from the last checkpoint."
+            f"silent for {self._lease_s:.0f} s or was replaced by hand. This process ends and has "
+            "changed nothing since; the other one resumes from the last checkpoint."
         )
 
     def _keep(self) -> None:
