@@ -1,0 +1,1 @@
+"""Training and prediction from SQL: statements, databases, models by name."""

@@ -1,0 +1,396 @@
+"""The clauses that extended SQL adds after a SELECT.
+
+    TO TRAIN    model [WITH name=value, ...] [COLUMN feature, ...] [LABEL column] [USING name] INTO name
+    TO PREDICT  table.column [WITH ...] USING name
+    TO EVALUATE name [WITH ...] [LABEL column] [INTO table]
+    TO EXPLAIN  name [WITH ...] [INTO table]
+    SHOW TRAIN  name
+
+TO may be left out, and clauses may stand in any order. Values are numbers, texts in single or
+double quotes, TRUE, FALSE, NULL, bare words, and lists of these in brackets. A quote within a
+text is doubled. After SQLFlow's grammar
+(https://github.com/sql-machine-learning/sqlflow/blob/develop/doc/language_guide.md).
+
+Used by `parse.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlglot.errors import TokenError
+from sqlglot.tokens import Token, Tokenizer, TokenType
+
+from elasticdl.data.wording import did_you_mean
+from elasticdl.sql.statements import (
+    Argument,
+    Attributes,
+    Call,
+    Evaluate,
+    Explain,
+    Predict,
+    ShowTrain,
+    Span,
+    Statement,
+    StatementError,
+    Train,
+    Value,
+    Word,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+VERBS = ("TRAIN", "PREDICT", "EVALUATE", "EXPLAIN")
+CLAUSES = ("WITH", "COLUMN", "LABEL", "USING", "INTO")
+
+_TAKES = {
+    "TRAIN": ("WITH", "COLUMN", "LABEL", "USING", "INTO"),
+    "PREDICT": ("WITH", "USING"),
+    "EVALUATE": ("WITH", "LABEL", "INTO"),
+    "EXPLAIN": ("WITH", "INTO"),
+}
+_NEEDS = {"TRAIN": "INTO", "PREDICT": "USING"}
+_CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None, "NONE": None}
+# Of names that may stand without quotes; databases and models take no others either.
+_NAME = re.compile(r"[^\W\d][\w-]*(?:[./:][\w-]+)*")
+_MODEL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
+_MOST_LETTERS = 100
+
+
+class _Clauses(NamedTuple):
+    """What stands after the verb's object, by clause."""
+
+    attributes: Attributes
+    columns: Sequence[Argument]
+    words: dict[str, Word]
+
+
+def parse_extension(program: str, select: str, extension: Span, span: Span) -> Statement:
+    """Return the statement that a SELECT and its extension make.
+
+    Args:
+        program: The whole text.
+        select: The SELECT.
+        extension: Where the extension was written.
+        span: Where the whole statement was written.
+
+    Raises:
+        StatementError: The extension is wrong.
+    """
+    tokens = _Tokens(program, extension)
+    verb = tokens.take().text.upper()
+    if verb == "TO":
+        verb = tokens.take().text.upper()
+    subject = tokens.name(_SUBJECTS[verb])
+    clauses = _clauses(tokens, verb)
+    needed = _NEEDS.get(verb)
+    if needed is not None and needed not in clauses.words:
+        raise tokens.error_at_end(f"{verb} needs {needed} and the name of a trained model.")
+    text = program[span.start : span.stop]
+    words, attributes = clauses.words, clauses.attributes
+    if verb == "TRAIN":
+        return Train(
+            select,
+            subject,
+            words["INTO"],
+            attributes,
+            clauses.columns,
+            words.get("LABEL"),
+            words.get("USING"),
+            text,
+            span,
+        )
+    if verb == "PREDICT":
+        table, column = _target(program, subject)
+        return Predict(select, table, column, words["USING"], attributes, text, span)
+    _check_model_name(program, subject)
+    if verb == "EVALUATE":
+        label, into = words.get("LABEL"), words.get("INTO")
+        return Evaluate(select, subject, attributes, label, into, text, span)
+    return Explain(select, subject, attributes, words.get("INTO"), text, span)
+
+
+def parse_show(program: str, span: Span) -> ShowTrain | None:
+    """Return `SHOW TRAIN name`; None if it is another SHOW, which is the database's.
+
+    Raises:
+        StatementError: A name is missing, or more than a name follows.
+    """
+    words = program[span.start : span.stop].split(maxsplit=2)
+    if len(words) < 2 or words[1].upper() != "TRAIN":  # noqa: PLR2004 - SHOW and TRAIN
+        return None
+    begin = program.index(words[1], span.start + len(words[0]))
+    tokens = _Tokens(program, Span(begin, span.stop))
+    tokens.take()
+    model = tokens.name("the name of a trained model")
+    _check_model_name(program, model)
+    if not tokens.is_done:
+        raise tokens.error("SHOW TRAIN takes one name and nothing else.")
+    return ShowTrain(model, program[span.start : span.stop], span)
+
+
+_SUBJECTS = {
+    "TRAIN": "the name of a model, such as regressor.DNN",
+    "PREDICT": "the column to fill, as TABLE.COLUMN",
+    "EVALUATE": "the name of a trained model",
+    "EXPLAIN": "the name of a trained model",
+}
+
+
+def _clauses(tokens: _Tokens, verb: str) -> _Clauses:
+    attributes: dict[Word, Value] = {}
+    columns: list[Argument] = []
+    words: dict[str, Word] = {}
+    seen: set[str] = set()
+    while not tokens.is_done:
+        clause = tokens.peek().text.upper()
+        if clause not in _TAKES[verb]:
+            raise tokens.error(
+                f"{verb} takes the clauses {', '.join(_TAKES[verb])}; found "
+                f"{tokens.peek().text!r}{did_you_mean(clause, _TAKES[verb])}"
+            )
+        if clause in seen:
+            raise tokens.error(f"{clause} stands here for the second time. Join the two.")
+        seen.add(clause)
+        tokens.take()
+        if clause == "WITH":
+            attributes = _attributes(tokens)
+        elif clause == "COLUMN":
+            columns = tokens.separated(lambda: _argument(tokens))
+        else:
+            words[clause] = tokens.name(_CLAUSE_NAMES[clause])
+            if clause == "USING" or (clause == "INTO" and verb == "TRAIN"):
+                _check_model_name(tokens.program, words[clause])
+    return _Clauses(attributes, columns, words)
+
+
+_CLAUSE_NAMES = {
+    "LABEL": "the name of a column",
+    "USING": "the name of a trained model",
+    "INTO": "a name for the result",
+}
+
+
+def _attributes(tokens: _Tokens) -> dict[Word, Value]:
+    attributes: dict[Word, Value] = {}
+
+    def attribute() -> None:
+        name = tokens.name("NAME=VALUE")
+        if name in attributes:
+            raise StatementError(
+                f"{name.text} is given twice. Leave one of them out.", tokens.program, name.span
+            )
+        tokens.expect(TokenType.EQ, f"'=' and a value after {name.text}")
+        attributes[name] = _value(tokens)
+
+    tokens.separated(attribute)
+    return attributes
+
+
+def _value(tokens: _Tokens) -> Value:
+    begin = tokens.here
+    if tokens.accept(TokenType.L_BRACKET):
+        items: list[Any] = []
+        if not tokens.accept(TokenType.R_BRACKET):
+            items = [value.value for value in tokens.separated(lambda: _value(tokens))]
+            tokens.expect(TokenType.R_BRACKET, "',' or ']'")
+        return Value(items, tokens.since(begin))
+    negative = False
+    while tokens.peek_type() in {TokenType.DASH, TokenType.PLUS}:
+        negative ^= tokens.take().token_type == TokenType.DASH
+    token = tokens.take_or("a value: a number, a text in quotes, TRUE, FALSE, NULL or a list")
+    if token.token_type == TokenType.NUMBER:
+        number = _number(tokens, token)
+        return Value(-number if negative else number, tokens.since(begin))
+    if negative:
+        raise tokens.error_of(token, f"Expected a number after '-'; found {token.text!r}.")
+    if token.token_type in {TokenType.STRING, TokenType.IDENTIFIER}:
+        return Value(token.text, tokens.since(begin))
+    if token.text.upper() in _CONSTANTS:
+        return Value(_CONSTANTS[token.text.upper()], tokens.since(begin))
+    tokens.back()
+    word = tokens.name("a value: a number, a text in quotes, TRUE, FALSE, NULL or a list")
+    return Value(word.text, word.span)
+
+
+def _number(tokens: _Tokens, token: Token) -> int | float:
+    try:
+        return int(token.text)
+    except ValueError:
+        pass
+    try:
+        return float(token.text)
+    except ValueError:
+        raise tokens.error_of(token, f"{token.text!r} is not a number.") from None
+
+
+def _argument(tokens: _Tokens) -> Argument:
+    """Return one feature of a COLUMN clause, or one argument of a function in it."""
+    begin = tokens.here
+    kind = tokens.peek_type()
+    if kind == TokenType.L_BRACKET:
+        tokens.take()
+        items = tokens.separated(lambda: _argument(tokens))
+        tokens.expect(TokenType.R_BRACKET, "',' or ']'")
+        return items
+    if kind in {TokenType.NUMBER, TokenType.DASH, TokenType.PLUS, TokenType.STRING}:
+        return _value(tokens)
+    word = tokens.name("a column, or a function of one such as EMBEDDING(role, 8)")
+    if not tokens.accept(TokenType.L_PAREN):
+        return word
+    arguments: list[Argument] = []
+    if not tokens.accept(TokenType.R_PAREN):
+        arguments = tokens.separated(lambda: _argument(tokens))
+        tokens.expect(TokenType.R_PAREN, "',' or ')'")
+    return Call(word.text.upper(), arguments, tokens.since(begin))
+
+
+def _target(program: str, target: Word) -> tuple[Word, Word]:
+    table, dot, column = target.text.rpartition(".")
+    if not dot or not table or not column:
+        raise StatementError(
+            f"PREDICT needs the column to fill, as TABLE.COLUMN; found {target.text!r}.",
+            program,
+            target.span,
+        )
+    return Word(table, target.span), Word(column, target.span)
+
+
+def _check_model_name(program: str, name: Word) -> None:
+    if len(name.text) > _MOST_LETTERS or not _MODEL_NAME.fullmatch(name.text):
+        raise StatementError(
+            f"{name.text[:_MOST_LETTERS]!r} cannot be the name of a trained model: expected a letter, "
+            f"then letters, digits, '_', '-' and single dots, at most {_MOST_LETTERS}.",
+            program,
+            name.span,
+        )
+
+
+class _Tokens:
+    """The tokens of an extension, read from left to right."""
+
+    def __init__(self, program: str, extension: Span) -> None:
+        self.program = program
+        self._offset = extension.start
+        self._stop = extension.stop
+        text = program[extension.start : extension.stop]
+        try:
+            self._tokens: list[Token] = list(Tokenizer().tokenize(text))
+        except TokenError as error:
+            raise StatementError(
+                "This part holds a text or a comment that never ends. Write a quote within a "
+                "text twice.",
+                program,
+                extension,
+            ) from error
+        self._next = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all were read."""
+        return self._next == len(self._tokens)
+
+    @property
+    def here(self) -> int:
+        """Where the next token begins."""
+        return self._stop if self.is_done else self._span(self.peek()).start
+
+    def _span(self, token: Token) -> Span:
+        return Span(self._offset + token.start, self._offset + token.end + 1)
+
+    def since(self, begin: int) -> Span:
+        """Return the part from an offset to the end of the last token that was read."""
+        return Span(begin, self._span(self._tokens[self._next - 1]).stop)
+
+    def peek(self) -> Token:
+        """Return the next token, which must be there."""
+        return self._tokens[self._next]
+
+    def peek_type(self) -> TokenType | None:
+        """Return the type of the next token; None at the end."""
+        return None if self.is_done else self.peek().token_type
+
+    def take(self) -> Token:
+        """Return the next token and go past it."""
+        self._next += 1
+        return self._tokens[self._next - 1]
+
+    def take_or(self, expected: str) -> Token:
+        """Return the next token and go past it.
+
+        Raises:
+            StatementError: There is none.
+        """
+        if self.is_done:
+            raise self.error_at_end(f"Expected {expected}.")
+        return self.take()
+
+    def back(self) -> None:
+        """Return to the token before."""
+        self._next -= 1
+
+    def accept(self, kind: TokenType) -> bool:
+        """Go past the next token if it is of a kind; return whether it was."""
+        if self.peek_type() != kind:
+            return False
+        self._next += 1
+        return True
+
+    def expect(self, kind: TokenType, expected: str) -> None:
+        """Go past the next token, which must be of a kind."""
+        if not self.accept(kind):
+            raise self.error(f"Expected {expected}{self._found()}")
+
+    def separated(self, item: Callable[[], Any]) -> list[Any]:
+        """Return items with commas between them; a comma at the end is taken too."""
+        items = [item()]
+        while self.accept(TokenType.COMMA):
+            if self.is_done or self.peek().text.upper() in CLAUSES:
+                break
+            items.append(item())
+        return items
+
+    def name(self, expected: str) -> Word:
+        """Return a name: quoted, or letters, digits and `_ . / : -` without space.
+
+        Raises:
+            StatementError: The next token is no name.
+        """
+        if self.is_done:
+            raise self.error_at_end(f"Expected {expected}.")
+        token = self.peek()
+        begin = self._span(token).start
+        if token.token_type in {TokenType.IDENTIFIER, TokenType.STRING}:
+            return self._quoted_name(begin)
+        found = _NAME.match(self.program, begin, self._stop)
+        if found is None or token.text.upper() in CLAUSES:
+            raise self.error(f"Expected {expected}; found {token.text!r}.")
+        while not self.is_done and self.here < found.end():
+            self._next += 1
+        return Word(found.group(), Span(*found.span()))
+
+    def _quoted_name(self, begin: int) -> Word:
+        parts = [self.take().text]
+        while self.peek_type() == TokenType.DOT:
+            self.take()
+            parts.append(self.take_or("a name after '.'").text)
+        return Word(".".join(parts), self.since(begin))
+
+    def _found(self) -> str:
+        return "." if self.is_done else f"; found {self.peek().text!r}."
+
+    def error(self, problem: str) -> StatementError:
+        """Return an error that points at the next token."""
+        if self.is_done:
+            return self.error_at_end(problem)
+        return self.error_of(self.peek(), problem)
+
+    def error_of(self, token: Token, problem: str) -> StatementError:
+        """Return an error that points at a token."""
+        return StatementError(problem, self.program, self._span(token))
+
+    def error_at_end(self, problem: str) -> StatementError:
+        """Return an error that points behind the statement."""
+        return StatementError(problem, self.program, Span(self._stop, self._stop + 1))

@@ -1,0 +1,161 @@
+"""Parsing of extended SQL: a program's text -> statements. Pure; needs no database.
+
+    SELECT name, salary FROM employee  TO TRAIN regressor.DNN  WITH a=1, b=[2]  INTO m  ;
+    ---- the database's, kept ------  ------- `clauses.py` reads the rest -------------
+
+sqlglot tokenizes the program in the database's own dialect, so that keywords within comments,
+texts, quoted names and subqueries are none. Where the extension begins is found by the first
+of these, outside of parentheses:
+
+* `TO TRAIN`, `TO PREDICT`, `TO EVALUATE` or `TO EXPLAIN`;
+* one of these verbs alone, if a name and one of the clauses WITH, COLUMN, LABEL, USING and INTO
+  follow. (`SELECT a FROM t train` is an alias: no name and no clause follow.)
+
+Used by `execute.py`, the shell, the notebook and the server.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import TokenError
+from sqlglot.tokens import Token, TokenType
+
+from elasticdl.sql.clauses import CLAUSES, VERBS, parse_extension, parse_show
+from elasticdl.sql.statements import Query, Span, Statement, StatementError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
+_CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
+_QUOTED = {TokenType.STRING, TokenType.IDENTIFIER, TokenType.HEREDOC_STRING}
+
+
+def parse(program: str, dialect: str = "duckdb") -> list[Statement]:
+    """Return the statements of a program, in order.
+
+    Args:
+        program: Statements, each ended by `;`; the last one may do without.
+        dialect: sqlglot's name of the database's dialect.
+
+    Raises:
+        StatementError: A statement of the extension is wrong; the message points at the place.
+
+    Example:
+        >>> [train] = parse("SELECT a, b FROM t TO TRAIN regressor.DNN LABEL b INTO m;")
+        >>> train.select, train.model.text, train.label.text, train.into.text
+        ('SELECT a, b FROM t', 'regressor.DNN', 'b', 'm')
+    """
+    return [_statement(program, tokens, stop) for tokens, stop in _split(program, dialect)]
+
+
+def _split(program: str, dialect: str) -> Iterator[tuple[Sequence[Token], int]]:
+    """Yield the tokens of each statement, and where its text ends."""
+    statement: list[Token] = []
+    for token in _tokenize(program, dialect):
+        if token.token_type == TokenType.SEMICOLON:
+            if statement:
+                yield statement, token.start
+            statement = []
+        else:
+            statement.append(token)
+    if statement:
+        yield statement, len(program)
+
+
+def _tokenize(program: str, dialect: str) -> list[Token]:
+    try:
+        return list(Dialect.get_or_raise(dialect).tokenize(program))
+    except TokenError as error:
+        # Its message names the text that could be read; what begins there never ends.
+        raise StatementError(
+            "A text, a quoted name or a comment that begins here never ends. Add its closing "
+            "quote or */.",
+            program,
+            _unclosed(program, dialect),
+        ) from error
+
+
+def _unclosed(program: str, dialect: str) -> Span:
+    """Return where the part begins that cannot be tokenized."""
+    tokenizer = Dialect.get_or_raise(dialect)
+    low, high = 0, len(program)
+    # Tokenizing succeeds up to the opening quote and for nothing longer.
+    for position in range(len(program)):
+        if program[position] not in "'\"`/$[":
+            continue
+        try:
+            tokenizer.tokenize(program[:position])
+        except TokenError:
+            continue
+        low = position
+    return Span(low, min(low + 1, high))
+
+
+def _statement(program: str, tokens: Sequence[Token], stop: int) -> Statement:
+    start = tokens[0].start
+    span = Span(start, start + len(program[start:stop].rstrip()))
+    if tokens[0].text.upper() == "SHOW":
+        shown = parse_show(program, span)
+        if shown is not None:
+            return shown
+    index = _extension(tokens)
+    if index is None:
+        return Query(program[span.start : span.stop], span)
+    begin = tokens[index].start
+    if index == 0:
+        raise StatementError(
+            f"There is no SELECT before {tokens[0].text.upper()}. Expected SELECT ... "
+            f"{tokens[0].text.upper()} ...",
+            program,
+            Span(begin, tokens[0].end + 1),
+        )
+    select = program[start : tokens[index - 1].end + 1]
+    return parse_extension(program, select, Span(begin, span.stop), span)
+
+
+def _extension(tokens: Sequence[Token]) -> int | None:
+    """Return the index of the token that begins the extension; None if there is none."""
+    depth = 0
+    for index, token in enumerate(tokens):
+        if token.token_type in _OPENING:
+            depth += 1
+        elif token.token_type in _CLOSING:
+            depth -= 1
+        elif depth == 0 and _begins(tokens, index):
+            return index
+    return None
+
+
+def _begins(tokens: Sequence[Token], index: int) -> bool:
+    word = _word(tokens, index)
+    if word == "TO":
+        return _word(tokens, index + 1) in VERBS
+    if word not in VERBS:
+        return False
+    after = index + 1
+    if not _is_name(tokens, after):
+        return False
+    after += 1
+    while _is_name(tokens, after + 1) and tokens[after].text in {".", "-", "/", ":"}:
+        after += 2
+    # `JOIN predict p USING (id)` is the database's.
+    parenthesis = after + 1 < len(tokens) and tokens[after + 1].token_type == TokenType.L_PAREN
+    return _word(tokens, after) in CLAUSES and not parenthesis
+
+
+def _word(tokens: Sequence[Token], index: int) -> str:
+    """Return the unquoted word at an index, in capitals; empty if there is none."""
+    if index >= len(tokens) or tokens[index].token_type in _QUOTED:
+        return ""
+    return tokens[index].text.upper()
+
+
+def _is_name(tokens: Sequence[Token], index: int) -> bool:
+    if index >= len(tokens):
+        return False
+    token = tokens[index]
+    word = token.text.replace("_", "a")
+    return token.token_type == TokenType.IDENTIFIER or (word.isalnum() and not word[0].isdigit())

@@ -1,0 +1,231 @@
+"""Statements of extended SQL, as values.
+
+    SELECT name, role, salary FROM employee
+    TO TRAIN regressor.DNN WITH hidden_units=[64, 32] LABEL salary INTO my_model;
+
+Each statement keeps its SELECT as text: it belongs to the database and is never parsed here.
+`Word` and `Value` remember where they were written, so that every error can point at them.
+
+Used by `parse.py`, which makes statements, and by `execute.py`, which runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from elasticdl.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Span:
+    """Part of a program's text.
+
+    Attributes:
+        start: Offset of its first character.
+        stop: Offset one past its last character.
+    """
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Word:
+    """A name in a statement.
+
+    Attributes:
+        text: The name, without quotes.
+        span: Where it was written.
+    """
+
+    text: str
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A literal in a WITH clause.
+
+    Attributes:
+        value: A number, text, boolean, None, or a list of these.
+        span: Where it was written.
+    """
+
+    value: Any
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of a COLUMN clause with its arguments, such as `EMBEDDING(role, 8)`.
+
+    Attributes:
+        function: Its name in capitals.
+        arguments: Names, literals, further calls, and lists of these.
+        span: Where it was written.
+    """
+
+    function: str
+    arguments: Sequence[Argument]
+    span: Span = field(compare=False)
+
+
+Argument: TypeAlias = "Word | Value | Call | Sequence[Argument]"
+Attributes: TypeAlias = Mapping[Word, Value]
+
+
+@dataclass(frozen=True)
+class Query:
+    """A statement that is the database's alone."""
+
+    text: str
+    span: Span = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Train:
+    """`SELECT ... TO TRAIN model WITH ... COLUMN ... LABEL ... USING ... INTO name`.
+
+    Attributes:
+        select: The query whose rows are trained on.
+        model: Name of a model of the zoo.
+        into: Name of the trained model.
+        attributes: What WITH says.
+        columns: What COLUMN says; empty derives the features from the table.
+        label: The column to predict; None takes the last selected column.
+        using: Name of a trained model to start from; None starts from new weights.
+        text: The whole statement.
+        span: Where it was written.
+    """
+
+    select: str
+    model: Word
+    into: Word
+    attributes: Attributes = field(default_factory=dict)
+    columns: Sequence[Argument] = ()
+    label: Word | None = None
+    using: Word | None = None
+    text: str = field(default="", compare=False)
+    span: Span = field(default=Span(0, 0), compare=False)
+
+
+@dataclass(frozen=True)
+class Predict:
+    """`SELECT ... TO PREDICT table.column WITH ... USING name`.
+
+    Attributes:
+        select: The query whose rows are predicted.
+        table: The table to fill, as the database calls it.
+        column: The column to fill in that table.
+        using: Name of the trained model.
+        attributes: What WITH says.
+        text: The whole statement.
+        span: Where it was written.
+    """
+
+    select: str
+    table: Word
+    column: Word
+    using: Word
+    attributes: Attributes = field(default_factory=dict)
+    text: str = field(default="", compare=False)
+    span: Span = field(default=Span(0, 0), compare=False)
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """`SELECT ... TO EVALUATE name WITH ... LABEL column INTO table`.
+
+    Attributes:
+        select: The query whose rows are evaluated on.
+        model: Name of the trained model.
+        attributes: What WITH says.
+        label: The column with the true values; None takes the one the model was trained on.
+        into: The table for the metrics; None only shows them.
+        text: The whole statement.
+        span: Where it was written.
+    """
+
+    select: str
+    model: Word
+    attributes: Attributes = field(default_factory=dict)
+    label: Word | None = None
+    into: Word | None = None
+    text: str = field(default="", compare=False)
+    span: Span = field(default=Span(0, 0), compare=False)
+
+
+@dataclass(frozen=True)
+class Explain:
+    """`SELECT ... TO EXPLAIN name WITH ... INTO table`.
+
+    Attributes:
+        select: The query whose rows are explained.
+        model: Name of the trained model.
+        attributes: What WITH says.
+        into: The table for the importances; None only shows them.
+        text: The whole statement.
+        span: Where it was written.
+    """
+
+    select: str
+    model: Word
+    attributes: Attributes = field(default_factory=dict)
+    into: Word | None = None
+    text: str = field(default="", compare=False)
+    span: Span = field(default=Span(0, 0), compare=False)
+
+
+@dataclass(frozen=True)
+class ShowTrain:
+    """`SHOW TRAIN name`: how a model was trained.
+
+    Attributes:
+        model: Name of the trained model.
+        text: The whole statement.
+        span: Where it was written.
+    """
+
+    model: Word
+    text: str = field(default="", compare=False)
+    span: Span = field(default=Span(0, 0), compare=False)
+
+
+Statement: TypeAlias = Query | Train | Predict | Evaluate | Explain | ShowTrain
+
+
+class StatementError(UsageError):
+    """A statement is wrong; the message shows the line with a caret below the place.
+
+    Args:
+        problem: What is wrong and what was expected, as sentences.
+        program: The whole text.
+        span: The part that is wrong.
+
+    Attributes:
+        line: Number of the line, from 1.
+        column: Number of the character in it, from 1.
+
+    Example:
+        >>> print(StatementError("There is no 'TRIAN'.", "SELECT 1\\nTO TRIAN x", Span(12, 17)))
+        line 2, column 4: There is no 'TRIAN'.
+          TO TRIAN x
+             ^^^^^
+    """
+
+    def __init__(self, problem: str, program: str, span: Span) -> None:
+        start = min(span.start, len(program))
+        first = program.rfind("\n", 0, start) + 1
+        last = program.find("\n", first)
+        line = program[first : last if last >= 0 else len(program)]
+        self.line = program.count("\n", 0, first) + 1
+        self.column = start - first + 1
+        width = max(1, min(span.stop, first + len(line)) - start)
+        # A tab stays one, or the caret would stand elsewhere.
+        indent = "".join("\t" if letter == "\t" else " " for letter in line[: start - first])
+        super().__init__(
+            f"line {self.line}, column {self.column}: {problem}\n"
+            f"  {line.rstrip()}\n  {indent}{'^' * width}"
+        )
