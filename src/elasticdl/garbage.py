@@ -1,6 +1,6 @@
 """When Python looks for garbage in processes that are ours from start to end: seldom.
 
-Callers: `cli/main.py`, `engines/elastic/fork_server.py`.
+Callers: `cli/main.py`, `engines/elastic/fork_server.py`; `sql/duckdb.py`.
 """
 
 from __future__ import annotations
@@ -19,3 +19,8 @@ def collect_seldom() -> None:
     """
     gc.set_threshold(_MANY_OBJECTS)
     atexit.register(gc.freeze)
+
+
+def collect_at_exit() -> None:
+    """Look for garbage when the process ends after all: DuckDB reports what is left as leaks."""
+    atexit.unregister(gc.freeze)

@@ -1,6 +1,7 @@
 """The clauses that extended SQL adds after a SELECT.
 
-    TO TRAIN    model [WITH name=value, ...] [COLUMN feature, ...] [LABEL column] [USING name] INTO name
+    TO TRAIN    model [WITH name=value, ...] [COLUMN feature, ...] [LABEL column] [USING name]
+                INTO name
     TO PREDICT  table.column [WITH ...] USING name
     TO EVALUATE name [WITH ...] [LABEL column] [INTO table]
     TO EXPLAIN  name [WITH ...] [INTO table]
@@ -261,8 +262,8 @@ def _target(program: str, target: Word) -> tuple[Word, Word]:
 def _check_model_name(program: str, name: Word) -> None:
     if len(name.text) > _MOST_LETTERS or not _MODEL_NAME.fullmatch(name.text):
         raise StatementError(
-            f"{name.text[:_MOST_LETTERS]!r} cannot be the name of a trained model: expected a letter, "
-            f"then letters, digits, '_', '-' and single dots, at most {_MOST_LETTERS}.",
+            f"{name.text[:_MOST_LETTERS]!r} cannot be the name of a trained model: expected a "
+            f"letter, then letters, digits, '_', '-' and single dots, at most {_MOST_LETTERS}.",
             program,
             name.span,
         )
@@ -365,9 +366,9 @@ class _Tokens:
         if token.token_type in {TokenType.IDENTIFIER, TokenType.STRING}:
             return self._quoted_name(begin)
         found = _NAME.match(self.program, begin, self._stop)
-        if found is None or token.text.upper() in CLAUSES:
+        if token.text.upper() in CLAUSES or found is None:
             raise self.error(f"Expected {expected}; found {token.text!r}.")
-        while not self.is_done and self.here < found.end():
+        while self._next < len(self._tokens) and self.here < found.end():
             self._next += 1
         return Word(found.group(), Span(*found.span()))
 

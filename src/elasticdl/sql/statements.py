@@ -197,7 +197,7 @@ Statement: TypeAlias = Query | Train | Predict | Evaluate | Explain | ShowTrain
 
 
 class StatementError(UsageError):
-    """A statement is wrong; the message shows the line with a caret below the place.
+    r"""A statement is wrong; the message shows the line with a caret below the place.
 
     Args:
         problem: What is wrong and what was expected, as sentences.
@@ -209,7 +209,7 @@ class StatementError(UsageError):
         column: Number of the character in it, from 1.
 
     Example:
-        >>> print(StatementError("There is no 'TRIAN'.", "SELECT 1\\nTO TRIAN x", Span(12, 17)))
+        >>> print(StatementError("There is no 'TRIAN'.", "SELECT 1\nTO TRIAN x", Span(12, 17)))
         line 2, column 4: There is no 'TRIAN'.
           TO TRIAN x
              ^^^^^

@@ -1,0 +1,191 @@
+"""What a table's columns hold: types, ranges, missing values and frequent values.
+
+A summary is made while the rows pass by, in bounded memory, and is kept as JSON. It is what
+features are derived from: all rows count, not the first few.
+
+Used by `snapshot.py`; read by `sql/`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+MAX_DISTINCT = 10_000
+"""Values are counted one by one up to this many different ones."""
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """What one column holds.
+
+    Attributes:
+        name: Its name.
+        type: Its Arrow type, as text.
+        kind: `number`, `boolean`, `time`, `text`, `list`, `empty` (no value at all) or `other`.
+        num_rows: Rows of the table.
+        num_missing: Rows without a value; NaN counts as missing.
+        minimum: Least number (of times: seconds since 1970), None without any.
+        maximum: Greatest number, as `minimum`.
+        mean: Mean of the numbers, as `minimum`.
+        deviation: Standard deviation of the numbers, as `minimum`.
+        values: Different values (numbers, booleans or texts) with their counts, the most
+            frequent first; None if there are more than `MAX_DISTINCT`, or for other kinds.
+        list_size: How many values every list of a column of lists has; None if they differ.
+    """
+
+    name: str
+    type: str
+    kind: str
+    num_rows: int
+    num_missing: int
+    minimum: float | None = None
+    maximum: float | None = None
+    mean: float | None = None
+    deviation: float | None = None
+    values: tuple[tuple[Any, int], ...] | None = None
+    list_size: int | None = None
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> ColumnSummary:
+        """Return what `to_json` wrote."""
+        values = value["values"]
+        pairs = None if values is None else tuple((item, count) for item, count in values)
+        return ColumnSummary(**{**value, "values": pairs})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+
+class Summarizer:
+    """Takes the batches of one column, in order.
+
+    Args:
+        name: The column's name.
+        type: Its Arrow type.
+
+    Example:
+        >>> column = Summarizer("age", pa.int64())
+        >>> column.add(pa.array([30, None]))
+        >>> column.add(pa.array([50]))
+        >>> found = column.summary()
+        >>> found.num_rows, found.num_missing, found.mean, found.values
+        (3, 1, 40.0, ((30, 1), (50, 1)))
+    """
+
+    def __init__(self, name: str, type: pa.DataType) -> None:  # noqa: A002 - Arrow's word
+        self._name, self._type = name, type
+        self._kind = kind_of(type)
+        self._num_rows = self._num_missing = 0
+        self._count, self._mean, self._squares = 0, 0.0, 0.0
+        self._minimum, self._maximum = math.inf, -math.inf
+        self._counts: dict[Any, int] | None = (
+            {} if self._kind in {"number", "boolean", "text"} else None
+        )
+        self._list_sizes: set[int] = set()
+
+    def add(self, column: pa.Array) -> None:
+        """Take a batch of the column."""
+        self._num_rows += len(column)
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        if pa.types.is_floating(column.type):
+            column = pc.if_else(pc.is_nan(column), None, column)
+        self._num_missing += column.null_count
+        column = column.drop_null()
+        if not len(column):
+            return
+        if self._kind in {"number", "boolean", "time"}:
+            self._add_numbers(as_seconds(column) if self._kind == "time" else column)
+        elif self._kind == "list":
+            self._list_sizes |= set(pc.unique(pc.list_value_length(column)).to_pylist())
+        if self._counts is not None:
+            self._count_values(column)
+
+    def _add_numbers(self, column: pa.Array) -> None:
+        numbers = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        numbers = numbers[np.isfinite(numbers)]
+        if not len(numbers):
+            return
+        self._minimum = min(self._minimum, float(numbers.min()))
+        self._maximum = max(self._maximum, float(numbers.max()))
+        # Batches are merged as by Chan et al., 1979 (CS-TR-79-773, Stanford).
+        mean, count = float(numbers.mean()), self._count + len(numbers)
+        change = mean - self._mean
+        self._squares += float(np.square(numbers - mean).sum())
+        self._squares += change**2 * self._count * len(numbers) / count
+        self._mean += change * len(numbers) / count
+        self._count = count
+
+    def _count_values(self, column: pa.Array) -> None:
+        counts = self._counts
+        if counts is None:
+            return
+        if pa.types.is_decimal(column.type):
+            column = column.cast(pa.float64())
+        for pair in pc.value_counts(column).to_pylist():
+            counts[pair["values"]] = counts.get(pair["values"], 0) + pair["counts"]
+        if len(counts) > MAX_DISTINCT:
+            self._counts = None
+
+    def summary(self) -> ColumnSummary:
+        """Return what was seen so far."""
+        seen = self._count > 0
+        values = None
+        if self._counts is not None:
+            # By value among equal counts, so that the order of rows does not matter.
+            by_count = sorted(self._counts.items(), key=lambda item: (-item[1], str(item[0])))
+            values = tuple(by_count)
+        empty = self._num_missing == self._num_rows
+        return ColumnSummary(
+            name=self._name,
+            type=str(self._type),
+            kind="empty" if empty else self._kind,
+            num_rows=self._num_rows,
+            num_missing=self._num_missing,
+            minimum=self._minimum if seen else None,
+            maximum=self._maximum if seen else None,
+            mean=self._mean if seen else None,
+            deviation=math.sqrt(self._squares / self._count) if seen else None,
+            values=values,
+            list_size=next(iter(self._list_sizes)) if len(self._list_sizes) == 1 else None,
+        )
+
+
+def kind_of(arrow_type: pa.DataType) -> str:
+    """Return which kind of column an Arrow type makes; see `ColumnSummary.kind`."""
+    types = pa.types
+    if types.is_dictionary(arrow_type):
+        return kind_of(arrow_type.value_type)
+    if types.is_boolean(arrow_type):
+        return "boolean"
+    if (
+        types.is_integer(arrow_type)
+        or types.is_floating(arrow_type)
+        or types.is_decimal(arrow_type)
+    ):
+        return "number"
+    if types.is_date(arrow_type) or types.is_timestamp(arrow_type):
+        return "time"
+    if types.is_string(arrow_type) or types.is_large_string(arrow_type):
+        return "text"
+    if (
+        types.is_list(arrow_type)
+        or types.is_large_list(arrow_type)
+        or types.is_fixed_size_list(arrow_type)
+    ):
+        return "list"
+    return "empty" if types.is_null(arrow_type) else "other"
+
+
+def as_seconds(column: pa.Array) -> pa.Array:
+    """Return dates or timestamps as seconds since 1970-01-01 UTC, float64."""
+    zone = getattr(column.type, "tz", None)
+    microseconds = column.cast(pa.timestamp("us", tz=zone), safe=False).view(pa.int64())
+    return pc.divide(microseconds.cast(pa.float64()), 1e6)

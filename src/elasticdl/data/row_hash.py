@@ -1,0 +1,99 @@
+"""Hashes of rows, to split a table in a way that depends on its content alone.
+
+Equal rows have equal hashes, on every machine and in every batch; so a split by hash puts
+duplicates on one side and does not change with the order of the rows.
+
+Used by `snapshot.py`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
+
+_EMPTY = np.uint64(0x9E3779B97F4A7C15)
+_PRIME = np.uint64(0x100000001B3)
+
+
+def row_hashes(batch: pa.RecordBatch) -> Hashes:
+    """Return a hash of each row, uint64 [rows].
+
+    Example:
+        >>> first = pa.record_batch({"a": [1, 2, 1], "b": ["x", None, "x"]})
+        >>> hashes = row_hashes(first)
+        >>> bool(hashes[0] == hashes[2]), bool(hashes[0] == hashes[1])
+        (True, False)
+    """
+    total = np.zeros(batch.num_rows, np.uint64)
+    with np.errstate(over="ignore"):
+        for column in batch.columns:
+            total = _mixed(total * _PRIME + _hashes(column))
+    return total
+
+
+def shares(hashes: Hashes) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return where each hash lies between 0 and 1, evenly spread."""
+    return (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53
+
+
+def _mixed(values: Hashes) -> Hashes:
+    """Spread what differs in a few bits over all of them.
+
+    The finalizer of SplitMix64 (Steele et al., 2014, https://doi.org/10.1145/2714064.2660195).
+    """
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _hashes(column: pa.Array) -> Hashes:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _hashes(column.dictionary_decode())
+    if pa.types.is_null(kind):
+        return np.full(len(column), _EMPTY)
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        hashes = _of_numbers(column)
+    elif pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
+        bits = pa.int32() if kind.bit_width == 32 else pa.int64()  # noqa: PLR2004 - bits
+        hashes = _of_numbers(column.view(bits))
+    else:
+        hashes = _of_objects(column)
+    if column.null_count:
+        hashes[column.is_null().to_numpy(zero_copy_only=False)] = _EMPTY
+    return hashes
+
+
+def _of_numbers(column: pa.Array) -> Hashes:
+    filled = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
+    numbers = filled.to_numpy(zero_copy_only=False)
+    if numbers.dtype.kind == "f":
+        # One bit pattern for equal numbers: -0.0 is 0.0, and every NaN is the same.
+        numbers = numbers.astype(np.float64) + 0.0
+        numbers = np.where(np.isnan(numbers), np.nan, numbers)
+        bits: Hashes = numbers.view(np.uint64)
+        return bits
+    wide = numbers.astype(np.uint64 if numbers.dtype.kind == "u" else np.int64)
+    hashes: Hashes = wide.view(np.uint64)
+    return hashes
+
+
+def _of_objects(column: pa.Array) -> Hashes:
+    """Return the hashes of texts, decimals and lists; each distinct value is hashed once."""
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        encoded = column.dictionary_encode()
+        values = encoded.dictionary.cast(pa.binary()).to_pylist()
+        of_values = np.array([_of_bytes(value) for value in values], np.uint64)
+        indices = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        return of_values[indices] if len(of_values) else np.zeros(len(column), np.uint64)
+    return np.array([_of_bytes(repr(v).encode()) for v in column.to_pylist()], np.uint64)
+
+
+def _of_bytes(value: bytes) -> int:
+    return zlib.crc32(value) | (zlib.adler32(value) << 32)

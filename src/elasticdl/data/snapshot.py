@@ -1,0 +1,249 @@
+"""A table's rows as record files: written once, read by any engine, as often as it likes.
+
+    Arrow batches --write_snapshot--> FOLDER/training.parquet
+                                      FOLDER/validation.parquet   rows held out
+                                      FOLDER/snapshot.json        columns; written last
+
+A query gives its rows once and in an order of its own, while a training reads records by number,
+again in each epoch, on several machines and after a crash. So the rows are stored first, in
+memory that does not grow with their number, and the database is asked only once. A snapshot is
+complete when `snapshot.json` is there.
+
+Used by `sql/`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from elasticdl.data.atomic_file import AtomicFile
+from elasticdl.data.column_summary import ColumnSummary, Summarizer
+from elasticdl.data.find_files import exists
+from elasticdl.data.row_hash import row_hashes, shares
+from elasticdl.data.stored_file import local_path, open_stored
+from elasticdl.data.wording import listed
+from elasticdl.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import numpy as np
+
+TRAINING, VALIDATION = "training.parquet", "validation.parquet"
+_SUMMARY = "snapshot.json"
+_GROUP_ROWS = 1 << 16
+_GROUP_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The stored rows of a table.
+
+    Attributes:
+        folder: Where they lie.
+        num_training: How many rows there are to train on.
+        num_validation: How many rows are held out.
+        columns: What each column holds, over all rows.
+    """
+
+    folder: str
+    num_training: int
+    num_validation: int
+    columns: Sequence[ColumnSummary]
+
+    @property
+    def training(self) -> str:
+        """URI of the rows to train on."""
+        return f"{self.folder}/{TRAINING}"
+
+    @property
+    def validation(self) -> str | None:
+        """URI of the rows that are held out; None if there are none."""
+        return f"{self.folder}/{VALIDATION}" if self.num_validation else None
+
+    def column(self, name: str) -> ColumnSummary:
+        """Return the column of a name.
+
+        Raises:
+            KeyError: There is none.
+        """
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+
+def write_snapshot(
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    folder: str,
+    *,
+    held_out: float = 0.0,
+    validation: Iterable[pa.RecordBatch] | None = None,
+    on_rows: Callable[[int], None] = lambda _: None,
+) -> Snapshot:
+    """Store a table's rows.
+
+    Args:
+        schema: Of the batches.
+        batches: The rows.
+        folder: URI of a folder; an incomplete snapshot in it is replaced.
+        held_out: Share of the rows to hold out, chosen by a hash of each row.
+        validation: Rows to hold out instead, with the same columns.
+        on_rows: Called with the number of rows so far, after each batch.
+
+    Raises:
+        DataError: There is no row, two columns share a name, or the validation rows have other
+            columns.
+        OutputError: The folder cannot be written.
+    """
+    names = list(schema.names)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(
+            f"Two columns are called {listed(twice)}. Give one of them another name: "
+            "SELECT ... AS other_name."
+        )
+    path = local_path(folder)
+    if path is not None:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    summarizers = [Summarizer(field.name, field.type) for field in schema]
+    counts = {TRAINING: 0, VALIDATION: 0}
+    with (
+        _Writer(f"{folder}/{TRAINING}", schema) as training,
+        _Writer(f"{folder}/{VALIDATION}", schema) as held,
+    ):
+        for batch in batches:
+            for summarizer, column in zip(summarizers, batch.columns, strict=True):
+                summarizer.add(column)
+            out = shares(row_hashes(batch)) < held_out
+            counts[TRAINING] += training.write(batch, ~out)
+            counts[VALIDATION] += held.write(batch, out)
+            on_rows(sum(counts.values()))
+        for batch in validation or ():
+            counts[VALIDATION] += held.write(_as(batch, schema), None)
+    found = Snapshot(
+        folder, counts[TRAINING], counts[VALIDATION], [each.summary() for each in summarizers]
+    )
+    if not found.num_training:
+        raise DataError("The SELECT returned no row to train on.")
+    summary = AtomicFile(f"{folder}/{_SUMMARY}")
+    summary.write(_to_json(found))
+    summary.publish()
+    return found
+
+
+def read_snapshot(folder: str) -> Snapshot | None:
+    """Return the snapshot in a folder; None if there is no complete one."""
+    where = f"{folder}/{_SUMMARY}"
+    if not exists(where):
+        return None
+    stored = open_stored(where)
+    found = json.loads(stored.read(0, stored.size_bytes))
+    columns = [ColumnSummary.from_json(column) for column in found["columns"]]
+    return Snapshot(folder, found["num_training"], found["num_validation"], columns)
+
+
+def _to_json(snapshot: Snapshot) -> bytes:
+    return json.dumps(
+        {
+            "num_training": snapshot.num_training,
+            "num_validation": snapshot.num_validation,
+            "columns": [column.to_json() for column in snapshot.columns],
+        }
+    ).encode()
+
+
+def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with the columns of a schema, by name."""
+    missing = [name for name in schema.names if name not in batch.schema.names]
+    if missing:
+        raise DataError(
+            f"The rows to validate on lack the column {missing[0]!r}; they have "
+            f"{listed(batch.schema.names)}. Select the same columns for both."
+        )
+    try:
+        columns = [batch.column(field.name).cast(field.type) for field in schema]
+    except pa.ArrowException as error:
+        raise DataError(
+            f"The rows to validate on have other types than those to train on: {error}."
+        ) from error
+    return pa.record_batch(columns, schema=schema)
+
+
+class _Writer:
+    """Writes rows as a Parquet file, in groups of bounded size."""
+
+    def __init__(self, uri: str, schema: pa.Schema) -> None:
+        self._file = AtomicFile(uri)
+        self._schema = schema
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(_Stream(self._file), mode="w"),
+            schema,
+            compression="zstd",
+            write_page_checksum=True,
+        )
+        self._batches: list[pa.RecordBatch] = []
+        self._num_rows = self._num_bytes = 0
+
+    def write(self, batch: pa.RecordBatch, mask: np.ndarray[Any, Any] | None) -> int:
+        """Append the rows of a batch where the mask is true; return how many these are."""
+        if mask is not None and not mask.all():
+            batch = batch.filter(pa.array(mask))
+        if not batch.num_rows:
+            return 0
+        self._batches.append(batch)
+        self._num_rows += batch.num_rows
+        self._num_bytes += batch.nbytes
+        if self._num_rows >= _GROUP_ROWS or self._num_bytes >= _GROUP_BYTES:
+            self._flush()
+        return int(batch.num_rows)
+
+    def _flush(self) -> None:
+        if self._batches:
+            table = pa.Table.from_batches(self._batches, self._schema)
+            self._writer.write_table(table, row_group_size=_GROUP_ROWS)
+        self._batches, self._num_rows, self._num_bytes = [], 0, 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._file.discard()
+            return
+        self._flush()
+        self._writer.close()
+        self._file.publish()
+
+
+class _Stream:
+    """The part of a file that pyarrow writes to."""
+
+    closed = False
+
+    def __init__(self, file: AtomicFile) -> None:
+        self._file = file
+        self._position = 0
+
+    def write(self, data: Any) -> int:
+        """Append bytes."""
+        self._file.write(bytes(data))
+        self._position += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        """Return how many bytes were written."""
+        return self._position
+
+    def flush(self) -> None:
+        """Do nothing: the file is complete when it is published."""
+
+    def close(self) -> None:
+        """Do nothing, as `flush`."""

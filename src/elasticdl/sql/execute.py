@@ -1,0 +1,177 @@
+r"""Running a program of statements, in order.
+
+    program --parse--> statements --check--> requests --submitter--> a process of its own
+                            \-- a plain statement --> the database, here
+
+A statement that fails ends the program: those before it are done, those after it are not begun.
+
+Used by the shell, the notebook and the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from elasticdl.errors import ElasticDLError
+from elasticdl.scratch import TemporaryFolder
+from elasticdl.sql import prediction, training
+from elasticdl.sql.check import predict_request, train_request
+from elasticdl.sql.database import ENVIRONMENT, Database, Rows, open_database
+from elasticdl.sql.models import DEFAULT_FOLDER, Models
+from elasticdl.sql.parse import parse
+from elasticdl.sql.statements import Predict, Query, Statement, Train
+from elasticdl.sql.submitter import program_of
+
+if TYPE_CHECKING:
+    from elasticdl.sql.prediction import PredictRequest
+    from elasticdl.sql.training import TrainRequest
+
+RunSubmitter = Callable[[Path, "dict[str, str]"], int]
+
+
+class SubmitterError(ElasticDLError):
+    """A submitter failed and has said why; its exit code is the program's.
+
+    Args:
+        exit_code: Of the submitter.
+    """
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(f"The statement failed (exit code {exit_code}).")
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class Session:
+    """Where statements run.
+
+    Attributes:
+        database: URL of the database; None takes the environment's, else one in memory.
+        models: Folder of the trained models.
+        zoo: Folder of model files; None is the prebuilt zoo.
+        run_submitter: Runs the program in a file with an environment; returns its exit code.
+    """
+
+    database: str | None = None
+    models: str = DEFAULT_FOLDER
+    zoo: Path | None = None
+    run_submitter: RunSubmitter = field(default_factory=lambda: run_process)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a statement came to.
+
+    Attributes:
+        statement: The statement.
+        rows: Its rows, to be read before the next result is asked for; None if it has none.
+        program: The submitter, if it was only to be explained.
+    """
+
+    statement: Statement
+    rows: Rows | None = None
+    program: str | None = None
+
+
+def execute(program: str, session: Session, *, explain: bool = False) -> Iterator[Result]:
+    """Run the statements of a program; yields each one's result when it is done.
+
+    Args:
+        program: The text.
+        session: Where to run them.
+        explain: Only show the submitters of statements that would have one.
+
+    Raises:
+        ElasticDLError: A statement is wrong or failed.
+    """
+    with _Connection(session) as connection:
+        for statement in parse(program, connection.dialect):
+            if isinstance(statement, Query):
+                with connection.opened() as database, database.run(statement.text) as rows:
+                    yield Result(statement, rows=rows)
+                continue
+            yield connection.submit(statement, program, explain=explain)
+
+
+class _Connection:
+    """The database of a session, open only while this process needs it.
+
+    A DuckDB file can be written by one process at a time, and the submitter is another one. A
+    database in memory stays open, and its submitters run in this process.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._models = Models(session.models)
+        with open_database(session.database) as database:
+            self.dialect = database.dialect
+            self._is_in_memory = bool(getattr(database, "is_in_memory", False))
+        self._kept = open_database(session.database) if self._is_in_memory else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._kept is not None:
+            self._kept.close()
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Database]:
+        """Yield the database."""
+        if self._kept is not None:
+            yield self._kept
+            return
+        with open_database(self._session.database) as database:
+            yield database
+
+    def submit(self, statement: Statement, program: str, *, explain: bool) -> Result:
+        """Run a statement of the extension; see `execute`."""
+        with self.opened() as database:
+            request = self._request(statement, program, database)
+        text = program_of(request, statement.text, self._models.uri)
+        if explain:
+            return Result(statement, program=text)
+        if self._kept is not None:
+            if isinstance(request, training.TrainRequest):
+                training.train(request, self._kept, self._models)
+            else:
+                prediction.predict(request, self._kept, self._models)
+            return Result(statement)
+        with TemporaryFolder() as folder:
+            path = folder / "submitter.py"
+            path.write_text(text, encoding="utf-8")
+            environment = dict(os.environ)
+            if self._session.database is not None:
+                environment[ENVIRONMENT] = self._session.database
+            code = self._session.run_submitter(path, environment)
+        if code != 0:
+            raise SubmitterError(code)
+        return Result(statement)
+
+    def _request(
+        self, statement: Statement, program: str, database: Database
+    ) -> TrainRequest | PredictRequest:
+        if isinstance(statement, Train):
+            return train_request(statement, program, database, self._session.zoo)
+        if isinstance(statement, Predict):
+            return predict_request(statement, program, database, self._models)
+        raise NotImplementedError(type(statement).__name__)
+
+
+def run_process(path: Path, environment: dict[str, str]) -> int:
+    """Run a submitter as a process that shares this one's terminal; return its exit code."""
+    command = [sys.executable, "-m", "elasticdl.cli.main", "sql", f"--run_submitter={path}"]
+    # This very command, and a file that this process wrote.
+    with subprocess.Popen(command, env=environment) as process:  # noqa: S603
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            # The terminal has sent it to the submitter as well, which saves its progress first.
+            return process.wait()

@@ -1,0 +1,148 @@
+"""Which features a table's columns make, when nobody says.
+
+Derived from what all rows hold, never from the first one; written as the parameter `columns` of
+the prebuilt table models (`zoo/prebuilt/columns.py`), so that the TrainedModel has them and
+every later prediction uses the same.
+
+    numbers            -> standardised
+    few whole numbers  -> still numbers: who means categories says CATEGORY_ID
+    booleans           -> 0 and 1
+    dates, timestamps  -> time: standardised, with its place in the year, the week and the day
+    texts              -> a category of the vocabulary, or hashed where there are many values
+    lists of one size  -> an array of numbers
+    always the same, empty, or a text that never repeats -> left out, and reported
+
+A column with missing values is `nullable`. What cannot be a feature is left out, and reported.
+
+Used by `train.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from elasticdl.data.column_summary import ColumnSummary
+
+MAX_VOCABULARY = 1000
+"""A text column with more different values than this is hashed."""
+
+_LEAST_COUNT = 2
+# In a table of a few rows a text may well be a category that does not repeat yet.
+_IDENTIFIER_ROWS = 50
+_LEAST_BUCKETS, _MOST_BUCKETS = 1024, 1 << 18
+
+
+@dataclass(frozen=True)
+class Derived:
+    """The features of a table.
+
+    Attributes:
+        columns: As the prebuilt table models take them.
+        left_out: Column -> why it is no feature.
+    """
+
+    columns: Sequence[dict[str, Any]]
+    left_out: dict[str, str]
+
+
+def derive(columns: Sequence[ColumnSummary], label: str) -> Derived:
+    """Return the features of all columns but the label, in their order."""
+    features: list[dict[str, Any]] = []
+    left_out: dict[str, str] = {}
+    for column in columns:
+        if column.name == label:
+            continue
+        reason = _why_not(column)
+        if reason:
+            left_out[column.name] = reason
+        else:
+            features.append(feature_of(column))
+    return Derived(features, left_out)
+
+
+def resolve(feature: Mapping[str, Any], columns: Sequence[ColumnSummary]) -> dict[str, Any]:
+    """Return a feature of a COLUMN clause with what its column's values say.
+
+    Args:
+        feature: As `columns.features_of` returned it.
+        columns: The columns of the table.
+
+    Raises:
+        KeyError: The table has no such column.
+    """
+    resolved = dict(feature)
+    inner = resolved.get("of")
+    if inner is not None:
+        resolved["of"] = (
+            [resolve(each, columns) for each in inner]
+            if isinstance(inner, list)
+            else resolve(inner, columns)
+        )
+        return resolved
+    column = next(each for each in columns if each.name == resolved["column"])
+    derive_from = resolved.pop("derive", None)
+    if derive_from is not None and "kind" not in resolved:
+        return feature_of(column)
+    if derive_from is not None:
+        resolved |= vocabulary_of(column, **derive_from)
+    return resolved | ({"nullable": True} if column.num_missing else {})
+
+
+def feature_of(column: ColumnSummary) -> dict[str, Any]:
+    """Return the feature that one column makes by itself."""
+    nullable = {"nullable": True} if column.num_missing else {}
+    if column.kind == "time":
+        return {"kind": "time", "column": column.name, **nullable}
+    if column.kind == "text":
+        return {"kind": "category", "column": column.name, **vocabulary_of(column), **nullable}
+    size = {"size": column.list_size} if column.kind == "list" else {}
+    return {"kind": "number", "column": column.name, **size, **nullable}
+
+
+def vocabulary_of(column: ColumnSummary, size: int = MAX_VOCABULARY) -> dict[str, Any]:
+    """Return how the values of a column become ids.
+
+    Args:
+        column: The column.
+        size: Most ids that are wanted for values of their own.
+    """
+    if column.values is not None and (len(column.values) <= size or size < MAX_VOCABULARY):
+        # A value that was seen once says nothing yet; it shares the id of those never seen.
+        seen = [value for value, count in column.values if count >= _LEAST_COUNT]
+        return {"vocabulary": sorted((seen or [value for value, _ in column.values])[:size])}
+    count = column.num_rows if column.values is None else len(column.values)
+    buckets = _LEAST_BUCKETS
+    while buckets < min(count, _MOST_BUCKETS):
+        buckets *= 2
+    return {"buckets": buckets}
+
+
+def _why_not(column: ColumnSummary) -> str:
+    if column.kind == "empty":
+        return "it has no value in any row"
+    if column.kind == "other":
+        return f"nothing can be learned from {column.type}"
+    if column.kind == "list" and column.list_size is None:
+        return "its lists differ in length; name it in COLUMN as SEQ_CATEGORY_ID"
+    if column.num_missing == 0 and _is_constant(column):
+        return "it is the same in every row"
+    if column.kind == "text" and _is_identifier(column):
+        return "no value occurs twice"
+    return ""
+
+
+def _is_identifier(column: ColumnSummary) -> bool:
+    present = column.num_rows - column.num_missing
+    return (
+        present >= _IDENTIFIER_ROWS and column.values is not None and len(column.values) == present
+    )
+
+
+def _is_constant(column: ColumnSummary) -> bool:
+    if column.values is not None:
+        return len(column.values) == 1
+    return column.minimum is not None and column.minimum == column.maximum

@@ -1,0 +1,147 @@
+"""Trained models by name, with their versions.
+
+    models/
+      my_model/
+        current.json    {"version": 2}: replaced when a training is complete
+        v1/             a TrainedModel, as `elasticdl train` writes it
+        v2/
+          statement.json   how it was trained: statement, label, table
+          rows/            the table's rows, until the training is complete
+
+A version appears under its name only when it is complete, so a prediction never meets half a
+model, and the one before stays for who wants to go back.
+
+Used by `train.py`, `predict.py` and `show.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.data.wording import did_you_mean
+from elasticdl.errors import UsageError
+
+ENVIRONMENT = "ELASTICDL_MODELS"
+DEFAULT_FOLDER = "models"
+
+_CURRENT = "current.json"
+_VERSION = re.compile(r"v(\d+)\.json")
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    """How a model was trained.
+
+    Attributes:
+        statement: The statement.
+        database: Address of the database, without a password.
+        label: The column that is predicted.
+        is_complete: Whether the training is complete.
+        details: What else is known: rows, columns, versions.
+    """
+
+    statement: str
+    database: str
+    label: str = ""
+    is_complete: bool = False
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """One version of a model.
+
+    Attributes:
+        name: Name of the model.
+        number: Number of the version, from 1.
+        uri: URI of its TrainedModel.
+        rows: URI of the folder for the table's rows.
+        record: How it was trained.
+        is_resumed: Whether an earlier start of the same statement left it incomplete.
+    """
+
+    name: str
+    number: int
+    uri: str
+    rows: str
+    record: ModelRecord
+    is_resumed: bool = False
+
+
+class Models:
+    """The trained models of a folder.
+
+    Args:
+        folder: Path or URI; it is made when a model is trained.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = OutputFolder(folder)
+        self.uri = self._folder.where()
+
+    def names(self) -> list[str]:
+        """Return the names of the models that are complete, sorted."""
+        return [name for name in self._folder.list() if self._folder.exists(f"{name}/{_CURRENT}")]
+
+    def current(self, name: str) -> ModelVersion:
+        """Return the newest complete version of a model.
+
+        Raises:
+            UsageError: There is no such model.
+        """
+        if not self._folder.exists(f"{name}/{_CURRENT}"):
+            known = self.names()
+            training = " Its training is not complete." if self._versions(name) else ""
+            have = f" There are {', '.join(known)}." if known else " There is none yet."
+            raise UsageError(
+                f"There is no trained model {name!r} in {self.uri}{did_you_mean(name, known)}"
+                f"{training or have}"
+            )
+        current = self._folder.read_bytes(f"{name}/{_CURRENT}")
+        return self._version(name, int(json.loads(current)["version"]))
+
+    def begin(self, name: str, statement: str, database: str) -> ModelVersion:
+        """Return the version that a statement trains: an incomplete one of its own, or a new one.
+
+        Args:
+            name: Name of the model.
+            statement: The statement's text.
+            database: Address of the database, without a password.
+        """
+        numbers = self._versions(name)
+        if numbers:
+            last = self._version(name, numbers[-1])
+            before = last.record
+            if not before.is_complete and (before.statement, before.database) == (
+                statement,
+                database,
+            ):
+                return replace(last, is_resumed=True)
+        number = numbers[-1] + 1 if numbers else 1
+        self._write(name, number, ModelRecord(statement, database))
+        return self._version(name, number)
+
+    def complete(self, version: ModelVersion, record: ModelRecord) -> None:
+        """Make a version the current one, and delete the rows it was trained on."""
+        self._write(version.name, version.number, replace(record, is_complete=True))
+        current = json.dumps({"version": version.number}).encode()
+        self._folder.write_bytes(f"{version.name}/{_CURRENT}", current)
+        self._folder.delete(f"{version.name}/v{version.number}.rows")
+
+    def _write(self, name: str, number: int, record: ModelRecord) -> None:
+        text = json.dumps(asdict(record), indent=2).encode()
+        self._folder.write_bytes(f"{name}/v{number}.json", text)
+
+    def _version(self, name: str, number: int) -> ModelVersion:
+        there = f"{name}/v{number}"
+        record = ModelRecord(**json.loads(self._folder.read_bytes(f"{there}.json")))
+        where = self._folder.where
+        return ModelVersion(name, number, where(there), where(f"{there}.rows"), record)
+
+    def _versions(self, name: str) -> list[int]:
+        found = [_VERSION.fullmatch(entry) for entry in self._folder.list(name)]
+        return sorted(int(match[1]) for match in found if match)

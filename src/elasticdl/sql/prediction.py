@@ -1,0 +1,253 @@
+"""Predictions as a column of a table.
+
+    SELECT + key --database--> rows --api.predict--> predictions --with the key--> one transaction
+
+If the target is the table that is selected from, its column is filled, row by row matched by a
+key. Any other target gets the selected columns and the prediction as new rows. The source is
+never changed but for the column that was named, and nothing is dropped.
+
+Used by the programs of `submitter.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from elasticdl import api
+from elasticdl.data.snapshot import write_snapshot
+from elasticdl.data.wording import counted, listed
+from elasticdl.engines import progress
+from elasticdl.errors import DataError, UsageError
+from elasticdl.scratch import TemporaryFolder
+from elasticdl.sql.database import DatabaseError, Rows
+from elasticdl.sql.rewrite import KEY_PREFIX, is_same_table, tables_of, with_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from elasticdl.engines.engine import Reporter
+    from elasticdl.sql.database import Database
+    from elasticdl.sql.models import Models
+
+_BATCH_ROWS = 1 << 15
+_PREDICTION, _PROBABILITY, _OUTPUT = "prediction", "probability", "output"
+
+
+@dataclass(frozen=True)
+class PredictRequest:
+    """What a PREDICT statement asks for.
+
+    Attributes:
+        select: The query.
+        table: The table to fill.
+        column: Its column.
+        using: Name of the trained model.
+        options: Options of `api.prediction_job`.
+        probability: Column for the probability of the predicted class; None writes none.
+        output: Which output of the model to write; None takes the prediction.
+    """
+
+    select: str
+    table: str
+    column: str
+    using: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    probability: str | None = None
+    output: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How predictions reach their table.
+
+    Attributes:
+        select: The query, with the key if a column is filled.
+        num_keys: Columns of the key; 0 if rows are appended.
+    """
+
+    select: str
+    num_keys: int
+
+
+def predict(
+    request: PredictRequest,
+    database: Database,
+    models: Models,
+    reporter: Reporter | None = None,
+) -> int:
+    """Write a model's predictions for the rows of a query into a column of a table.
+
+    Returns:
+        How many rows were changed or appended.
+
+    Raises:
+        ElasticDLError: Anything that keeps it from being done; the tables are as they were.
+    """
+    reporter = progress.for_stream() if reporter is None else reporter
+    version = models.current(request.using)
+    how = plan(request, database)
+    with TemporaryFolder() as folder:
+        rows_folder, predicted = str(folder / "rows"), str(folder / "predicted")
+        reporter.started("Reading rows", 0, "rows")
+        try:
+            with database.read(how.select) as read, _Keys(read, folder / "keys.parquet") as rows:
+                snapshot = write_snapshot(
+                    rows.schema,
+                    rows,
+                    rows_folder,
+                    on_rows=lambda count: reporter.advanced(count, {}),
+                )
+        finally:
+            reporter.ended()
+        api.predict(
+            trained_model=version.uri,
+            data=snapshot.training,
+            output=predicted,
+            format="parquet",
+            reporter=reporter,
+            **request.options,
+        )
+        beside = str(folder / "keys.parquet") if how.num_keys else snapshot.training
+        given = _with_predictions(request, beside, Path(predicted))
+        if how.num_keys:
+            changed = database.fill(request.table, request.column, given)
+        else:
+            changed = database.append(request.table, given)
+    verb = "filled" if how.num_keys else "appended"
+    reporter.note(f"{request.table}.{request.column}: {counted(changed, 'row')} {verb}.")
+    return changed
+
+
+def plan(request: PredictRequest, database: Database) -> Plan:
+    """Return how the predictions reach their table.
+
+    Raises:
+        UsageError: The predictions cannot be matched with the rows of the table.
+    """
+    table = database.table(request.table)
+    if not any(
+        is_same_table(request.table, read) for read in tables_of(request.select, database.dialect)
+    ):
+        return Plan(request.select, 0)
+    if table is None:
+        raise DatabaseError(f"{database.name}: there is no table {request.table!r}.")
+    select, why_not = "", table.why_no_key
+    if table.key:
+        select, why_not = with_key(
+            request.select, database.dialect, request.table, table.key, database.quote
+        )
+    if not select:
+        raise UsageError(
+            f"{request.table}.{request.column} cannot be filled, because predictions cannot be "
+            f"matched with its rows: {why_not}. Name another table, such as "
+            f"PREDICT {request.table}_predictions.{request.column}; it is made if it is not there."
+        )
+    return Plan(select, len(table.key))
+
+
+class _Keys:
+    """The batches of a query without the columns of the key, which go to a file of their own.
+
+    A model may take every column it sees for a feature.
+    """
+
+    def __init__(self, rows: Rows, path: Path) -> None:
+        self._rows, self._path = rows, path
+        self._names = [name for name in rows.schema.names if not name.startswith(KEY_PREFIX)]
+        self._keys = [name for name in rows.schema.names if name.startswith(KEY_PREFIX)]
+        self.schema = pa.schema([rows.schema.field(name) for name in self._names])
+
+    def __enter__(self) -> Self:
+        keys = pa.schema([self._rows.schema.field(name) for name in self._keys])
+        self._writer = pq.ParquetWriter(self._path, keys) if self._keys else None
+        return self
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._rows.batches:
+            if self._writer is not None:
+                self._writer.write_batch(batch.select(self._keys))
+            yield batch.select(self._names)
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _with_predictions(request: PredictRequest, beside: str, predicted: Path) -> Rows:
+    """Return what goes into the table: the key or the selected columns, then the predictions."""
+    source = pq.ParquetFile(beside)
+    parts = [pq.ParquetFile(path) for path in sorted(predicted.glob("*.parquet"))]
+    names = list(source.schema_arrow.names)
+    wanted = _wanted(request, parts[0].schema_arrow)
+    fields = [source.schema_arrow.field(name) for name in names]
+    outputs = [
+        pa.field(column, _plain_type(parts[0].schema_arrow.field(output).type, request))
+        for column, output in wanted.items()
+    ]
+    schema = pa.schema([*fields, *outputs])
+    return Rows(schema, _joined(schema, source, names, parts, list(wanted.values())))
+
+
+def _joined(
+    schema: pa.Schema,
+    source: pq.ParquetFile,
+    names: list[str],
+    parts: list[pq.ParquetFile],
+    outputs: list[str],
+) -> Iterator[pa.RecordBatch]:
+    left = source.iter_batches(_BATCH_ROWS, columns=names)
+    right = (batch for part in parts for batch in part.iter_batches(_BATCH_ROWS, columns=outputs))
+    rest: pa.RecordBatch | None = None
+    for predictions in right:
+        done = 0
+        while done < predictions.num_rows:
+            if rest is None or not rest.num_rows:
+                rest = next(left)
+            count = min(rest.num_rows, predictions.num_rows - done)
+            columns = [rest.column(name).slice(0, count) for name in names]
+            for name, field_ in zip(outputs, list(schema)[len(names) :], strict=True):
+                column = predictions.column(name).slice(done, count)
+                columns.append(_plain(column).cast(field_.type))
+            yield pa.record_batch(columns, schema=schema)
+            rest = rest.slice(count)
+            done += count
+
+
+def _wanted(request: PredictRequest, schema: pa.Schema) -> dict[str, str]:
+    """Return column -> output of the model."""
+    names = [name for name in schema.names if name != "key"]
+    output = request.output or (_PREDICTION if _PREDICTION in names else names[0])
+    for name in (output, *([_PROBABILITY] if request.probability else [])):
+        if name not in names:
+            raise UsageError(
+                f"The model {request.using} has no output {name!r}; it has {listed(names)}."
+            )
+    wanted = {request.column: output}
+    if request.probability:
+        wanted[request.probability] = _PROBABILITY
+    return wanted
+
+
+def _plain_type(arrow_type: pa.DataType, request: PredictRequest) -> pa.DataType:
+    if pa.types.is_fixed_size_list(arrow_type):
+        if arrow_type.list_size != 1:
+            raise DataError(
+                f"The model {request.using} predicts {arrow_type.list_size} numbers for each row; "
+                "a column takes one. Name an output with one value: WITH predict.output=NAME."
+            )
+        return _plain_type(arrow_type.value_type, request)
+    if pa.types.is_binary(arrow_type):
+        return pa.string()
+    return pa.float64() if pa.types.is_floating(arrow_type) else arrow_type
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    while pa.types.is_fixed_size_list(column.type):
+        column = pc.list_flatten(column)
+    return column

@@ -1,0 +1,124 @@
+"""Adding the key of a table to a SELECT, so that predictions find their rows again.
+
+    SELECT name, role FROM testdata t WHERE ...
+    SELECT name, role, "t"."id" AS elasticdl_key_0 FROM testdata t WHERE ...
+
+The text is kept as it is; the key is inserted after the selected columns. Only where each row of
+the result is one row of the table is that possible: one table in FROM, no grouping, no set
+operation.
+
+Used by `prediction.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import SqlglotError
+from sqlglot.tokens import TokenType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+KEY_PREFIX = "elasticdl_key_"
+
+_GROUPING = ("group", "having", "distinct")
+_OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
+_CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
+
+
+def tables_of(select: str, dialect: str) -> list[str]:
+    """Return the tables that a SELECT reads, as it names them; empty if it cannot be parsed."""
+    try:
+        tree = sqlglot.parse_one(select, dialect=dialect)
+    except SqlglotError:
+        return []
+    ctes = {cte.alias for cte in tree.find_all(exp.CTE)}
+    return [_name(table) for table in tree.find_all(exp.Table) if _name(table) not in ctes]
+
+
+def with_key(
+    select: str,
+    dialect: str,
+    table: str,
+    key: Sequence[str],
+    quote: Callable[[str], str],
+) -> tuple[str, str]:
+    """Return a SELECT with the key of its table as further columns.
+
+    Args:
+        select: The SELECT.
+        dialect: sqlglot's name of its dialect.
+        table: The table.
+        key: Columns of its key.
+        quote: Writes a name as SQL.
+
+    Returns:
+        The SELECT, and an empty text; or an empty text, and why it cannot be done.
+
+    Example:
+        >>> with_key("SELECT a FROM t", "duckdb", "t", ["rowid"], lambda name: f'"{name}"')[0]
+        'SELECT a, "t"."rowid" AS elasticdl_key_0 FROM t'
+    """
+    try:
+        tree = sqlglot.parse_one(select, dialect=dialect)
+    except SqlglotError as error:
+        return "", f"the SELECT cannot be read: {str(error).splitlines()[0]}"
+    if not isinstance(tree, exp.Select):
+        return "", "the SELECT is a set operation (UNION, ...)"
+    for part in _GROUPING:
+        if tree.args.get(part):
+            return "", f"the SELECT has {part.upper()}, so a row of it is not one row of {table}"
+    selected = [node for column in tree.expressions for node in column.find_all(exp.AggFunc)]
+    if any(node.find_ancestor(exp.Window, exp.Select) is tree for node in selected):
+        return "", f"the SELECT aggregates, so a row of it is not one row of {table}"
+    source = tree.args.get("from_") or tree.args.get("from")
+    target = source.this if source is not None else None
+    if (
+        tree.args.get("joins")
+        or not isinstance(target, exp.Table)
+        or not is_same_table(_name(target), table)
+    ):
+        return "", f"the SELECT reads more than {table} itself"
+    alias = target.alias or target.name
+    columns = ", ".join(
+        f"{quote(alias)}.{quote(column)} AS {KEY_PREFIX}{i}" for i, column in enumerate(key)
+    )
+    at = _end_of_columns(select, dialect)
+    return f"{select[:at]}, {columns}{select[at:]}", ""
+
+
+def is_same_table(one: str, other: str) -> bool:
+    """Return whether two names may be of one table: the same, but for a schema in front.
+
+    Example:
+        >>> is_same_table("testdata", "main.TestData"), is_same_table("a.t", "b.t")
+        (True, False)
+    """
+    first, second = sorted((one.casefold(), other.casefold()), key=len)
+    return first == second or second.endswith(f".{first}")
+
+
+def _end_of_columns(select: str, dialect: str) -> int:
+    """Return where the selected columns end: behind the last one before FROM."""
+    depth = 0
+    last = len(select)
+    selecting = False
+    for token in Dialect.get_or_raise(dialect).tokenize(select):
+        if token.token_type in _OPENING:
+            depth += 1
+        elif token.token_type in _CLOSING:
+            depth -= 1
+        elif depth == 0 and token.token_type == TokenType.SELECT:
+            selecting = True
+        elif depth == 0 and selecting and token.token_type == TokenType.FROM:
+            return last
+        last = token.end + 1
+    return last
+
+
+def _name(table: exp.Table) -> str:
+    return ".".join(part.name for part in table.parts)

@@ -1,0 +1,208 @@
+"""What a WITH clause sets: parameters of the model, of the training, and of what surrounds it.
+
+    WITH hidden_units=[64, 32], model.learning_rate=0.01      parameters of the model
+    WITH train.num_epochs=10, train.num_workers=4             flags of `elasticdl train`
+    WITH validation.select="SELECT ...", validation.fraction=0.1
+    WITH predict.num_workers=4, predict.probability=p         flags of `elasticdl predict`
+
+All names and types are checked before a row is read; an error points at the attribute.
+
+Used by `train.py`, `predict.py` and `explain.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from elasticdl import api
+from elasticdl.data.wording import did_you_mean
+from elasticdl.errors import UsageError
+from elasticdl.job import TrainingOptions
+from elasticdl.sql.statements import Span, StatementError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from elasticdl.sql.statements import Attributes, Value, Word
+
+_WORKER_OPTIONS = (
+    "num_workers",
+    "num_spare_workers",
+    "ray_address",
+    "give_up_after",
+    "heartbeat_timeout",
+    "join_timeout",
+    "batch_timeout",
+    "sum_timeout",
+    "transfer_timeout",
+    "priority",
+    "skip_bad_records",
+)
+_TRACKING_OPTIONS = ("tracking_uri", "experiment", "run_name", "tensorboard")
+# What SQLFlow calls them.
+_ALIASES = {"batch_size": "minibatch_size", "epoch": "num_epochs", "epochs": "num_epochs"}
+_PREDICT_OPTIONS = ("minibatch_size", "num_workers", "ray_address", "give_up_after")
+
+DEFAULT_FRACTION = 0.2
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """What WITH says of a training.
+
+    Attributes:
+        params: Parameters of the model.
+        options: Options of `api.training_job`.
+        validation_select: Query of the rows to validate on; None holds some out.
+        validation_fraction: Share of the rows to hold out.
+        class_weights: Whether rare classes count more; None leaves it to the model.
+    """
+
+    params: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    validation_select: str | None = None
+    validation_fraction: float = DEFAULT_FRACTION
+
+
+@dataclass(frozen=True)
+class PredictSettings:
+    """What WITH says of a prediction.
+
+    Attributes:
+        options: Options of `api.prediction_job`.
+        probability: Column for the probability of the predicted class; None writes none.
+        output: Which output of the model to write; None takes the prediction.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    probability: str | None = None
+    output: str | None = None
+
+
+def train_settings(
+    attributes: Attributes, model_params: Collection[str] | None, program: str
+) -> TrainSettings:
+    """Return what the attributes of a TRAIN statement mean.
+
+    Args:
+        attributes: What WITH says.
+        model_params: Names of the model's parameters; None if they are not known.
+        program: The whole text, for errors.
+
+    Raises:
+        StatementError: A name is unknown, or a value impossible.
+    """
+    params: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    select, fraction = None, DEFAULT_FRACTION
+    known = [f.name for f in fields(TrainingOptions)]
+    known += [*_WORKER_OPTIONS, *_TRACKING_OPTIONS]
+    for name, value in attributes.items():
+        group, dot, key = name.text.partition(".")
+        if not dot or group == "model":
+            key = key if dot else name.text
+            _check_known(name, key, model_params, "parameter of the model", program)
+            params[key] = value.value
+        elif group == "train":
+            key = _ALIASES.get(key, key)
+            _check_known(name, key, known, "option of a training", program)
+            options[key] = _checked(name, value, key, program)
+        elif group == "validation" and key == "select":
+            select = _text(name, value, program)
+        elif group == "validation" and key == "fraction":
+            fraction = _fraction(name, value, program)
+        else:
+            raise _unknown(name, program, ("model", "train", "validation"))
+    return TrainSettings(params, options, select, fraction)
+
+
+def predict_settings(attributes: Attributes, program: str) -> PredictSettings:
+    """Return what the attributes of a PREDICT statement mean.
+
+    Args:
+        attributes: What WITH says.
+        program: The whole text, for errors.
+
+    Raises:
+        StatementError: A name is unknown, or a value impossible.
+    """
+    options: dict[str, Any] = {}
+    named: dict[str, str | None] = {"probability": None, "output": None}
+    for name, value in attributes.items():
+        group, _, key = name.text.partition(".")
+        key = _ALIASES.get(key, key)
+        if group != "predict":
+            raise _unknown(name, program, ("predict",))
+        if key in named:
+            named[key] = _text(name, value, program)
+            continue
+        _check_known(name, key, (*_PREDICT_OPTIONS, *named), "option of a prediction", program)
+        options[key] = _valid(name, value, program, partial(_predict_job, key, value.value))
+    return PredictSettings(options, named["probability"], named["output"])
+
+
+def _checked(name: Word, value: Value, key: str, program: str) -> Any:
+    more = {} if key == "num_workers" else {"num_workers": 1} if key in _WORKER_OPTIONS else {}
+
+    def job() -> None:
+        api.training_job(data="-", output="-", model_def="-", **{**more, key: value.value})
+
+    return _valid(name, value, program, job)
+
+
+def _predict_job(key: str, value: Any) -> None:
+    api.prediction_job(trained_model="-", data="-", output="-", **{key: value})
+
+
+def _valid(name: Word, value: Value, program: str, use: Callable[[], None]) -> Any:
+    """Return a value that the command line takes too."""
+    try:
+        use()
+    except UsageError as error:
+        # Its message begins with the flag's name.
+        problem = str(error).partition(": ")[2] or str(error)
+        raise StatementError(
+            f"{name.text}={value.value}: {problem}", program, _both(name, value)
+        ) from error
+    return value.value
+
+
+def _text(name: Word, value: Value, program: str) -> str:
+    if isinstance(value.value, str) and value.value.strip():
+        return value.value
+    raise StatementError(f"{name.text} must be a text.", program, _both(name, value))
+
+
+def _fraction(name: Word, value: Value, program: str) -> float:
+    number = value.value
+    if isinstance(number, (int, float)) and not isinstance(number, bool) and 0 <= number < 1:
+        return float(number)
+    raise StatementError(
+        f"{name.text}={number}: expected a number from 0 up to 1, such as 0.2.",
+        program,
+        _both(name, value),
+    )
+
+
+def _both(name: Word, value: Value) -> Span:
+    return Span(name.span.start, value.span.stop)
+
+
+def _check_known(
+    name: Word, key: str, known: Collection[str] | None, what: str, program: str
+) -> None:
+    if known is not None and key not in known:
+        near = did_you_mean(key, known)
+        have = "" if near != "." else f" There are: {', '.join(sorted(known))}."
+        raise StatementError(f"{key!r} is not a {what}{near}{have}", program, name.span)
+
+
+def _unknown(name: Word, program: str, groups: tuple[str, ...]) -> StatementError:
+    prefixes = ", ".join(f"{group}." for group in groups)
+    return StatementError(
+        f"{name.text!r} is not known here. Expected a name that begins with one of: {prefixes}",
+        program,
+        name.span,
+    )

@@ -1,0 +1,268 @@
+r"""Training a model on the rows of a query.
+
+    SELECT --database--> rows --snapshot--> record files --api.train--> TrainedModel
+                              \-- what each column holds --> features, classes, scale
+
+The rows are stored once (`data/snapshot.py`); everything after that is an ordinary training. A
+statement that was killed resumes from its own rows and its last checkpoint.
+
+Used by the programs of `submitter.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elasticdl import api
+from elasticdl.data.snapshot import Snapshot, read_snapshot, write_snapshot
+from elasticdl.data.wording import counted, did_you_mean, listed
+from elasticdl.engines import progress
+from elasticdl.errors import DataError, UsageError
+from elasticdl.sql.features import derive, resolve
+from elasticdl.sql.settings import DEFAULT_FRACTION
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from elasticdl.data.column_summary import ColumnSummary
+    from elasticdl.engines.engine import Outcome, Reporter
+    from elasticdl.sql.database import Database, Rows
+    from elasticdl.sql.models import ModelRecord, Models, ModelVersion
+
+_LEAST_UPDATES = 1000
+# Rows up to which -> minibatch size and least number of epochs.
+_SIZES = ((100_000, 64, 10), (1_000_000, 256, 3), (math.inf, 1024, 1))
+_MOST_EVALUATIONS = 50
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What a TRAIN statement asks for.
+
+    Attributes:
+        statement: Its text, which identifies it.
+        select: The query.
+        model: Name of the model in the zoo.
+        into: Name of the trained model.
+        label: The column to predict.
+        params: Parameters of the model.
+        options: Options of `api.training_job`.
+        columns: Features of a COLUMN clause; None derives them from the table.
+        model_params: Names of the parameters that the model takes.
+        model_zoo: Where the model comes from; None is the prebuilt zoo.
+        validation_select: Query of the rows to validate on; None holds some out.
+        validation_fraction: Share of the rows to hold out.
+    """
+
+    statement: str
+    select: str
+    model: str
+    into: str
+    label: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    columns: Sequence[Mapping[str, Any]] | None = None
+    model_params: Collection[str] = ()
+    model_zoo: str | None = None
+    validation_select: str | None = None
+    validation_fraction: float = DEFAULT_FRACTION
+
+
+def train(
+    request: TrainRequest,
+    database: Database,
+    models: Models,
+    reporter: Reporter | None = None,
+) -> Outcome:
+    """Train a model on the rows of a query and store it under a name.
+
+    Raises:
+        ElasticDLError: Anything that keeps it from being done; an earlier model of this name
+            stays as it was.
+    """
+    reporter = progress.for_stream() if reporter is None else reporter
+    version = models.begin(request.into, request.statement, database.name)
+    snapshot = read_snapshot(version.rows) if version.is_resumed else None
+    if snapshot is None:
+        snapshot = _snapshot(request, database, version, reporter)
+    else:
+        reporter.note(
+            f"Resuming version {version.number} of {request.into} on the "
+            f"{counted(snapshot.num_training, 'row')} that were read before."
+        )
+    params = _params(request, snapshot, reporter)
+    outcome = api.train(
+        model_def=request.model,
+        model_zoo=request.model_zoo,
+        params=params,
+        data=snapshot.training,
+        validation_data=snapshot.validation,
+        output=version.uri,
+        reporter=reporter,
+        **_options(request, snapshot),
+    )
+    if not outcome.stopped:
+        models.complete(version, _record(request, version, snapshot, params, outcome))
+    return outcome
+
+
+def _snapshot(
+    request: TrainRequest, database: Database, version: ModelVersion, reporter: Reporter
+) -> Snapshot:
+    reporter.started("Reading rows", 0, "rows")
+    try:
+        with database.read(request.select) as rows:
+            labelled = _Labelled(rows, request.label)
+            held_out, validation = request.validation_fraction, None
+            if request.validation_select is not None:
+                held_out = 0.0
+                with database.read(request.validation_select) as held:
+                    validation = list(_Labelled(held, request.label))
+            snapshot = write_snapshot(
+                rows.schema,
+                labelled,
+                version.rows,
+                held_out=held_out,
+                validation=validation,
+                on_rows=lambda count: reporter.advanced(count, {}),
+            )
+    finally:
+        reporter.ended()
+    if labelled.num_without:
+        reporter.note(f"{counted(labelled.num_without, 'row')} without a {request.label} left out.")
+    if request.validation_select is None and snapshot.num_validation:
+        reporter.note(
+            f"Training on {counted(snapshot.num_training, 'row')}; "
+            f"{counted(snapshot.num_validation, 'row')} held out to validate, by a hash of the "
+            "row (validation.fraction)."
+        )
+    return snapshot
+
+
+class _Labelled:
+    """The batches of a query without the rows that have no label."""
+
+    def __init__(self, rows: Rows, label: str) -> None:
+        self._rows, self._label = rows, label
+        self.num_without = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        at = self._rows.schema.get_field_index(self._label)
+        if at < 0:
+            names = self._rows.schema.names
+            raise UsageError(
+                f"There is no column {self._label!r} to predict; the SELECT has "
+                f"{listed(names)}{did_you_mean(self._label, names)}"
+            )
+        for batch in self._rows.batches:
+            label = batch.column(at)
+            if pa.types.is_floating(label.type):
+                label = pc.if_else(pc.is_nan(label), None, label)
+            if not label.null_count:
+                yield batch
+                continue
+            self.num_without += label.null_count
+            yield batch.filter(label.is_valid())
+
+
+def _params(request: TrainRequest, snapshot: Snapshot, reporter: Reporter) -> dict[str, Any]:
+    """Return the model's parameters: those that were given, and what the table says."""
+    takes = set(request.model_params)
+    params = dict(request.params)
+    label = _checked_label(snapshot, request.label)
+    if "label" in takes:
+        params.setdefault("label", request.label)
+    if "columns" in takes and "columns" not in params and "ignore" not in params:
+        if request.columns is not None:
+            columns = [resolve(column, snapshot.columns) for column in request.columns]
+        else:
+            derived = derive(snapshot.columns, request.label)
+            for name, reason in derived.left_out.items():
+                reporter.note(f"Column {name!r} is left out: {reason}.")
+            columns = list(derived.columns)
+        if not columns:
+            raise DataError(
+                f"No column is left to predict {request.label!r} from. Select more columns."
+            )
+        params["columns"] = columns
+    if "classes" in takes and "num_classes" not in params:
+        params.setdefault("classes", _classes(label))
+    if (
+        "label_mean" in takes
+        and "label_scale" in takes
+        and not {"label_mean", "label_scale"} & {*params}
+    ):
+        if label.kind != "number" or label.mean is None:
+            raise DataError(
+                f"{request.model} predicts a number; {request.label!r} is {label.type}. Use a "
+                "classifier, or LABEL with a column of numbers."
+            )
+        params |= {"label_mean": label.mean, "label_scale": label.deviation or 1.0}
+    return params
+
+
+def _checked_label(snapshot: Snapshot, name: str) -> ColumnSummary:
+    label = snapshot.column(name)
+    if label.kind == "empty":
+        raise DataError(f"The column {name!r}, which is to be predicted, has no value at all.")
+    only = label.values is not None and len(label.values) == 1
+    if only or (label.minimum is not None and label.minimum == label.maximum):
+        value = label.values[0][0] if label.values else label.minimum
+        raise DataError(
+            f"The column {name!r} is {value!r} in every row, so there is nothing to learn. "
+            "Name another one with LABEL, or select more rows."
+        )
+    return label
+
+
+def _classes(label: ColumnSummary) -> list[Any]:
+    if label.values is None:
+        raise DataError(
+            f"{label.name!r} has too many different values for classes ({label.type}). Use a "
+            "regressor, or LABEL with another column."
+        )
+    return sorted(value for value, _ in label.values)
+
+
+def _options(request: TrainRequest, snapshot: Snapshot) -> dict[str, Any]:
+    """Return how to train: what was said, and what suits a table of this size."""
+    options = dict(request.options)
+    rows = snapshot.num_training
+    size, least_epochs = next((size, epochs) for most, size, epochs in _SIZES if rows <= most)
+    size = int(options.setdefault("minibatch_size", size))
+    steps = -(-rows // size)
+    if "num_epochs" not in options and not options.get("max_steps"):
+        options["num_epochs"] = max(least_epochs, -(-_LEAST_UPDATES // steps))
+    if snapshot.num_validation:
+        options.setdefault("restore_best_weights", True)
+        total = steps * int(options.get("num_epochs", 1))
+        options.setdefault("evaluation_steps", max(steps, -(-total // _MOST_EVALUATIONS)))
+    return options
+
+
+def _record(
+    request: TrainRequest,
+    version: ModelVersion,
+    snapshot: Snapshot,
+    params: Mapping[str, Any],
+    outcome: Outcome,
+) -> ModelRecord:
+    return dataclasses.replace(
+        version.record,
+        label=request.label,
+        details={
+            "model": request.model,
+            "params": dict(params),
+            "num_training": snapshot.num_training,
+            "num_validation": snapshot.num_validation,
+            "columns": [column.name for column in snapshot.columns],
+            "steps": outcome.step,
+            "metrics": dict(outcome.metrics),
+        },
+    )
