@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.sql.columns import features_of
+from elasticdl.sql.measuring import EvaluateRequest, ExplainRequest
 from elasticdl.sql.prediction import PredictRequest, plan
-from elasticdl.sql.settings import predict_settings, train_settings
+from elasticdl.sql.settings import (
+    evaluate_options,
+    explain_options,
+    predict_settings,
+    train_settings,
+)
 from elasticdl.sql.statements import StatementError
 from elasticdl.sql.training import TrainRequest
 from elasticdl.zoo.catalogue import entries
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
 
     from elasticdl.sql.database import Database
     from elasticdl.sql.models import Models
-    from elasticdl.sql.statements import Predict, Train, Word
+    from elasticdl.sql.statements import Evaluate, Explain, Predict, Train, Word
 
 
 def train_request(
@@ -113,6 +119,56 @@ def predict_request(
     except UsageError as error:
         raise StatementError(str(error), program, statement.table.span) from error
     return request
+
+
+def evaluate_request(
+    statement: Evaluate, program: str, database: Database, models: Models
+) -> EvaluateRequest:
+    """Return what an EVALUATE statement asks for; arguments and errors as `predict_request`."""
+    options = evaluate_options(statement.attributes, program)
+    check_trained(statement.model, program, models)
+    _check_label(statement, statement.label, program, database, models)
+    return EvaluateRequest(
+        select=statement.select,
+        model=statement.model.text,
+        label=None if statement.label is None else statement.label.text,
+        into=None if statement.into is None else statement.into.text,
+        options=options,
+    )
+
+
+def explain_request(
+    statement: Explain, program: str, database: Database, models: Models
+) -> ExplainRequest:
+    """Return what an EXPLAIN statement asks for; arguments and errors as `predict_request`."""
+    options = explain_options(statement.attributes, program)
+    check_trained(statement.model, program, models)
+    _check_label(statement, None, program, database, models)
+    return ExplainRequest(
+        select=statement.select,
+        model=statement.model.text,
+        into=None if statement.into is None else statement.into.text,
+        **options,
+    )
+
+
+def _check_label(
+    statement: Evaluate | Explain,
+    label: Word | None,
+    program: str,
+    database: Database,
+    models: Models,
+) -> None:
+    """Raise a `StatementError` if the SELECT has no column with the true values."""
+    names = list(database.schema(statement.select).names)
+    wanted = models.current(statement.model.text).record.label if label is None else label.text
+    if wanted not in names:
+        raise StatementError(
+            f"The SELECT has no column {wanted!r} with the true values"
+            f"{did_you_mean(wanted, names)} It has: {', '.join(names)}.",
+            program,
+            statement.model.span if label is None else label.span,
+        )
 
 
 def check_trained(name: Word, program: str, models: Models) -> None:

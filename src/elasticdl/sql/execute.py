@@ -21,17 +21,32 @@ from typing import TYPE_CHECKING, Self
 
 from elasticdl.errors import ElasticDLError
 from elasticdl.scratch import TemporaryFolder
-from elasticdl.sql import prediction, training
-from elasticdl.sql.check import predict_request, train_request
+from elasticdl.sql.check import (
+    check_trained,
+    evaluate_request,
+    explain_request,
+    predict_request,
+    train_request,
+)
 from elasticdl.sql.database import ENVIRONMENT, Database, Rows, open_database
 from elasticdl.sql.models import DEFAULT_FOLDER, Models
 from elasticdl.sql.parse import parse
-from elasticdl.sql.statements import Predict, Query, Statement, Train
-from elasticdl.sql.submitter import program_of
+from elasticdl.sql.showing import show_train
+from elasticdl.sql.statements import (
+    Evaluate,
+    Explain,
+    Predict,
+    Query,
+    ShowTrain,
+    Statement,
+    Train,
+)
+from elasticdl.sql.submitter import RESULT, program_of, run_here, take_over
 
 if TYPE_CHECKING:
-    from elasticdl.sql.prediction import PredictRequest
-    from elasticdl.sql.training import TrainRequest
+    import pyarrow as pa
+
+    from elasticdl.sql.submitter import Request
 
 RunSubmitter = Callable[[Path, "dict[str, str]"], int]
 
@@ -133,36 +148,42 @@ class _Connection:
 
     def submit(self, statement: Statement, program: str, *, explain: bool) -> Result:
         """Run a statement of the extension; see `execute`."""
+        if isinstance(statement, ShowTrain):
+            check_trained(statement.model, program, self._models)
+            return _result(statement, show_train(statement.model.text, self._models))
         with self.opened() as database:
             request = self._request(statement, program, database)
         text = program_of(request, statement.text, self._models.uri)
         if explain:
             return Result(statement, program=text)
         if self._kept is not None:
-            if isinstance(request, training.TrainRequest):
-                training.train(request, self._kept, self._models)
-            else:
-                prediction.predict(request, self._kept, self._models)
-            return Result(statement)
+            return _result(statement, run_here(request, self._kept, self._models))
         with TemporaryFolder() as folder:
-            path = folder / "submitter.py"
+            path, result = folder / "submitter.py", folder / "result.arrow"
             path.write_text(text, encoding="utf-8")
-            environment = dict(os.environ)
+            environment = {**os.environ, RESULT: str(result)}
             if self._session.database is not None:
                 environment[ENVIRONMENT] = self._session.database
             code = self._session.run_submitter(path, environment)
-        if code != 0:
-            raise SubmitterError(code)
-        return Result(statement)
+            if code != 0:
+                raise SubmitterError(code)
+            return _result(statement, take_over(result))
 
-    def _request(
-        self, statement: Statement, program: str, database: Database
-    ) -> TrainRequest | PredictRequest:
-        if isinstance(statement, Train):
-            return train_request(statement, program, database, self._session.zoo)
-        if isinstance(statement, Predict):
-            return predict_request(statement, program, database, self._models)
-        raise NotImplementedError(type(statement).__name__)
+    def _request(self, statement: Statement, program: str, database: Database) -> Request:
+        match statement:
+            case Train():
+                return train_request(statement, program, database, self._session.zoo)
+            case Predict():
+                return predict_request(statement, program, database, self._models)
+            case Evaluate():
+                return evaluate_request(statement, program, database, self._models)
+            case Explain():
+                return explain_request(statement, program, database, self._models)
+        raise TypeError(f"{type(statement).__name__} has no submitter.")
+
+
+def _result(statement: Statement, table: pa.Table) -> Result:
+    return Result(statement, Rows(table.schema, table.to_batches()))
 
 
 def run_process(path: Path, environment: dict[str, str]) -> int:

@@ -80,11 +80,11 @@ def predict(
     database: Database,
     models: Models,
     reporter: Reporter | None = None,
-) -> int:
+) -> pa.Table:
     """Write a model's predictions for the rows of a query into a column of a table.
 
     Returns:
-        How many rows were changed or appended.
+        One row: `table`, `column`, `rows` (how many were changed or appended).
 
     Raises:
         ElasticDLError: Anything that keeps it from being done; the tables are as they were.
@@ -121,7 +121,7 @@ def predict(
             changed = database.append(request.table, given)
     verb = "filled" if how.num_keys else "appended"
     reporter.note(f"{request.table}.{request.column}: {counted(changed, 'row')} {verb}.")
-    return changed
+    return pa.table({"table": [request.table], "column": [request.column], "rows": [changed]})
 
 
 def plan(request: PredictRequest, database: Database) -> Plan:

@@ -57,7 +57,6 @@ class TrainSettings:
         options: Options of `api.training_job`.
         validation_select: Query of the rows to validate on; None holds some out.
         validation_fraction: Share of the rows to hold out.
-        class_weights: Whether rare classes count more; None leaves it to the model.
     """
 
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -141,6 +140,52 @@ def predict_settings(attributes: Attributes, program: str) -> PredictSettings:
         _check_known(name, key, (*_PREDICT_OPTIONS, *named), "option of a prediction", program)
         options[key] = _valid(name, value, program, partial(_predict_job, key, value.value))
     return PredictSettings(options, named["probability"], named["output"])
+
+
+def measuring_options(
+    attributes: Attributes, group: str, known: Mapping[str, Any], program: str
+) -> dict[str, Any]:
+    """Return what the attributes of an EVALUATE or EXPLAIN statement mean.
+
+    Args:
+        attributes: What WITH says.
+        group: What their names begin with.
+        known: Name -> function that takes a value and raises a `UsageError`.
+        program: The whole text, for errors.
+
+    Raises:
+        StatementError: A name is unknown, or a value impossible.
+    """
+    options: dict[str, Any] = {}
+    for name, value in attributes.items():
+        found, _, key = name.text.partition(".")
+        key = _ALIASES.get(key, key)
+        if found != group:
+            raise _unknown(name, program, (group,))
+        _check_known(name, key, known, f"option of {group.upper()}", program)
+        options[key] = _valid(name, value, program, partial(known[key], value.value))
+    return options
+
+
+def evaluate_options(attributes: Attributes, program: str) -> dict[str, Any]:
+    """Return the options of `api.evaluation_job`; see `measuring_options`."""
+    known = {key: partial(_evaluation_job, key) for key in _PREDICT_OPTIONS}
+    return measuring_options(attributes, "evaluate", known, program)
+
+
+def explain_options(attributes: Attributes, program: str) -> dict[str, Any]:
+    """Return the options of `measuring.ExplainRequest`; see `measuring_options`."""
+    known = dict.fromkeys(("num_rows", "repeats"), _count)
+    return measuring_options(attributes, "explain", known, program)
+
+
+def _evaluation_job(key: str, value: Any) -> None:
+    api.evaluation_job(trained_model="-", data="-", **{key: value})
+
+
+def _count(value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UsageError("--: expected a whole number, at least 1.")
 
 
 def _checked(name: Word, value: Value, key: str, program: str) -> Any:

@@ -2,7 +2,8 @@
 
 A submitter is short, can be read (`--explain`) and runs as a process of its own: a training
 needs frameworks that a shell or a server must not carry around, and it may be killed without
-them. It finds the database in ELASTICDL_DATABASE, so that no password is in its text.
+them. It finds the database in ELASTICDL_DATABASE, so that no password is in its text, and leaves
+its result, a table, in the file named by ELASTICDL_RESULT.
 
     elasticdl sql --run_submitter=FILE      runs one
 
@@ -12,14 +13,32 @@ Used by `execute.py`.
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import os
 import pprint
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+from pyarrow import feather
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from elasticdl.sql.database import Database
+    from elasticdl.sql.measuring import EvaluateRequest, ExplainRequest
+    from elasticdl.sql.models import Models
     from elasticdl.sql.prediction import PredictRequest
     from elasticdl.sql.training import TrainRequest
 
-    Request = TrainRequest | PredictRequest
+    Request = TrainRequest | PredictRequest | EvaluateRequest | ExplainRequest
+
+RESULT = "ELASTICDL_RESULT"
+_FUNCTIONS = {
+    "TrainRequest": "train",
+    "PredictRequest": "predict",
+    "EvaluateRequest": "evaluate",
+    "ExplainRequest": "explain",
+}
 
 _TEMPLATE = '''\
 """Submitter of this statement:
@@ -29,6 +48,7 @@ _TEMPLATE = '''\
 
 from elasticdl.sql.database import open_database
 from elasticdl.sql.models import Models
+from elasticdl.sql.submitter import hand_over
 from elasticdl.sql.{module} import {request_class}, {function}
 
 request = {request_class}(
@@ -36,7 +56,7 @@ request = {request_class}(
 )
 
 with open_database() as database:  # its address is in $ELASTICDL_DATABASE
-    {function}(request, database, Models({models!r}))
+    hand_over({function}(request, database, Models({models!r})))
 '''
 
 
@@ -55,7 +75,7 @@ def program_of(request: Request, statement: str, models: str) -> str:
         statement=shown.replace("\\", "\\\\").replace('"""', '\\"\\"\\"'),
         module=module,
         request_class=type(request).__name__,
-        function=FUNCTIONS[type(request).__name__],
+        function=_FUNCTIONS[type(request).__name__],
         fields="\n".join(
             f"    {field.name}={_literal(getattr(request, field.name))},"
             for field in dataclasses.fields(request)
@@ -65,8 +85,27 @@ def program_of(request: Request, statement: str, models: str) -> str:
     )
 
 
-FUNCTIONS = {"TrainRequest": "train", "PredictRequest": "predict"}
-
-
 def _literal(value: Any) -> str:
     return pprint.pformat(value, width=80, sort_dicts=False).replace("\n", "\n    ")
+
+
+def hand_over(result: pa.Table) -> None:
+    """Leave a result for the process that started this one; print it where there is none."""
+    path = os.environ.get(RESULT)
+    if path is None:
+        print(result.to_string(preview_cols=0))  # noqa: T201 - run by hand
+        return
+    feather.write_feather(result, path, compression="uncompressed")
+
+
+def take_over(path: Path) -> pa.Table:
+    """Return the result that a submitter has left."""
+    return feather.read_table(path, memory_map=False)
+
+
+def run_here(request: Request, database: Database, models: Models) -> pa.Table:
+    """Do what a submitter does in this process."""
+    module = importlib.import_module(type(request).__module__)
+    function = getattr(module, _FUNCTIONS[type(request).__name__])
+    table: pa.Table = function(request, database, models)
+    return table

@@ -25,6 +25,7 @@ from elasticdl.data.wording import counted, did_you_mean, listed
 from elasticdl.engines import progress
 from elasticdl.errors import DataError, UsageError
 from elasticdl.sql.features import derive, resolve
+from elasticdl.sql.measuring import metrics_table
 from elasticdl.sql.settings import DEFAULT_FRACTION
 
 if TYPE_CHECKING:
@@ -79,8 +80,11 @@ def train(
     database: Database,
     models: Models,
     reporter: Reporter | None = None,
-) -> Outcome:
+) -> pa.Table:
     """Train a model on the rows of a query and store it under a name.
+
+    Returns:
+        The metrics, `metric` and `value`.
 
     Raises:
         ElasticDLError: Anything that keeps it from being done; an earlier model of this name
@@ -109,7 +113,8 @@ def train(
     )
     if not outcome.stopped:
         models.complete(version, _record(request, version, snapshot, params, outcome))
-    return outcome
+        reporter.note(f"{request.into}, version {version.number}: {version.uri}")
+    return metrics_table(outcome.metrics)
 
 
 def _snapshot(

@@ -1,0 +1,249 @@
+"""Measuring a trained model on the rows of a query: its metrics, and what they depend on.
+
+    EVALUATE  metrics on the rows
+    EXPLAIN   permutation importance: how much worse the loss gets when one column's values are
+              shuffled among the rows, so that they say nothing any more (Breiman, 2001,
+              https://doi.org/10.1023/A:1010933404324, section 10)
+
+Used by the programs of `submitter.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from elasticdl import api
+from elasticdl.data.snapshot import write_snapshot
+from elasticdl.data.wording import did_you_mean, listed
+from elasticdl.definition import Mode
+from elasticdl.engines import progress, trained
+from elasticdl.engines.record_data import open_records
+from elasticdl.errors import UsageError
+from elasticdl.evaluation.phase import running_states
+from elasticdl.scratch import TemporaryFolder
+from elasticdl.sql.database import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from elasticdl.engines.engine import Reporter
+    from elasticdl.sql.database import Database
+    from elasticdl.sql.models import Models
+
+MOST_EXPLAINED_ROWS = 10_000
+REPEATS = 5
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class EvaluateRequest:
+    """What an EVALUATE statement asks for.
+
+    Attributes:
+        select: The query.
+        model: Name of the trained model.
+        label: The column with the true values; None takes the one it was trained on.
+        into: The table for the metrics; None only shows them.
+        options: Options of `api.evaluation_job`.
+    """
+
+    select: str
+    model: str
+    label: str | None = None
+    into: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ExplainRequest:
+    """What an EXPLAIN statement asks for.
+
+    Attributes:
+        select: The query; at most `num_rows` of its rows are used.
+        model: Name of the trained model.
+        into: The table for the importances; None only shows them.
+        num_rows: How many rows are used, the first ones.
+        repeats: How often each column is shuffled.
+    """
+
+    select: str
+    model: str
+    into: str | None = None
+    num_rows: int = MOST_EXPLAINED_ROWS
+    repeats: int = REPEATS
+
+
+def evaluate(
+    request: EvaluateRequest,
+    database: Database,
+    models: Models,
+    reporter: Reporter | None = None,
+) -> pa.Table:
+    """Return the metrics of a model on the rows of a query: `metric`, `value`.
+
+    Raises:
+        ElasticDLError: Anything that keeps it from being done.
+    """
+    reporter = progress.for_stream() if reporter is None else reporter
+    version = models.current(request.model)
+    with TemporaryFolder() as folder:
+        data = _read(database, request.select, folder, version.record.label, request.label)
+        outcome = api.evaluate(
+            trained_model=version.uri,
+            data=data,
+            output=str(folder / "evaluation.json"),
+            reporter=reporter,
+            **request.options,
+        )
+    table = metrics_table(outcome.metrics)
+    if request.into is not None:
+        database.append(request.into, Rows(table.schema, table.to_batches()))
+    return table
+
+
+def explain(
+    request: ExplainRequest,
+    database: Database,
+    models: Models,
+    reporter: Reporter | None = None,
+) -> pa.Table:
+    """Return the importance of each column: `column`, `importance`, `deviation`.
+
+    The importance is the mean increase of the loss over the repeats, the deviation its standard
+    deviation; the most important column comes first.
+
+    Raises:
+        ElasticDLError: Anything that keeps it from being done.
+    """
+    reporter = progress.for_stream() if reporter is None else reporter
+    version = models.current(request.model)
+    label = version.record.label
+    with TemporaryFolder() as folder:
+        data = _read(database, request.select, folder, label, None, request.num_rows)
+        table = pq.read_table(data)
+        losses = _Losses(api.evaluation_job(trained_model=version.uri, data=data))
+        columns = [name for name in table.column_names if name != label]
+        columns = losses.used(columns)
+        plain = losses.of(data)
+        random = np.random.default_rng(_SEED)
+        found: list[tuple[str, float, float]] = []
+        reporter.started("Explaining", len(columns), "columns")
+        try:
+            for done, name in enumerate(columns, 1):
+                changes = []
+                for _ in range(request.repeats):
+                    shuffled = table.column(name).take(random.permutation(table.num_rows))
+                    at = table.column_names.index(name)
+                    path = str(folder / "shuffled.parquet")
+                    pq.write_table(table.set_column(at, table.schema.field(at), shuffled), path)
+                    changes.append(losses.of(path) - plain)
+                found.append((name, float(np.mean(changes)), float(np.std(changes))))
+                reporter.advanced(done, {})
+        finally:
+            reporter.ended()
+    found.sort(key=lambda each: -each[1])
+    names, importances, deviations = zip(*found, strict=True)
+    result = pa.table(
+        {
+            "column": pa.array(names, pa.string()),
+            "importance": pa.array(importances, pa.float64()),
+            "deviation": pa.array(deviations, pa.float64()),
+        }
+    )
+    if request.into is not None:
+        database.append(request.into, Rows(result.schema, result.to_batches()))
+    return result
+
+
+def metrics_table(metrics: Mapping[str, Any]) -> pa.Table:
+    """Return metrics as rows: `metric`, `value`; what is not one number is left out."""
+    numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
+    return pa.table(
+        {
+            "metric": pa.array(list(numbers), pa.string()),
+            "value": pa.array([float(value) for value in numbers.values()], pa.float64()),
+        }
+    )
+
+
+def _read(  # noqa: PLR0917 - a query, and what is to become of it
+    database: Database,
+    select: str,
+    folder: Path,
+    label: str,
+    called: str | None,
+    most: int | None = None,
+) -> str:
+    """Store the rows of a query; return their URI.
+
+    Args:
+        database: Where to read.
+        select: The query.
+        folder: For the rows.
+        label: What the model calls its label.
+        called: What the query calls it; None is the same.
+        most: Most rows to take; None takes all.
+
+    Raises:
+        UsageError: The query has no such column.
+    """
+    called = called or label
+    with database.read(select) as rows:
+        names = list(rows.schema.names)
+        if called not in names:
+            raise UsageError(
+                f"The SELECT has no column {called!r} with the true values; it has "
+                f"{listed(names)}{did_you_mean(called, names)} Name it with LABEL."
+            )
+        names[names.index(called)] = label
+        schema = pa.schema(
+            [each.with_name(name) for each, name in zip(rows.schema, names, strict=True)]
+        )
+        batches = (batch.rename_columns(names) for batch in _first(rows, most))
+        return write_snapshot(schema, batches, str(folder / "rows")).training
+
+
+def _first(rows: Rows, most: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield the first rows."""
+    left = most
+    for batch in rows.batches:
+        yield batch if left is None else batch.slice(0, left)
+        if left is not None:
+            left -= batch.num_rows
+            if left <= 0:
+                return
+
+
+class _Losses:
+    """The loss of a trained model on several sets of rows; the model is made once."""
+
+    def __init__(self, job: Any) -> None:
+        self._opened = trained.open_trained(job, Mode.EVALUATION)
+        with self._opened.feed() as feed:
+            first = feed.peek()
+            if first is None:
+                raise self._opened.no_example()
+            self._trainer = self._opened.restored_trainer(first[1])
+
+    def used(self, names: list[str]) -> list[str]:
+        """Return the columns that the model reads."""
+        schema = getattr(self._opened.definition.input, "schema", None)
+        return names if schema is None else [name for name in names if name in schema.names]
+
+    def of(self, data: str) -> float:
+        """Return the mean loss on some rows."""
+        source = open_records(self._opened.definition, data)
+        opened = dataclasses.replace(self._opened, source=source)
+        states: Any = {}
+        with opened.feed() as feed:
+            for _, states in running_states(self._trainer, trained.drain(feed)):  # noqa: B007
+                pass
+        loss: Any = self._trainer.evaluation_metrics.results(states)["loss"]
+        return float(loss)

@@ -1,0 +1,90 @@
+"""How a model was trained, as rows: SHOW TRAIN.
+
+    section   | step | name        | value
+    model     |      | statement   | SELECT ... TO TRAIN ...
+    metric    |      | val_loss    | 0.12
+    training  |  200 | loss        | 0.34     the curve, at most 50 steps of it
+    validation|  200 | loss        | 0.40
+
+Used by `execute.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from elasticdl.artifacts.trained_model import load_trained_model
+from elasticdl.events import EpochFinished, Evaluated, read_events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from elasticdl.sql.models import Models, ModelVersion
+
+_Point = TypeVar("_Point", EpochFinished, Evaluated)
+
+_MOST_POINTS = 50
+_SCHEMA = pa.schema(
+    [
+        ("section", pa.string()),
+        ("step", pa.int64()),
+        ("name", pa.string()),
+        ("value", pa.string()),
+    ]
+)
+
+
+def show_train(name: str, models: Models) -> pa.Table:
+    """Return what is known of a model's training.
+
+    Raises:
+        UsageError: There is no trained model of this name.
+    """
+    version = models.current(name)
+    rows = [*_model(version), *_curve(version)]
+    columns = zip(*rows, strict=True)
+    return pa.table([pa.array(column) for column in columns], schema=_SCHEMA)
+
+
+def _model(version: ModelVersion) -> Iterator[tuple[str, int | None, str, str]]:
+    record = version.record
+    known: dict[str, Any] = {
+        "name": version.name,
+        "version": version.number,
+        "statement": record.statement,
+        "database": record.database,
+        "label": record.label,
+        "folder": version.uri,
+        **{key: value for key, value in record.details.items() if key != "metrics"},
+    }
+    description = load_trained_model(version.uri).description
+    known |= {"framework": description.framework, "versions": dict(description.versions)}
+    for key, value in known.items():
+        yield "model", None, key, value if isinstance(value, str) else json.dumps(value)
+    yield from _numbers("metric", None, record.details.get("metrics", {}))
+
+
+def _curve(version: ModelVersion) -> Iterator[tuple[str, int | None, str, str]]:
+    events = read_events(f"{version.uri}/events.jsonl")
+    for event in _thinned([each for each in events if isinstance(each, EpochFinished)]):
+        own = {n: value for n, value in event.metrics.items() if not n.startswith("val_")}
+        yield from _numbers("training", event.step, own)
+    for event in _thinned([each for each in events if isinstance(each, Evaluated)]):
+        yield from _numbers("validation", event.step, event.metrics)
+
+
+def _thinned(events: Sequence[_Point]) -> Sequence[_Point]:
+    """Return evenly spaced events, the last one among them: as many as a curve needs."""
+    stride = -(-len(events) // _MOST_POINTS)
+    return events[::-1][:: max(stride, 1)][::-1]
+
+
+def _numbers(
+    section: str, step: int | None, metrics: Mapping[str, Any]
+) -> Iterator[tuple[str, int | None, str, str]]:
+    for name, value in metrics.items():
+        if isinstance(value, (int, float)):
+            yield section, step, name, f"{value:.6g}"
