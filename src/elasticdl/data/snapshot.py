@@ -14,6 +14,7 @@ Used by `sql/`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from elasticdl.data.find_files import exists
 from elasticdl.data.row_hash import row_hashes, shares
 from elasticdl.data.stored_file import local_path, open_stored
 from elasticdl.data.wording import listed
-from elasticdl.errors import DataError
+from elasticdl.errors import DataError, OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -215,12 +216,15 @@ class _Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._file.discard()
+        if kind is None:
+            self._flush()
+            self._writer.close()
+            self._file.publish()
             return
-        self._flush()
-        self._writer.close()
-        self._file.publish()
+        # Left open, it would write its end into what is discarded by then.
+        with contextlib.suppress(OSError, OutputError):
+            self._writer.close()
+        self._file.discard()
 
 
 class _Stream:

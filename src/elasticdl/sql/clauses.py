@@ -274,11 +274,13 @@ class _Tokens:
 
     def __init__(self, program: str, extension: Span) -> None:
         self.program = program
-        self._offset = extension.start
+        # At the start of a text, sqlglot takes EXPLAIN for a command with a text as its argument.
+        before = "SELECT "
+        self._offset = extension.start - len(before)
         self._stop = extension.stop
-        text = program[extension.start : extension.stop]
+        text = before + program[extension.start : extension.stop]
         try:
-            self._tokens: list[Token] = list(Tokenizer().tokenize(text))
+            self._tokens: list[Token] = list(Tokenizer().tokenize(text))[1:]
         except TokenError as error:
             raise StatementError(
                 "This part holds a text or a comment that never ends. Write a quote within a "

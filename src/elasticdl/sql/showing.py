@@ -72,8 +72,8 @@ def _curve(version: ModelVersion) -> Iterator[tuple[str, int | None, str, str]]:
     for event in _thinned([each for each in events if isinstance(each, EpochFinished)]):
         own = {n: value for n, value in event.metrics.items() if not n.startswith("val_")}
         yield from _numbers("training", event.step, own)
-    for event in _thinned([each for each in events if isinstance(each, Evaluated)]):
-        yield from _numbers("validation", event.step, event.metrics)
+    for evaluated in _thinned([each for each in events if isinstance(each, Evaluated)]):
+        yield from _numbers("validation", evaluated.step, evaluated.metrics)
 
 
 def _thinned(events: Sequence[_Point]) -> Sequence[_Point]:

@@ -1,0 +1,55 @@
+"""Models have names and versions; a name means the newest complete one."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from elasticdl.errors import UsageError
+from elasticdl.sql.models import Models
+
+
+@pytest.fixture(params=["disk", "memory"])
+def models(request, tmp_path) -> Models:
+    place = str(tmp_path / "models") if request.param == "disk" else f"memory://{uuid.uuid4().hex}"
+    return Models(place)
+
+
+def trained(models: Models, statement: str = "s"):
+    version = models.begin("m", statement, "db")
+    models.complete(version, version.record)
+    return version
+
+
+def test_a_new_statement_makes_a_new_version_and_the_old_one_stays(models) -> None:
+    assert trained(models).number == 1
+    assert trained(models).number == 2
+    assert models.current("m").number == 2
+    assert models.current("m").record.is_complete
+
+
+def test_an_incomplete_training_is_resumed_by_its_own_statement_only(models) -> None:
+    trained(models)
+    begun = models.begin("m", "a", "db")
+
+    assert models.begin("m", "a", "db").number == begun.number
+    assert models.begin("m", "a", "db").is_resumed
+    assert models.begin("m", "b", "db").number == begun.number + 1
+    assert models.current("m").number == 1
+
+
+def test_an_unknown_name_is_answered_with_a_near_one(models) -> None:
+    trained(models)
+
+    with pytest.raises(UsageError, match="did you mean 'm'") as caught:
+        models.current("mm")
+    assert "trained model 'mm'" in str(caught.value)
+
+
+def test_a_model_that_is_being_trained_is_not_there_yet(models) -> None:
+    models.begin("m", "s", "db")
+
+    assert models.names() == []
+    with pytest.raises(UsageError, match="not complete"):
+        models.current("m")

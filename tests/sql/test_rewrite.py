@@ -1,0 +1,61 @@
+"""A SELECT gets the key of its table, or a reason why not."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticdl.sql.rewrite import is_same_table, tables_of, with_key
+
+
+def keyed(select: str, table: str = "t") -> tuple[str, str]:
+    return with_key(select, "duckdb", table, ["id"], lambda name: f'"{name}"')
+
+
+@pytest.mark.parametrize(
+    ("select", "expected"),
+    [
+        ("SELECT a FROM t", 'SELECT a, "t"."id" AS elasticdl_key_0 FROM t'),
+        ("SELECT a FROM t AS x WHERE a > (SELECT 1 FROM u)",
+         'SELECT a, "x"."id" AS elasticdl_key_0 FROM t AS x WHERE a > (SELECT 1 FROM u)'),
+        ("SELECT (SELECT max(b) FROM u) m, a -- all\nFROM main.t",
+         'SELECT (SELECT max(b) FROM u) m, a, "t"."id" AS elasticdl_key_0 -- all\nFROM main.t'),
+        ("SELECT *, rank() OVER (ORDER BY a) r FROM t",
+         'SELECT *, rank() OVER (ORDER BY a) r, "t"."id" AS elasticdl_key_0 FROM t'),
+        ("WITH u AS (SELECT 1 x) SELECT a FROM t",
+         'WITH u AS (SELECT 1 x) SELECT a, "t"."id" AS elasticdl_key_0 FROM t'),
+    ],
+)  # fmt: skip
+def test_the_key_follows_the_selected_columns(select, expected) -> None:
+    assert keyed(select) == (expected, "")
+
+
+@pytest.mark.parametrize(
+    ("select", "reason"),
+    [
+        ("SELECT DISTINCT a FROM t", "DISTINCT"),
+        ("SELECT a FROM t GROUP BY a", "GROUP"),
+        ("SELECT count(*) FROM t", "aggregates"),
+        ("SELECT a FROM t UNION SELECT a FROM t", "set operation"),
+        ("SELECT a FROM t JOIN u ON t.id = u.id", "more than t"),
+        ("SELECT a FROM t, u", "more than t"),
+        ("SELECT a FROM (SELECT a FROM t)", "more than t"),
+        ("SELECT FROM WHERE", "cannot be read"),
+    ],
+)
+def test_a_row_must_be_a_row_of_the_table(select, reason) -> None:
+    text, why_not = keyed(select)
+
+    assert text == ""
+    assert reason in why_not
+
+
+def test_tables_are_found_anywhere_but_common_table_expressions_are_none() -> None:
+    select = "WITH c AS (SELECT * FROM a) SELECT * FROM c JOIN s.b ON EXISTS (SELECT 1 FROM d)"
+
+    assert sorted(tables_of(select, "duckdb")) == ["a", "d", "s.b"]
+
+
+def test_a_schema_in_front_may_be_left_out() -> None:
+    assert is_same_table("T", "main.t")
+    assert not is_same_table("a.t", "b.t")
+    assert not is_same_table("data", "testdata")
