@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticdl import api
+from elasticdl import api, zoo
 from elasticdl.data.snapshot import Snapshot, read_snapshot, write_snapshot
 from elasticdl.data.wording import counted, did_you_mean, listed
 from elasticdl.engines import progress
 from elasticdl.errors import DataError, UsageError
+from elasticdl.job import ModelReference
 from elasticdl.sql.features import derive, resolve
 from elasticdl.sql.measuring import metrics_table
 from elasticdl.sql.settings import DEFAULT_FRACTION
+from elasticdl.training.create import quiet_frameworks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -91,6 +93,7 @@ def train(
             stays as it was.
     """
     reporter = progress.for_stream() if reporter is None else reporter
+    _check_params(request)
     version = models.begin(request.into, request.statement, database.name)
     snapshot = read_snapshot(version.rows) if version.is_resumed else None
     if snapshot is None:
@@ -115,6 +118,15 @@ def train(
         models.complete(version, _record(request, version, snapshot, params, outcome))
         reporter.note(f"{request.into}, version {version.number}: {version.uri}")
     return metrics_table(outcome.metrics)
+
+
+def _check_params(request: TrainRequest) -> None:
+    """Raise what is wrong with the model's parameters before a row is read."""
+    params = dict(request.params)
+    if "label" in request.model_params:
+        params.setdefault("label", request.label)
+    quiet_frameworks()
+    zoo.define(ModelReference(request.model_zoo, request.model, params=params))
 
 
 def _snapshot(
