@@ -233,6 +233,8 @@ def test_a_symbol_is_loaded_without_a_model(tmp_path) -> None:
 
 
 def test_files_of_the_prebuilt_zoo_are_of_one_import() -> None:
+    pytest.importorskip("keras")
+
     for _ in range(2):
         loaded = load(ModelReference(None, "wide_and_deep.Regressor"))
 
