@@ -317,10 +317,15 @@ class _TableGroup:
     def _no_value(self, name: str, column: pa.Array, counts: Array) -> SchemaError:
         at = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
         row = int(np.repeat(np.arange(len(counts)), counts)[at])
+        way_out = (
+            'add "nullable": True to its field in data_schema(), or leave the column out there'
+            if self._fields
+            else 'or write a data_schema() whose field has "nullable": True (for a prebuilt table '
+            "model, describe the column in its param columns)"
+        )
         return SchemaError(
-            f"{self._where(row)}: column {name!r} has no value. Fill it in, leave out the "
-            'row, add "nullable": True to its field in data_schema(), or leave the column out '
-            "there."
+            f"{self._where(row)}: column {name!r} has no value. Fill it in, leave out the row, "
+            f"{way_out}."
         )
 
 

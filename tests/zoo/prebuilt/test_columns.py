@@ -174,7 +174,7 @@ def test_a_crossed_column_is_the_one_that_is_described_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"kind": "numbr", "column": "x"}, r"kind 'numbr'; did you mean 'number'\?. The kinds are"),
+        ({"kind": "numbr", "column": "x"}, r"kind 'numbr'; did you mean 'number'\? The kinds are"),
         ({"column": "x"}, r"columns\[0\] has the kind None. The kinds are number, category"),
         ("age", r"columns\[0\] is 'age'; expected a dict"),
         ({"kind": "number", "colum": "x"}, r"unknown key 'colum'; did you mean 'column'\?"),

@@ -295,7 +295,7 @@ class _Reader:
         kind = entry.get("kind")
         if kind not in _KEYS:
             raise UsageError(
-                f"--params: {where} has the kind {kind!r}{_near(kind, _KEYS)}. The kinds are "
+                f"--params: {where} has the kind {kind!r}{_near(kind, _KEYS)} The kinds are "
                 f"{', '.join(_KEYS)}."
             )
         where = f"{where} ({kind})"
@@ -305,7 +305,7 @@ class _Reader:
                 known = ", ".join((*required, *optional))
                 raise UsageError(
                     f"--params: {where} has an unknown key {key!r}"
-                    f"{_near(key, (*required, *optional))}. {_article(kind).capitalize()} has "
+                    f"{_near(key, (*required, *optional))} {_article(kind).capitalize()} has "
                     f"{known}."
                 )
         for key in required:
@@ -339,7 +339,7 @@ class _Reader:
         for cycle in cycles:
             if cycle not in CYCLES:
                 raise UsageError(
-                    f"--params: {where}: cycles has {cycle!r}{_near(cycle, CYCLES)}. There are "
+                    f"--params: {where}: cycles has {cycle!r}{_near(cycle, CYCLES)} There are "
                     f"{', '.join(CYCLES)}."
                 )
         return Time(entry["column"], tuple(cycles), _flag(entry, "nullable", where))
@@ -391,7 +391,7 @@ class _Reader:
         combiner = entry.get("combiner", "mean")
         if combiner not in COMBINERS:
             raise UsageError(
-                f"--params: {where}: combiner is {combiner!r}{_near(combiner, COMBINERS)}. There "
+                f"--params: {where}: combiner is {combiner!r}{_near(combiner, COMBINERS)} There "
                 f"are {', '.join(COMBINERS)}."
             )
         return Embedding(of, _whole(entry, "dimension", where), combiner)
@@ -420,7 +420,7 @@ class _Reader:
             return Category(column, buckets=_MANY)
         near = _near(column, [c for e in self._entries if (c := _column_of(e)) is not None])
         raise UsageError(
-            f"--params: {where} is {column!r}, which no other entry describes{near}. Write the "
+            f"--params: {where} is {column!r}, which no other entry describes{near} Write the "
             "entry itself here, with its vocabulary or buckets: "
             f'{{"kind": "category", "column": {column!r}, "buckets": 1024}}.'
         )
@@ -518,8 +518,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _near(name: Any, known: Iterable[str]) -> str:
+    """Return the end of a sentence, with a name that is near a known one."""
     near = difflib.get_close_matches(str(name), [*known], n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return f"; did you mean {near[0]!r}?" if near else "."
 
 
 def _article(kind: str) -> str:
