@@ -7,7 +7,7 @@
       -> {"numbers": [31.0], "missing": [0.0], "ids": [1]}
 
 Text becomes ids here, in the input function, so that models and exports take numbers alone. What
-the model makes of the numbers is `column_layers.py`'s, which entries there are `column_kinds.py`'s.
+the model makes of the numbers is `column_layers.py`'s, how entries are read `column_entries.py`'s.
 
 Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
 """
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from elasticdl.errors import SchemaError
+from elasticdl.zoo.prebuilt.column_entries import read_columns
 from elasticdl.zoo.prebuilt.column_kinds import (
     Category,
     Feature,
@@ -30,7 +31,6 @@ from elasticdl.zoo.prebuilt.column_kinds import (
     Source,
     Sparse,
     Time,
-    read_columns,
     sources_of,
 )
 
