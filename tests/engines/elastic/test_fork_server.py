@@ -1,6 +1,7 @@
 """Processes are forked where a module is imported already, and die with whoever asked for them."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -191,3 +192,17 @@ def test_who_comes_while_a_server_goes_gets_another(connect, folder):
         # About when it goes.
         time.sleep(LINGER_S + 0.4)
         assert introduced(connect())["pid"] != pid
+
+
+def test_a_server_whose_folder_was_removed_leaves_none_behind():
+    with tempfile.TemporaryDirectory() as short:
+        run = Path(short, "run")
+        run.mkdir()
+        link = fork_server.connect(run / "server", [MODULE], linger_s=LINGER_S)
+        server = introduced(link)["parent"]
+
+        link.close()
+        shutil.rmtree(run)
+        wait_until(lambda: not is_alive(server))
+
+        assert not run.exists()

@@ -97,6 +97,7 @@ def connect(folder: Path, modules: Sequence[str], *, linger_s: float = _LINGER_S
 
 
 def _connected(folder: Path, modules: Sequence[str], linger_s: float) -> Connection:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(folder), socket.socket(socket.AF_UNIX) as link:
         try:
             link.connect(str(folder / _SOCKET))
@@ -124,9 +125,8 @@ def _locked(folder: Path) -> Iterator[None]:
     """Hold a folder's lock.
 
     Raises:
-        FileNotFoundError: The server has removed the folder meanwhile.
+        FileNotFoundError: There is no such folder, or the server has removed it meanwhile.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (folder / _LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (folder / _LOCK).stat()
@@ -224,11 +224,15 @@ def _serve(folder: Path, listener: socket.socket, modules: Sequence[str], linger
         if server.is_wanted():
             wanted_s = time.monotonic()
         elif time.monotonic() - wanted_s > linger_s:
-            with _locked(folder):
-                # Under the lock nobody comes.
-                if not server.is_wanted():
-                    shutil.rmtree(folder, ignore_errors=True)
-                    return
+            try:
+                with _locked(folder):
+                    # Under the lock nobody comes.
+                    if not server.is_wanted():
+                        shutil.rmtree(folder, ignore_errors=True)
+                        return
+            except FileNotFoundError:
+                # The run has removed it with all of its own; made anew, it would stay.
+                return
 
 
 def _main(folder: str, listener: str, linger_s: str, *modules: str) -> None:
