@@ -211,11 +211,15 @@ class Loop:
                 f"The best checkpoint is that of the {which} {self.options.best_metric}; "
                 "--best_mode says otherwise."
             )
+        resumed = None if self._hooks_state is None else self.trainer.state()
         hooks.train_begin(
             num_epochs=self.options.num_epochs,
             num_steps=self._steps_in_an_epoch(),
-            resumes=self._hooks_state is not None,
+            resumes=resumed is not None,
         )
+        if resumed is not None:
+            # A callback may set weights or the learning rate as for a new training.
+            self.trainer.load_state(resumed)
         self._state_check = StateCheck(self.trainer.state())
         self._begun = True
         self._match_evaluation()

@@ -115,6 +115,14 @@ class Hooks(Protocol):
         """A callback asked for the training to end."""
         ...
 
+    def check_sharing(self) -> None:
+        """Make sure that callbacks can do the same on each of several workers.
+
+        Raises:
+            DefinitionError: One looks at what each worker sees a part of.
+        """
+        ...
+
     def train_begin(self, *, num_epochs: int, num_steps: int | None, resumes: bool) -> None:
         """Report that training starts.
 

@@ -37,10 +37,14 @@ _BATCH_MOMENTS = (
 _TEST_BATCH_MOMENTS = ("on_test_batch_begin", "on_test_batch_end")
 # Of a model, with a loss; without one they know only what layers add.
 _NEED_LOSS = ("evaluate", "fit", "test_on_batch", "train_on_batch")
+# A compiled step keeps the optimizer and the loss that it was made with.
+_NEVER = ("compile",)
 # How far a CSVLogger's file had been written.
 _WRITTEN = "$written_bytes"
 
 _STOPS = "stop_training"
+# The weights of a model that a callback has beside the trained one.
+_WEIGHTS = "$weights"
 
 
 class KerasHooks:
@@ -96,6 +100,37 @@ class KerasHooks:
     def stop_requested(self) -> bool:
         """A callback has set `model.stop_training`."""
         return bool(self._callbacks) and bool(getattr(self._model, "stop_training", False))
+
+    def check_sharing(self) -> None:
+        """See `trainer.Hooks`; Keras' own callbacks only show the batches of an evaluation."""
+        for each in self._callbacks:
+            for moment in _TEST_BATCH_MOMENTS:
+                if _is_own(each, moment):
+                    raise DefinitionError(
+                        f"{self._where}: the callback {type(each).__name__} has {moment}(). "
+                        "Workers share the batches of an evaluation, so each would call it for "
+                        "other ones. Use on_test_end(logs), which sees the metrics of all, or "
+                        "train in one process."
+                    )
+
+    def check_grouping(self, steps: int) -> None:
+        """Make sure that no callback of the user's counts batches that `fit` would not show.
+
+        Args:
+            steps: `steps_per_execution` of the model.
+
+        Raises:
+            DefinitionError: One does.
+        """
+        for each in self._callbacks:
+            for moment in _BATCH_MOMENTS:
+                if _is_own(each, moment):
+                    raise DefinitionError(
+                        f"{self._where}: the callback {type(each).__name__} has {moment}(), which "
+                        f"`fit` calls once for {steps} batches with steps_per_execution={steps}. "
+                        "Here it would be called for each. Leave out steps_per_execution: "
+                        "ElasticDL groups steps by itself."
+                    )
 
     def variables(self) -> list[Any]:
         """Return the variables that callbacks have as attributes, which are part of the state."""
@@ -181,6 +216,10 @@ class KerasHooks:
             written = kept.pop(_WRITTEN, None)
             for name, value in kept.items():
                 current = vars(callback).get(name)
+                if isinstance(value, dict) and _WEIGHTS in value:
+                    weights = callback_state.decode(value[_WEIGHTS], None, arrays)
+                    self._give_weights(callback, name, current, weights)
+                    continue
                 vars(callback)[name] = callback_state.decode(value, current, arrays)
             if isinstance(callback, keras.callbacks.CSVLogger) and written is not None:
                 _write_on(callback, written)
@@ -195,9 +234,18 @@ class KerasHooks:
             key = self._key(number)
             values[key] = {}
             for name, value in callback_state.attributes_of(callback).items():
-                if callback_state.is_code(value) or self._is_as_made(number, name, value):
+                if self._is_as_made(number, name, value):
                     continue
                 found: dict[str, np.ndarray[Any, Any]] = {}
+                if weights := self._weights_beside(value):
+                    kept = callback_state.encode(
+                        [weight.value for weight in weights], f"{CALLBACKS}{key}/{name}", found
+                    )
+                    values[key][name] = {_WEIGHTS: kept}
+                    arrays |= found
+                    continue
+                if callback_state.is_code(value):
+                    continue
                 try:
                     values[key][name] = callback_state.encode(
                         value, f"{CALLBACKS}{key}/{name}", found
@@ -210,6 +258,29 @@ class KerasHooks:
                 values[key] |= _written(callback)
             self._warn_of_closures(callback)
         return values, arrays
+
+    def _weights_beside(self, value: Any) -> list[Any]:
+        """Return the variables of a model or optimizer that is no part of what is trained."""
+        if not isinstance(value, (keras.Model, keras.optimizers.Optimizer)):
+            return []
+        optimizer = getattr(self._model, "optimizer", None)
+        trained = [*self._model.variables, *(optimizer.variables if optimizer else ())]
+        ids = {id(variable) for variable in trained}
+        found = [variable for variable in value.variables if id(variable) not in ids]
+        return found if len(found) == len(value.variables) else []
+
+    def _give_weights(
+        self, callback: keras.callbacks.Callback, name: str, current: Any, weights: Sequence[Any]
+    ) -> None:
+        variables = self._weights_beside(current)
+        if [tuple(one.shape) for one in variables] != [one.shape for one in weights]:
+            raise DefinitionError(
+                f"{self._where}: the callback {type(callback).__name__} had a model or optimizer "
+                f"in {name} when the checkpoint was written, and now has none with the same "
+                "weights, so that they cannot be restored. Make it in on_train_begin()."
+            )
+        for variable, weight in zip(variables, weights, strict=True):
+            variable.assign(weight)
 
     def _key(self, number: int) -> str:
         return f"{number}/{type(self._callbacks[number]).__name__}"
@@ -276,7 +347,7 @@ class KerasHooks:
             UserCodeError: One raised.
         """
         attributes = vars(self._model)
-        refused = () if self._is_compiled else _NEED_LOSS
+        refused = _NEVER if self._is_compiled else (*_NEVER, *_NEED_LOSS)
         put = {each: _refusing(each) for each in refused if each not in attributes}
         attributes.update(put)
         try:
@@ -299,6 +370,12 @@ class KerasHooks:
 
 def _refusing(method: str) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> None:
+        if method in _NEVER:
+            raise NotImplementedError(
+                f"model.{method}() does not work in a callback here: the optimizer and the loss "
+                "are the model file's, and checkpoints hold the state of that optimizer. Change "
+                "the learning rate, or train again from the trained model with another file."
+            )
         raise NotImplementedError(
             f"model.{method}() does not work in a callback here: the model is compiled with its "
             "optimizer only, and ElasticDL has its loss and metrics. Measure what "
@@ -312,6 +389,12 @@ def _overrides(callback: keras.callbacks.Callback, moment: str) -> bool:
     return moment in vars(callback) or getattr(type(callback), moment) is not getattr(
         keras.callbacks.Callback, moment
     )
+
+
+def _is_own(callback: keras.callbacks.Callback, moment: str) -> bool:
+    """Whether code of the user's is called; callbacks of Keras only show what they see."""
+    method = vars(callback).get(moment, getattr(type(callback), moment))
+    return not str(method.__module__).startswith("keras.")
 
 
 def _written(logger: keras.callbacks.CSVLogger) -> dict[str, int]:
