@@ -223,6 +223,7 @@ class Loop:
                 f"The best checkpoint is that of the {which} {self.options.best_metric}; "
                 "--best_mode says otherwise."
             )
+        hooks.committed(leads=self.committer.leads())
         hooks.train_begin(
             num_epochs=self.options.num_epochs,
             num_steps=self._steps_in_an_epoch(),
@@ -423,6 +424,7 @@ class Loop:
         )
         self._leave_out(commit.left_out)
         self._unsaved, self._is_new, self._awaits_end = True, False, False
+        self.trainer.hooks.committed(leads=self.committer.leads())
 
     def _leave_out(self, batches: Sequence[BatchId]) -> None:
         """Leave out the records of some batches from here on, as all workers do."""
@@ -535,6 +537,7 @@ class Loop:
         if commit is None:
             return
         self.slots, self._is_new = commit.slots, False
+        self.trainer.hooks.committed(leads=self.committer.leads())
         ledger = now.ledger.advance(commit.rows).lost(commit.lost)
         ledger = ledger.missed(np.fromiter(self.slots, np.int64), self.committer.patience_steps)
         total = add_states([now.states, commit.metrics], ordered)
