@@ -187,3 +187,14 @@ def test_one_worker_writes_the_events_of_tensorboard_also_when_one_dies(tmp_path
         worker.finish()
 
     assert points_in(tmp_path / "fleet") == points_in(tmp_path / "alone")
+
+
+def test_a_save_that_the_model_file_gave_the_model_is_there_after_the_callbacks(tmp_path):
+    fleet = Fleet(saving(tmp_path / "any"))
+    _, other = fleet.workers
+    model = other.trainer.model
+    own = model.save_weights
+    vars(model)["save_weights"] = own
+    other.epoch(0, val_loss=1.0)
+
+    assert vars(model)["save_weights"] is own

@@ -291,6 +291,7 @@ class KerasHooks:
         refused = () if self._is_compiled else _NEED_LOSS
         put = {each: _refusing(each) for each in refused if each not in attributes}
         put |= self._files.redirected()
+        own = {each: attributes[each] for each in put if each in attributes}
         attributes.update(put)
         try:
             with self._drawing(name, number):
@@ -306,6 +307,7 @@ class KerasHooks:
         finally:
             for each in put:
                 del attributes[each]
+            attributes.update(own)
 
     def _any_overrides(self, moments: Sequence[str]) -> bool:
         return any(_overrides(each, moment) for each in self._callbacks for moment in moments)
