@@ -87,6 +87,26 @@ def test_callbacks_of_one_worker_decide_at_the_end_of_an_epoch(leads, num_epochs
     assert loop.place.stopped == leads
 
 
+def test_a_worker_that_takes_over_a_training_about_to_end_begins_no_further_epoch():
+    def ask_for_the_end(epoch, logs):
+        first.trainer.hooks.stop_requested = True
+
+    first = loop_of(0, whole_shards, leads=True, num_epochs=5)
+    first.trainer.hooks.epoch_end = ask_for_the_end
+    first._deal([0])
+    while first._prepare_commit() and not first.place.ledger.epoch:
+        first._advance()
+    begun = []
+    # Which slot is the lowest is known from the first commit on.
+    second = loop_of(0, whole_shards, leads=False, num_epochs=5)
+    second.resume(first.checkpoint())
+    second.trainer.hooks.stop_requested = True
+    second.trainer.hooks.epoch_begin = begun.append
+    second.run()
+
+    assert (second.place.stopped, second.place.ledger.epoch, begun) == (True, 1, [])
+
+
 class Losing(Alone):
     """Makes a step of each batch, with losses that are known before."""
 

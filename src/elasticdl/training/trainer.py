@@ -133,6 +133,16 @@ class Hooks(Protocol):
         """
         ...
 
+    def committed(self, *, leads: bool) -> None:
+        """Report that all workers are past the moments that were reported before.
+
+        Args:
+            leads: This process writes the callbacks' files from now on, and those of the moments
+                since the last commit if the process that led until then has died. A process that
+                was never told so leads.
+        """
+        ...
+
     def epoch_begin(self, epoch: int) -> None:
         """Tell that an epoch starts (0-based)."""
         ...

@@ -53,7 +53,7 @@ from elasticdl.engines.elastic.placement import (
     machines_that_go,
 )
 from elasticdl.engines.elastic.ray_cluster import RayLostError
-from elasticdl.engines.elastic.reports import Snapshot
+from elasticdl.engines.elastic.reports import WAITING, Snapshot
 from elasticdl.engines.elastic.sealing import KEY_BYTES
 from elasticdl.engines.elastic.worker import Assignment, Failure, Identity, Left, Start
 from elasticdl.engines.elastic.worker_process import Died
@@ -176,6 +176,8 @@ class _Controller:
         self._journal = Journal(run)
         self._report_interval_s = _REPORT_INTERVAL_S
         self._begun = False
+        # When the first worker was done, in this round.
+        self._finished_s: float | None = None
         self._last_trained_s = time.monotonic()
         self._last_checkpoint_s = time.monotonic()
         self._snapshot_of: tuple[_Process, Any] | None = None
@@ -247,7 +249,7 @@ class _Controller:
             for action in decide(self._fleet()):
                 self._act(action)
             finished = [p for p in self._processes if p.state is State.FINISHED]
-            if finished:
+            if finished and not self._writes_files(finished):
                 trained = self._finish(finished)
                 if trained is not None:
                     return trained
@@ -256,6 +258,20 @@ class _Controller:
             except BaseException:
                 self._keep_what_was_reached()
                 raise
+
+    def _writes_files(self, finished: Sequence[_Process]) -> bool:
+        """Whether the lowest slot is not done: it writes the files of callbacks.
+
+        One that waits for the others has missed the end and writes nothing.
+        """
+        self._finished_s = self._finished_s or time.monotonic()
+        lowest = min(self._training(), key=lambda p: p.slot or 0, default=None)
+        if lowest is None or lowest.report is None or lowest.report.doing == WAITING:
+            return False
+        if any((p.slot or 0) < (lowest.slot or 0) for p in finished):
+            return False
+        limit_s = limit_of(self._pace.batch_timeout_s, self._slowest_s)
+        return time.monotonic() - self._finished_s < limit_s
 
     def _act(self, action: Action) -> None:
         match action:
@@ -426,6 +442,7 @@ class _Controller:
 
     def _new_round(self, why: str) -> None:
         """Let whoever comes next go on from the newest checkpoint."""
+        self._finished_s = None
         self._deaths.of_all(self._journal.step)
         for process in [p for p in self._processes if p.slot is not None]:
             self._processes.remove(process)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training.keras import callback_state
+from elasticdl.training.keras.callback_files import CallbackFiles, Rows
 from elasticdl.training.keras.callback_state import CannotKeepError
 from elasticdl.training.keras.outside import variables_in
 from elasticdl.training.trainer import CALLBACKS
@@ -39,8 +39,8 @@ _TEST_BATCH_MOMENTS = ("on_test_batch_begin", "on_test_batch_end")
 _NEED_LOSS = ("evaluate", "fit", "test_on_batch", "train_on_batch")
 # A compiled step keeps the optimizer and the loss that it was made with.
 _NEVER = ("compile",)
-# How far a CSVLogger's file had been written.
-_WRITTEN = "$written_bytes"
+# What a CSVLogger has written.
+_ROWS = "$rows"
 
 _STOPS = "stop_training"
 # The weights of a model that a callback has beside the trained one.
@@ -76,7 +76,7 @@ class KerasHooks:
         self._callbacks = [each for each in callbacks if not self._is_left_out(each)]
         self._model = model
         self._list = keras.callbacks.CallbackList(
-            self._callbacks, add_history=bool(self._callbacks), add_progbar=False, model=model
+            self._callbacks, add_history=bool(self._callbacks), add_progbar=False
         )
         for each in self._callbacks:
             if direction and getattr(each, "mode", None) == "auto" and hasattr(each, "monitor_op"):
@@ -95,6 +95,8 @@ class KerasHooks:
             for each in self._callbacks
         ]
         self._warned: set[tuple[str, str]] = set()
+        self._files = CallbackFiles(self._callbacks, model)
+        self._has_model = False
 
     @property
     def stop_requested(self) -> bool:
@@ -141,17 +143,24 @@ class KerasHooks:
     ) -> None:
         self._list.set_params({"verbose": 1, "epochs": num_epochs, "steps": num_steps})
         self._model.stop_training = False
-        loggers = [each for each in self._callbacks if isinstance(each, keras.callbacks.CSVLogger)]
-        appends = [each.append for each in loggers]
-        for each in loggers:
-            # Opened as new, it would lose the rows of the epochs before.
-            each.append = each.append or resumes
+        leads, self._files.leads = self._files.leads, self._files.leads and not resumes
         with self._moment("on_train_begin"):
-            self._list.on_train_begin()
-        for each, append in zip(loggers, appends, strict=True):
-            each.append = append
+            if not self._has_model:
+                self._has_model = True
+                self._files.set_model(self._list)
+            self._files.begin(self._list)
+        self._files.leads = leads
         if not resumes:
             self._keep()
+
+    def committed(self, *, leads: bool) -> None:  # noqa: D102
+        try:
+            self._files.committed(leads=leads)
+        except OSError as error:
+            raise UserCodeError(
+                f"{self._where}: a file of a callback cannot be written: {error}. Give this user "
+                "the right to write there, or let the callback write elsewhere."
+            ) from error
 
     def epoch_begin(self, epoch: int) -> None:  # noqa: D102
         with self._moment("on_epoch_begin"):
@@ -213,7 +222,7 @@ class KerasHooks:
     def load_state(self, state: Mapping[str, Any], arrays: State) -> None:  # noqa: D102
         for number, callback in enumerate(self._callbacks):
             kept = dict(state.get(self._key(number), {}))
-            written = kept.pop(_WRITTEN, None)
+            rows = kept.pop(_ROWS, None)
             for name, value in kept.items():
                 current = vars(callback).get(name)
                 if isinstance(value, dict) and _WEIGHTS in value:
@@ -221,15 +230,18 @@ class KerasHooks:
                     self._give_weights(callback, name, current, weights)
                     continue
                 vars(callback)[name] = callback_state.decode(value, current, arrays)
-            if isinstance(callback, keras.callbacks.CSVLogger) and written is not None:
-                _write_on(callback, written)
+            if isinstance(callback, keras.callbacks.CSVLogger) and rows is not None:
+                callback.csv_file.load_state(rows)
+                callback.append_header, callback.writer = callback.csv_file.is_empty, None
         self._model.stop_training = bool(state.get(_STOPS, False))
+        self._files.forget()
         # What cannot be kept is named at every start.
         self._keep()
 
     def _keep(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
         values: dict[str, Any] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self._files.flush()
         for number, callback in enumerate(self._callbacks):
             key = self._key(number)
             values[key] = {}
@@ -254,8 +266,8 @@ class KerasHooks:
                     self._warn(type(callback).__name__, name, str(error))
                     continue
                 arrays |= found
-            if isinstance(callback, keras.callbacks.CSVLogger):
-                values[key] |= _written(callback)
+            if isinstance(getattr(callback, "csv_file", None), Rows):
+                values[key][_ROWS] = callback.csv_file.state()
             self._warn_of_closures(callback)
         return values, arrays
 
@@ -349,10 +361,13 @@ class KerasHooks:
         attributes = vars(self._model)
         refused = _NEVER if self._is_compiled else (*_NEVER, *_NEED_LOSS)
         put = {each: _refusing(each) for each in refused if each not in attributes}
+        put |= self._files.redirected()
+        own = {each: attributes[each] for each in put if each in attributes}
         attributes.update(put)
         try:
             with self._drawing(name, number):
                 yield
+            self._files.flush_for_others()
         except ElasticDLError:
             raise
         except Exception as error:
@@ -363,6 +378,7 @@ class KerasHooks:
         finally:
             for each in put:
                 del attributes[each]
+            attributes.update(own)
 
     def _any_overrides(self, moments: Sequence[str]) -> bool:
         return any(_overrides(each, moment) for each in self._callbacks for moment in moments)
@@ -395,23 +411,3 @@ def _is_own(callback: keras.callbacks.Callback, moment: str) -> bool:
     """Whether code of the user's is called; callbacks of Keras only show what they see."""
     method = vars(callback).get(moment, getattr(type(callback), moment))
     return not str(method.__module__).startswith("keras.")
-
-
-def _written(logger: keras.callbacks.CSVLogger) -> dict[str, int]:
-    file = logger.csv_file
-    if file is None or file.closed or not os.path.exists(logger.filename):  # noqa: PTH110 - text
-        return {}
-    file.flush()
-    return {_WRITTEN: os.path.getsize(logger.filename)}  # noqa: PTH202
-
-
-def _write_on(logger: keras.callbacks.CSVLogger, written: int) -> None:
-    """Cut off the rows of epochs after the checkpoint, which come again."""
-    if not os.path.exists(logger.filename):  # noqa: PTH110 - the file may be in a store
-        return
-    if logger.csv_file is not None:
-        logger.csv_file.close()
-    size = min(written, os.path.getsize(logger.filename))  # noqa: PTH202
-    os.truncate(logger.filename, size)
-    logger.csv_file = open(logger.filename, "a")  # noqa: SIM115, PTH123 - the logger closes it
-    logger.append_header, logger.writer = size == 0, None

@@ -24,6 +24,9 @@ class TorchHooks:
     ) -> None:
         pass
 
+    def committed(self, *, leads: bool) -> None:  # noqa: D102
+        pass
+
     def epoch_begin(self, epoch: int) -> None:  # noqa: D102
         pass
 
