@@ -23,12 +23,15 @@ class Alone:
 
     Args:
         leads: Its callbacks may end the training.
+
+    Attributes:
+        stops: Whether they asked for the end, in each commit.
     """
 
     max_group_steps, patience_steps = 1, 50
 
     def __init__(self, *, leads):
-        self._leads = leads
+        self._leads, self.stops = leads, []
 
     def leads(self):
         return self._leads
@@ -37,7 +40,8 @@ class Alone:
         pass
 
     def commit(self, batches, place, *, stop):
-        if stop:
+        self.stops.append(stop)
+        if stop and self._leads:
             return Commit([], [0], stop=True)
         rows = [Row(0, 1, finished=batches[0].finished)] if batches else []
         return Commit(rows, [0], {"loss": (0.0, 1.0)} if batches else {})
@@ -85,6 +89,20 @@ def test_callbacks_of_one_worker_decide_at_the_end_of_an_epoch(leads, num_epochs
 
     assert begun == list(range(num_epochs))
     assert loop.place.stopped == leads
+
+
+def test_a_worker_that_does_not_lead_yet_says_with_its_batch_that_its_callbacks_ask_for_the_end():
+    # It has joined in the lowest slot, or the one there has died: the next commit is led by it.
+    loop = loop_of(0, whole_shards, leads=False, num_epochs=2)
+
+    def ask_for_the_end(epoch, logs):
+        loop.trainer.hooks.stop_requested = epoch == 0
+
+    loop.trainer.hooks.epoch_end = ask_for_the_end
+    loop.run()
+
+    assert loop.committer.stops == [False, False, True, True]
+    assert loop.place.ledger.epoch == 2
 
 
 class Losing(Alone):

@@ -312,8 +312,10 @@ class Loop:
 
         Those of one worker decide for all: callbacks may look at a clock.
         """
-        asked = self.trainer.hooks.stop_requested
-        return asked and self.committer.leads() and not self._within_an_update()
+        return self._asks_for_the_end() and self.committer.leads()
+
+    def _asks_for_the_end(self) -> bool:
+        return self.trainer.hooks.stop_requested and not self._within_an_update()
 
     def _deal(self, slots: Collection[int]) -> None:
         self.place = replace(self.place, ledger=self.place.ledger.deal(slots))
@@ -333,7 +335,10 @@ class Loop:
         group, before, started = self._group, self.place.ledger, time.monotonic()
         step = self.trainer.step
         try:
-            commit = self.committer.commit(group, self.place, stop=stop)
+            # Not `stop`: if the one that led has gone or another has joined in a lower slot, this
+            # one may lead only from this commit on.
+            asks = self._asks_for_the_end()
+            commit = self.committer.commit(group, self.place, stop=asks)
         except (TrainingError, UserCodeError) as error:
             raise type(error)(f"{error}\n  {_where(group)}") from error
         if commit is None:

@@ -187,7 +187,8 @@ class Training:
 
     def assert_each_record_counts(self, num_epochs):
         """Assert it by the weights of the trained model, by the audit, and by the events."""
-        counts = load_file(self.output / "params.safetensors")["counts"]
+        # One tensor, which Keras calls by the name of its layer as well.
+        (counts,) = load_file(self.output / "params.safetensors").values()
         np.testing.assert_array_equal(counts, np.full(NUM_RECORDS, num_epochs, np.float32))
         code, report = self.audit()
         assert (code, report["wrong"]) == (0, []), report
