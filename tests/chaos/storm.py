@@ -332,6 +332,7 @@ class Storm(Training):
         before = self.workers().values()
         self._disk.fill()
         self.wait_for_the_end(expected=EXIT_CODES[FULL_DISK])
+        self._disk.fill()
         # The same command says the same as long as nothing has changed.
         self.start()
         self.wait_for_the_end(expected=EXIT_CODES[FULL_DISK])
