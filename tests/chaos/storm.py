@@ -318,9 +318,7 @@ class Storm(Training):
     def _go_on(self, workers_before):
         self.start()
         # They have nobody to tell anything; the next token is for those that come.
-        self.wait_for(
-            lambda: not any(map(_is_a_worker, workers_before)), "the end of old workers"
-        )
+        self.wait_for(lambda: not any(map(_is_a_worker, workers_before)), "the end of old workers")
         self.wait_for_steps_of(1)
 
     def fill_the_disk(self):
@@ -498,7 +496,6 @@ class Storm(Training):
         for told in self.replicas():
             self._assert_callbacks_count(told)
         super().assert_each_record_counts(num_epochs)
-
 
     def _assert_callbacks_count(self, told):
         """Assert what the callbacks remember at an epoch's end, before they are told of it."""

@@ -153,7 +153,8 @@ class Training:
         """
         deadline = time.monotonic() + timeout_s
         while not condition():
-            assert self._process.poll() is None, f"It ended before {what}:\n{self.diagnosis()}"
+            code = self._process.poll()
+            assert code is None, f"It ended with {code} before {what}:\n{self.diagnosis()}"
             assert time.monotonic() < deadline, f"Waited in vain for {what}:\n{self.diagnosis()}"
             time.sleep(0.05)
 

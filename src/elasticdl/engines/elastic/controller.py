@@ -218,19 +218,19 @@ class _Controller:
             name = f"{run.folder.uri}#{run.generation}"
             self._neighbours = Neighbours(name, workers.priority)
         num_cpus = os.cpu_count() or 1
-        self._assignment = ray.put(
-            Assignment(
-                job=run.material.job,
-                plan=run.material.plan,
-                metadata=run.metadata,
-                code=_code_of(run),
-                num_slots=workers.max,
-                num_threads=max(1, num_cpus // workers.max) if workers.ray_address is None else 1,
-                framework=run.material.definition.framework,
-                pace=self._pace,
-                key=secrets.token_bytes(KEY_BYTES),
-            )
+        assignment = Assignment(
+            job=run.material.job,
+            plan=run.material.plan,
+            metadata=run.metadata,
+            code=_code_of(run),
+            num_slots=workers.max,
+            num_threads=max(1, num_cpus // workers.max) if workers.ray_address is None else 1,
+            framework=run.material.definition.framework,
+            pace=self._pace,
+            key=secrets.token_bytes(KEY_BYTES),
         )
+        # Here it goes with each call: the death of the raylet that had it would end this process.
+        self._assignment = assignment if workers.ray_address is None else ray.put(assignment)
         if self._begun:
             self._new_round("Ray was lost")
             self._begun, self._last_trained_s = False, time.monotonic()
