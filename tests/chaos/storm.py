@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -95,6 +96,7 @@ class Storm(Training):
 
     Attributes:
         done: What was done to it, in this order.
+        has_small_disk: Whether it can be filled.
 
     Raises:
         CannotMountError: There can be no small disk here.
@@ -105,6 +107,7 @@ class Storm(Training):
     ):
         self._tokens, zoo = folder / "tokens", folder / "zoo"
         self._disk = SmallDisk(folder / "disk") if has_small_disk else None
+        self.has_small_disk = has_small_disk
         self._nest = Nest()
         super().__init__(
             (self._disk.folder if self._disk else folder) / "out",
@@ -235,31 +238,20 @@ class Storm(Training):
         self._strikes.append(pauses.Strike("+".join((point, *besides)), time.time(), bound))
         for token in besides:
             self._drop(token)
-        match point:
-            case "driver":
-                self.kill_driver()
-            case "elsewhere":
-                self.kill_a_worker()
-            case "paused":
-                self.pause_a_worker()
-            case "stopping":
-                self.stop_before_a_quorum()
-            case "frozen":
-                self.freeze_in_a_step()
-            case "terminated":
-                self.end_driver(signal.SIGTERM, EXIT_CODES[TERMINATED])
-            case "interrupted":
-                self.end_driver(signal.SIGINT, EXIT_CODES[INTERRUPTED])
-            case "full disk":
-                self.fill_the_disk()
-            case _ if point in SURROUNDINGS:
-                self.kill_one_of_the_surroundings(SURROUNDINGS[point])
-            case _ if point in SLEEPERS:
-                self.put_to_sleep(SLEEPERS[point])
-            case _ if point in JOINS:
-                self.join_in(JOINS[point])
-            case _:
-                self._drop(point)
+        special = {
+            DRIVER: self.kill_driver,
+            ELSEWHERE: self.kill_a_worker,
+            PAUSED: self.pause_a_worker,
+            "stopping": self.stop_before_a_quorum,
+            FROZEN: self.freeze_in_a_step,
+            TERMINATED: partial(self.end_driver, signal.SIGTERM, EXIT_CODES[TERMINATED]),
+            INTERRUPTED: partial(self.end_driver, signal.SIGINT, EXIT_CODES[INTERRUPTED]),
+            FULL_DISK: self.fill_the_disk,
+            **{p: partial(self.kill_one_of_the_surroundings, n) for p, n in SURROUNDINGS.items()},
+            **{point: partial(self.put_to_sleep, name) for point, name in SLEEPERS.items()},
+            **{point: partial(self.join_in, phase) for point, phase in JOINS.items()},
+        }
+        special.get(point, partial(self._drop, point))()
         for token in (point, *besides):
             self._wait_until_taken(token)
 
@@ -389,7 +381,7 @@ class Storm(Training):
         (self._tokens / "joining").touch()
         (self._tokens / "awaited").write_text(phase)
         self.kill_a_worker(slot)
-        self.wait_for(lambda: (self._tokens / "door").exists(), "a worker that is to join")
+        self.wait_for((self._tokens / "door").exists, "a worker that is to join")
 
     def _forget_join(self):
         for name in ("awaited", "joining", "door", "reached", "asked"):

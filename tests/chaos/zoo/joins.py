@@ -15,6 +15,7 @@ Callers: `kill_points.py`, in every worker.
 """
 
 import json
+import math
 import os
 import time
 
@@ -51,68 +52,98 @@ def _place_of(loop):
     return [loop.trainer.step, loop.place.evaluation is not None, loop._within_an_update()]
 
 
-def install(folder, instead_of):
-    """Install it in a worker."""
+class _Tokens:
+    """The files that the storm and the workers leave for each other."""
 
-    def awaited():
+    def __init__(self, folder):
+        self._folder = folder
+
+    def awaited(self):
+        """Return the phase that a join is awaited in."""
         try:
-            return (folder / "awaited").read_text()
+            return (self._folder / "awaited").read_text()
         except FileNotFoundError:
             return None
 
-    def wait_for(name):
-        until_s = time.monotonic() + _LONGEST_WAIT_S
-        while not (folder / name).exists() and awaited() and time.monotonic() < until_s:
+    def has(self, name):
+        return (self._folder / name).exists()
+
+    def drop(self, name, content=""):
+        """Leave a file, whole or not at all."""
+        draft = self._folder / f"{name}.{os.getpid()}"
+        draft.write_text(content)
+        draft.rename(self._folder / name)
+
+    def take(self, name):
+        """Return whether it was there; only one gets it."""
+        try:
+            (self._folder / name).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def wait_for(self, name, at_most_s=math.inf):
+        """Return when it is there, or nobody is awaited any more."""
+        until_s = time.monotonic() + at_most_s
+        while not self.has(name) and self.awaited() and time.monotonic() < until_s:
             time.sleep(0.01)
 
+    def tell(self, told):
+        """Say where a worker has joined."""
+        with (self._folder / "joins").open("a") as file:
+            file.write(json.dumps(told) + "\n")
+
+    def place_reached(self):
+        """Return where those that wait are; None if nobody is awaited any more."""
+        try:
+            return json.loads((self._folder / "reached").read_text())
+        except FileNotFoundError:
+            return None
+
+
+def install(folder, instead_of):
+    """Install it in a worker."""
+    tokens = _Tokens(folder)
+    is_old = Quorum.is_old.fget
+    Quorum.is_old = property(lambda quorum: tokens.awaited() is not None or is_old(quorum))
+
+    @instead_of(Loop, "_prepare_commit")
+    def prepare(original, loop):
+        goes_on = original(loop)
+        is_due = _Joiner.phase is None and tokens.has("door") and not tokens.has("asked")
+        if goes_on and is_due and tokens.awaited() == phase_of(loop):
+            tokens.drop("reached", json.dumps(_place_of(loop)))
+            tokens.wait_for("asked", _LONGEST_WAIT_S)
+            time.sleep(_ON_ITS_WAY_S)
+        return goes_on
+
+    _install_in_the_joiner(tokens, instead_of)
+
+
+def _install_in_the_joiner(tokens, instead_of):
     @instead_of(Quorum, "__init__")
     def connect(original, quorum, **named):
-        phase = awaited()
-        if phase is not None and _takes(folder / "joining"):
+        phase = tokens.awaited()
+        if phase is not None and tokens.take("joining"):
             _Joiner.phase = phase
-            (folder / "door").touch()
+            tokens.drop("door")
             # Before it has connected: who has is waited for.
-            while not (folder / "reached").exists() and awaited():
-                time.sleep(0.01)
+            tokens.wait_for("reached")
         original(quorum, **named)
 
     @instead_of(Quorum, "begin")
     def begin(original, quorum):
         original(quorum)
         if _Joiner.phase is not None:
-            (folder / "asked").touch()
-
-    is_old = Quorum.is_old.fget
-    Quorum.is_old = property(lambda quorum: awaited() is not None or is_old(quorum))
-
-    @instead_of(Loop, "_prepare_commit")
-    def prepare(original, loop):
-        goes_on = original(loop)
-        is_due = _Joiner.phase is None and (folder / "door").exists()
-        if goes_on and is_due and not (folder / "asked").exists() and awaited() == phase_of(loop):
-            # Whole or not at all.
-            (folder / f"reached.{os.getpid()}").write_text(json.dumps(_place_of(loop)))
-            (folder / f"reached.{os.getpid()}").rename(folder / "reached")
-            wait_for("asked")
-            time.sleep(_ON_ITS_WAY_S)
-        return goes_on
+            tokens.drop("asked")
 
     @instead_of(Loop, "join")
     def join(original, loop, checkpoint):
         original(loop, checkpoint)
-        if _Joiner.phase is not None:
-            # That a callback asks for the end, callbacks know, and PyTorch has none.
-            is_there = json.loads((folder / "reached").read_text()) == _place_of(loop)
-            was = _Joiner.phase if is_there else phase_of(loop)
-            told = {"awaited": _Joiner.phase, "was": was, "place": _place_of(loop)}
-            _Joiner.phase = None
-            with (folder / "joins").open("a") as file:
-                file.write(json.dumps(told) + "\n")
-
-
-def _takes(token):
-    try:
-        token.unlink()
-    except FileNotFoundError:
-        return False
-    return True
+        if _Joiner.phase is None:
+            return
+        # That a callback asks for the end, callbacks know, and PyTorch has none.
+        is_there = tokens.place_reached() == _place_of(loop)
+        was = _Joiner.phase if is_there else phase_of(loop)
+        tokens.tell({"awaited": _Joiner.phase, "was": was, "place": _place_of(loop)})
+        _Joiner.phase = None

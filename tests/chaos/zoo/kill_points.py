@@ -26,8 +26,9 @@ dies there, by SIGKILL: one file, one death.
 
 Besides, every worker says at each epoch's end which of its weights are not what they should be,
 in the model that counts, and what its callbacks remember; the lowest slot of each update says in
-which epoch it was, whose records are in it, and when; who adds up an evaluation says when. A file `last_epoch` ends the training as a callback would, and a file `pause_s`
-says how long to rest before each step.
+which epoch it was, whose records are in it, and when; who adds up an evaluation says when. A file
+`last_epoch` ends the training as a callback would, and a file `pause_s` says how long to rest
+before each step. `joins.py` has a worker join in a phase of the loop.
 
 Callers: `tests/chaos/storm.py` appends the import to a model file.
 """
