@@ -46,20 +46,33 @@ class Nest:
     def files(self):
         """Return what lies in its temporary folder, and what nobody has open in shared memory."""
         own = [path for path in self.folder.iterdir() if not path.name.startswith(_OF_OTHERS)]
-        new = set(_SHARED_MEMORY.iterdir()) - self._shared_before
+        new = {path for path in _SHARED_MEMORY.iterdir() if _is_of_this_user(path)}
+        new -= self._shared_before
         return sorted([*own, *(new - _open_files() if new else ())])
 
+    def assert_no_process_is_left(self):
+        """Wait until none lives; a fork server stays for ten seconds after the last worker.
+
+        Raises:
+            AssertionError: One does.
+        """
+        until_s = time.monotonic() + _PATIENCE_S
+        while processes := self.processes():
+            left = [f"{each.pid} {_command_of(each)}" for each in processes]
+            assert time.monotonic() < until_s, "\n".join(["Left behind:", *left])
+            time.sleep(0.2)
+
     def assert_it_is_empty(self):
-        """Wait until nothing is left.
+        """Wait until nothing is left, neither a process nor a file.
 
         Raises:
             AssertionError: Something is.
         """
+        self.assert_no_process_is_left()
         until_s = time.monotonic() + _PATIENCE_S
-        while (processes := self.processes()) or self.files():
-            left = [f"{each.pid} {_command_of(each)}" for each in processes]
-            inside = [f"{path}: {sorted(path.rglob('*'))[:5]}" for path in self.files()]
-            assert time.monotonic() < until_s, "\n".join(["Left behind:", *left, *inside])
+        while files := self.files():
+            inside = [f"{path}: {sorted(path.rglob('*'))[:5]}" for path in files]
+            assert time.monotonic() < until_s, "\n".join(["Left behind:", *inside])
             time.sleep(0.2)
 
     def clear(self):
@@ -80,6 +93,12 @@ class Nest:
                 str(path).startswith(folder) for path in _open_files(process.pid)
             )
         return False
+
+
+def _is_of_this_user(path):
+    with contextlib.suppress(OSError):
+        return path.stat().st_uid == os.getuid()
+    return False
 
 
 def _open_files(pid=None):

@@ -466,6 +466,8 @@ class Storm(Training):
 
     def assert_nothing_is_left(self):
         """Assert it after the next run of the same user, which removes what killed ones left."""
+        # What a process that lives may still use, the next run leaves alone.
+        self._nest.assert_no_process_is_left()
         data = next(each for each in self._arguments if each.startswith("--data="))
         command = [
             sys.executable, "-m", "elasticdl.cli.main", "train", f"--model_zoo={COUNTING.parent}",
