@@ -14,6 +14,7 @@ import psutil
 import pytest
 from tests.chaos.storm import FORKED
 from tests.engines.elastic.hosts import NoNamespacesError, network_of, wait_for_ray
+from tests.engines.elastic.training import write_numbers
 from tests.engines.elastic.training_on_hosts import (
     CPUS_OF_A_HOST,
     GO_ON_S,
@@ -24,6 +25,7 @@ from tests.engines.elastic.training_on_hosts import (
 # Shorter and longer than it takes Ray to give a host up.
 SHORT_S, LONG_S = 2.0, 8.0
 FROZEN_S = 6.0
+NUM_VALIDATION_RECORDS = 64
 # An epoch takes ten seconds while it is slow, and much less than one afterwards.
 EPOCHS_A_MINUTE, LEAST_EPOCHS = 8, 20
 
@@ -121,8 +123,9 @@ def test_a_storm_of_cut_links_and_deaths_leaves_each_record_counted_once(tmp_pat
     # A quarter of the time that the storms on one machine have.
     minutes = chaos_minutes / 4
     num_epochs = LEAST_EPOCHS + int(minutes * EPOCHS_A_MINUTE)
-    data = f"--validation_data={tmp_path / 'numbers.recordio'}"
-    more = ["--num_spare_workers=1", "--checkpoint_steps=10", "--global_batch_size=32", data]
+    # A batch of them takes as long as one of the training, and is no update.
+    some = f"--validation_data={write_numbers(tmp_path / 'some.recordio', NUM_VALIDATION_RECORDS)}"
+    more = ["--num_spare_workers=1", "--checkpoint_steps=10", "--global_batch_size=32", some]
     with contextlib.ExitStack() as undo:
         try:
             head, *hosts = undo.enter_context(network_of(3))
@@ -137,6 +140,7 @@ def test_a_storm_of_cut_links_and_deaths_leaves_each_record_counted_once(tmp_pat
         while time.monotonic() < until_s or len(done) < len(storm.strikes):
             left = [name for name in storm.strikes if name not in done]
             done.append(rng.choice(left or list(storm.strikes)))
+            print(f"{time.time():.1f} {done[-1]}", flush=True)
             storm.strike(done[-1])
         times_s = training.times_of_updates(began_s)
         longest_s = max(after - before for before, after in pairwise(times_s))

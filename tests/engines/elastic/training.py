@@ -31,10 +31,10 @@ HEARTBEAT_TIMEOUT_S, JOIN_TIMEOUT_S = 1.0, 0.5
 PATIENCE_S = 240.0
 
 
-def write_numbers(path):
-    """Write the records that the counting model counts."""
+def write_numbers(path, count=NUM_RECORDS):
+    """Write the records that the counting model counts, or the first of them."""
     with recordio.Writer(str(path)) as writer:
-        for number in range(NUM_RECORDS):
+        for number in range(count):
             writer.write(encode({"number": np.int64([number])}))
     return path
 
