@@ -109,8 +109,6 @@ class Loop:
 
     def __post_init__(self) -> None:
         self._begun = self._joins = False
-        # It has not yet learned from a commit whether it leads.
-        self._is_new = True
         self._asked = self._awaits_end = False
         self._hooks_state: tuple[Mapping[str, Any], State] | None = None
         # The callbacks have been called for the step that is being made; batches evaluated.
@@ -196,7 +194,7 @@ class Loop:
             self._load_hooks(*self._hooks_state)
         self._batch_begun = False
         self._forget_the_past()
-        self._group, self._joins, self._is_new = [], True, True
+        self._group, self._joins = [], True
         self.close_feed()
 
     def _load_hooks(self, state: Mapping[str, Any], arrays: State) -> None:
@@ -329,10 +327,9 @@ class Loop:
     def _ends(self) -> bool:
         """Whether a callback ends the training here.
 
-        Those of one worker decide for all: callbacks may look at a clock. Before its first commit
-        a worker has the state of another one, and asks for what that one asked for.
+        Those of one worker decide for all: callbacks may look at a clock.
         """
-        return self._asked and (self._is_new or self.committer.leads())
+        return self._asked and self.committer.leads()
 
     def _look_for_the_end(self, *, within_epoch: bool) -> None:
         """Note whether a callback asks for the end: `fit` looks after a batch and an epoch."""
@@ -366,7 +363,9 @@ class Loop:
         group, before, started = self._group, self.place.ledger, time.monotonic()
         step = self.trainer.step
         try:
-            commit = self.committer.commit(group, self.place, stop=stop)
+            # Not `stop`: if the one that led has gone or another has joined in a lower slot, this
+            # worker may lead only from this commit on.
+            commit = self.committer.commit(group, self.place, stop=self._asked)
         except (TrainingError, UserCodeError) as error:
             raise type(error)(f"{error}\n  {_where(group)}") from error
         if commit is None:
@@ -427,7 +426,7 @@ class Loop:
             stopped=self.place.stopped or commit.stop,
         )
         self._leave_out(commit.left_out)
-        self._unsaved, self._is_new, self._awaits_end = True, False, False
+        self._unsaved, self._awaits_end = True, False
         self.trainer.hooks.committed(leads=self.committer.leads())
 
     def _leave_out(self, batches: Sequence[BatchId]) -> None:
@@ -540,7 +539,7 @@ class Loop:
         commit = self.committer.commit_evaluation(states, row)
         if commit is None:
             return
-        self.slots, self._is_new = commit.slots, False
+        self.slots = commit.slots
         self.trainer.hooks.committed(leads=self.committer.leads())
         ledger = now.ledger.advance(commit.rows).lost(commit.lost)
         ledger = ledger.missed(np.fromiter(self.slots, np.int64), self.committer.patience_steps)

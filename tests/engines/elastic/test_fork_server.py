@@ -173,6 +173,21 @@ def test_after_the_last_process_the_server_goes_with_all_its_processes_left(conn
     wait_until(lambda: not is_alive(server))
 
 
+def test_a_server_whose_folder_was_removed_ends_and_does_not_make_it_again():
+    with tempfile.TemporaryDirectory() as short:
+        folder = Path(short, "of-a-run", "server")
+        link = fork_server.connect(folder, [MODULE], linger_s=LINGER_S)
+        fork_server.fork(link, introduce)
+        server = psutil.Process(link.recv()["parent"])
+
+        # As a run does at its end.
+        shutil.rmtree(folder.parent)
+        link.close()
+        wait_until(lambda: not is_alive(server.pid))
+
+        assert not folder.parent.exists()
+
+
 def test_a_server_that_is_killed_is_followed_by_another(connect):
     told = introduced(connect())
 

@@ -82,6 +82,8 @@ _MOST_RAYS_LOST = 3
 # Who was silent for so long while others committed steps was left out of them.
 _LEFT_OUT_S = 10.0
 _PATIENCE_AT_THE_END_S = 60.0
+# A worker answers within a poll, and on a busy machine within seconds.
+_SILENCE_AT_THE_END_S = 5.0
 
 
 def train(job: Job, reporter: Reporter) -> Outcome:
@@ -215,24 +217,25 @@ class _Controller:
         """Make what needs Ray; after another Ray was lost, from the newest checkpoint."""
         run, workers = self._run, self._workers
         self._run_id = uuid.uuid4().hex[:12]
+        self._report_interval_s = _REPORT_INTERVAL_S
         self._lighthouse = WatchedLighthouse(self._ray.host, workers.min, self._pace)
         if workers.ray_address is not None:
             name = f"{run.folder.uri}#{run.generation}"
             self._neighbours = Neighbours(name, workers.priority)
         num_cpus = os.cpu_count() or 1
-        self._assignment = ray.put(
-            Assignment(
-                job=run.material.job,
-                plan=run.material.plan,
-                metadata=run.metadata,
-                code=_code_of(run),
-                num_slots=workers.max,
-                num_threads=max(1, num_cpus // workers.max) if workers.ray_address is None else 1,
-                framework=run.material.definition.framework,
-                pace=self._pace,
-                key=secrets.token_bytes(KEY_BYTES),
-            )
+        assignment = Assignment(
+            job=run.material.job,
+            plan=run.material.plan,
+            metadata=run.metadata,
+            code=_code_of(run),
+            num_slots=workers.max,
+            num_threads=max(1, num_cpus // workers.max) if workers.ray_address is None else 1,
+            framework=run.material.definition.framework,
+            pace=self._pace,
+            key=secrets.token_bytes(KEY_BYTES),
         )
+        # Here it goes with each call: the death of the raylet that had it would end this process.
+        self._assignment = assignment if workers.ray_address is None else ray.put(assignment)
         if self._begun:
             self._new_round("Ray was lost")
             self._begun, self._last_trained_s = False, time.monotonic()
@@ -632,6 +635,11 @@ class _Controller:
             deadline = time.monotonic() + 15
             before = self._run.store.steps()
             while time.monotonic() < deadline and self._run.store.steps() == before:
+                # After the death of a raylet its actors are silent: Ray takes long to say so.
+                if all(
+                    p.silent_s(time.monotonic()) > _SILENCE_AT_THE_END_S for p in self._training()
+                ):
+                    return
                 self._listen()
 
 

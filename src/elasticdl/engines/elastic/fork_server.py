@@ -125,7 +125,7 @@ def _locked(folder: Path) -> Iterator[None]:
     """Hold a folder's lock.
 
     Raises:
-        FileNotFoundError: There is no such folder, or the server has removed it meanwhile.
+        FileNotFoundError: The folder was removed: by the server, or by the run that it is in.
     """
     with (folder / _LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -165,6 +165,14 @@ class _Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
         super().__init__("", _Handler, bind_and_activate=False)
         self.socket.close()
         self.folder, self.socket = folder, listener
+        self._inode = (folder / _SOCKET).stat().st_ino
+
+    def is_reachable(self) -> bool:
+        """Return whether its socket is still there; a run removes it with its own folder."""
+        try:
+            return (self.folder / _SOCKET).stat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
 
     def is_wanted(self) -> bool:
         """Return whether there is a process, or somebody who waits for one."""
@@ -223,16 +231,15 @@ def _serve(folder: Path, listener: socket.socket, modules: Sequence[str], linger
         server.handle_request()
         if server.is_wanted():
             wanted_s = time.monotonic()
+        elif not server.is_reachable():
+            # Making the folder again to remove it would leave the one above it behind.
+            return
         elif time.monotonic() - wanted_s > linger_s:
-            try:
-                with _locked(folder):
-                    # Under the lock nobody comes.
-                    if not server.is_wanted():
-                        shutil.rmtree(folder, ignore_errors=True)
-                        return
-            except FileNotFoundError:
-                # The run has removed it with all of its own; made anew, it would stay.
-                return
+            with contextlib.suppress(FileNotFoundError), _locked(folder):
+                # Under the lock nobody comes.
+                if not server.is_wanted():
+                    shutil.rmtree(folder, ignore_errors=True)
+                    return
 
 
 def _main(folder: str, listener: str, linger_s: str, *modules: str) -> None:

@@ -46,6 +46,9 @@ _MOST_STARTS = 3
 _LONGEST_START_S = 60.0
 _LOST_AFTER_S = 20.0
 _TOKEN_BYTES = 32
+# What is larger lies in shared memory of the raylet's. When that dies, Ray's native library ends
+# whoever has something there, with exit code 1 and without a word.
+_SENT_DIRECTLY_BYTES = 2**23
 # The path of a socket has room for 107 characters, and Ray appends 64.
 _MAX_FOLDER_LENGTH = 43
 _OPENED = "r"
@@ -271,6 +274,7 @@ def _closed_to_others() -> Iterator[None]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(_TOKEN_BYTES),
         _SEVERAL_MACHINES: "0",
+        "RAY_max_direct_call_object_size": str(_SENT_DIRECTLY_BYTES),
     }
     # Ray's processes read the environment; this one has read it when it imported Ray.
     several = ray_constants.ENABLE_RAY_CLUSTER
