@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -118,5 +119,32 @@ def test_a_process_that_ends_leaves_nothing(tmp_path, monkeypatch, run_python) -
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     run_python("from elasticdl import scratch; (scratch.folder() / 'x').touch()")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_a_thread_writes_into_while_it_is_removed_can_be_found_again(tmp_path):
+    for _ in range(20):
+        temporary = scratch.TemporaryFolder(str(tmp_path))
+        writing = threading.Event()
+
+        def write(folder: Path = temporary.path, writing: threading.Event = writing) -> None:
+            number = 0
+            while folder.exists() and number < 300:
+                number += 1
+                try:
+                    (folder / str(number)).touch()
+                except FileNotFoundError:
+                    return
+                writing.set()
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        writing.wait()
+        temporary.cleanup()
+        thread.join()
+
+        assert not temporary.path.exists() or (temporary.path / "alive").exists()
+    scratch.remove_leftovers(tmp_path)
 
     assert list(tmp_path.iterdir()) == []

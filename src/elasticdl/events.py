@@ -144,12 +144,13 @@ class RecordsSkipped(_Event):
 
 @dataclass(frozen=True, kw_only=True)
 class EpochFinished(_Event):
-    """Each record of an epoch was trained on.
+    """Each record of an epoch was trained on, or a callback ended the training within it.
 
     Attributes:
         epoch: Which one, from 0.
         step: Updates made so far.
         metrics: Training metrics over the epoch; validation metrics as `val_...`.
+        stopped: A callback ended the training before all records were trained on.
     """
 
     event: ClassVar[str] = "epoch_finished"
@@ -157,6 +158,7 @@ class EpochFinished(_Event):
     epoch: int
     step: int
     metrics: MetricValues
+    stopped: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

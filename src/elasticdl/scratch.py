@@ -56,7 +56,29 @@ def folder() -> Path:
 
 def _remove(made: Path, maker: int) -> None:
     if os.getpid() == maker:
-        shutil.rmtree(made, ignore_errors=True)
+        _remove_tree(made)
+
+
+def _remove_tree(folder: Path) -> None:
+    """Remove a folder; one that cannot be removed keeps its mark, so that the next run finds it.
+
+    Another thread may write into it meanwhile, and this process may be killed before it is done.
+    """
+    with contextlib.suppress(OSError):
+        for child in folder.iterdir():
+            if child.name == _ALIVE:
+                continue
+            if child.is_dir() and not child.is_symlink():
+                shutil.rmtree(child, ignore_errors=True)
+            else:
+                child.unlink(missing_ok=True)
+    mark = folder / _ALIVE
+    with contextlib.suppress(OSError):
+        mark.unlink(missing_ok=True)
+        try:
+            folder.rmdir()
+        except OSError:
+            mark.touch(mode=0o600)
 
 
 class TemporaryFolder:
@@ -84,7 +106,7 @@ class TemporaryFolder:
     def cleanup(self) -> None:
         """Remove it; doing it twice does no harm."""
         if self._descriptor >= 0:
-            shutil.rmtree(self.path, ignore_errors=True)
+            _remove_tree(self.path)
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -125,7 +147,7 @@ def remove_leftovers(parent: Path | None = None) -> None:
         for left in parent.glob(pattern):
             with contextlib.suppress(OSError):
                 if _is_left(left) and not any(_is_held(inner) for inner in left.glob("*/")):
-                    shutil.rmtree(left, ignore_errors=True)
+                    _remove_tree(left)
 
 
 def _is_left(folder: Path) -> bool:

@@ -6,17 +6,26 @@ broken on purpose, and finds it.
 """
 
 import random
+import re
 import time
 from collections import Counter
+from functools import partial
 
 import pytest
+from tests.chaos.small_disk import CannotMountError
 from tests.chaos.storm import (
     DRIVER,
     ELSEWHERE,
+    EXIT_CODES,
     FROZEN,
+    FULL_DISK,
+    INTERRUPTED,
+    JOINS,
     PAUSED,
+    SLEEPERS,
     SURROUNDINGS,
     TERMINATED,
+    ZOO,
     Storm,
 )
 from tests.engines.elastic.training import COUNTING, write_numbers
@@ -28,15 +37,27 @@ NAMED_POINTS = [
 ]  # fmt: skip
 FURTHER_POINTS = [
     "asking", "applied", "healed", "handing", "measured", "ending", ELSEWHERE, PAUSED, FROZEN,
-    TERMINATED, *SURROUNDINGS,
+    TERMINATED, INTERRUPTED, FULL_DISK, *SURROUNDINGS, *SLEEPERS, *JOINS,
 ]  # fmt: skip
 # Beside another one, so that two fall at the same moment: all but those that take a while.
-ALONE = {"stopping", DRIVER, PAUSED, FROZEN, TERMINATED, *SURROUNDINGS}
+ALONE = {
+    "stopping", DRIVER, PAUSED, FROZEN, TERMINATED, INTERRUPTED, FULL_DISK, *SURROUNDINGS,
+    *SLEEPERS, *JOINS,
+}  # fmt: skip
+# Nothing else beside it: what is waited for would be something else.
+UNDISTURBED = {FULL_DISK, *SLEEPERS, *JOINS}
 BESIDES = [p for p in NAMED_POINTS + FURTHER_POINTS if p not in ALONE]
 NUM_EPOCHS = 3
 # The weights are compared each 256 commits: not so many.
 NUM_FORKED_EPOCHS = 4
 MINIBATCH_SIZE = 16
+COUNTING_WITH_CALLBACKS = ZOO / "counting_keras.py"
+# PyTorch has no callbacks. All have validation data, checkpoints and a spare.
+LONG_STORMS = {
+    "Keras, callbacks, fixed logical batch": (COUNTING_WITH_CALLBACKS, ["--global_batch_size=64"]),
+    "PyTorch, fixed logical batch": (COUNTING, ["--global_batch_size=64"]),
+    "Keras, callbacks": (COUNTING_WITH_CALLBACKS, []),
+}
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -46,16 +67,41 @@ def numbers(tmp_path_factory):
     return write_numbers(tmp_path_factory.mktemp("numbers") / "numbers.recordio")
 
 
-def storm_on(numbers, tmp_path, *more, **options):
+def storm_on(numbers, tmp_path, *more, model=COUNTING, **options):
     arguments = [f"--data={numbers}", f"--minibatch_size={MINIBATCH_SIZE}", *more]
-    return Storm(tmp_path, COUNTING, arguments, **options)
+    return Storm(tmp_path, model, arguments, **options)
 
 
-def without_end(numbers, tmp_path, *more, seed):
+def without_end(numbers, tmp_path, *more, **options):
     return storm_on(
         numbers, tmp_path, f"--validation_data={numbers}", "--num_workers=3",
-        "--num_spare_workers=1", "--num_epochs=1000000", "--checkpoint_steps=10", *more, seed=seed,
+        "--num_spare_workers=1", "--num_epochs=1000000", "--checkpoint_steps=10", *more, **options,
     )  # fmt: skip
+
+
+@pytest.fixture
+def small_disk():
+    """Return a function that gives a storm a disk that can be filled, where there can be one."""
+    made = []
+
+    def make(make_storm):
+        try:
+            made.append(make_storm(has_small_disk=True))
+        except CannotMountError as error:
+            print(f"no full disk: {error}")
+            made.append(make_storm())
+        return made[-1]
+
+    yield make
+    for storm in made:
+        storm.close()
+
+
+def test_the_exit_codes_of_a_storm_are_the_documented_ones(repository):
+    text = (repository / "docs" / "exit-codes.md").read_text()
+
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
+    assert {code for code in EXIT_CODES.values() if code >= 0} <= documented
 
 
 @pytest.mark.timeout(900)
@@ -89,28 +135,40 @@ def test_each_process_of_a_job_may_die(numbers, tmp_path):
         storm.assert_each_record_counts(num_epochs)
 
 
-@pytest.mark.chaos
-@pytest.mark.timeout(0)
-@pytest.mark.parametrize(
-    "more", [[], ["--global_batch_size=64"]], ids=["each step", "fixed logical batch"]
-)
-def test_a_long_storm_leaves_each_record_counted_once(numbers, tmp_path, chaos_minutes, more):
+@pytest.fixture(scope="module")
+def points_left():
+    """Return a generator of random numbers, and the points that no long storm has had yet."""
     seed = time.time_ns() % 10**6
     print(f"seed {seed}")
-    rng = random.Random(seed)
-    # Half of the time for each of the two.
-    until = time.monotonic() + chaos_minutes * 60 / 2
-    points = NAMED_POINTS + FURTHER_POINTS
-    left = rng.sample(points, len(points))
-    with without_end(numbers, tmp_path, *more, seed=seed) as storm:
+    rng, points = random.Random(seed), NAMED_POINTS + FURTHER_POINTS
+    return rng, rng.sample(points, len(points))
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("name", LONG_STORMS)
+def test_a_long_storm_leaves_each_record_counted_once(
+    numbers, tmp_path, chaos_minutes, points_left, small_disk, name
+):
+    (model, more), (rng, left) = LONG_STORMS[name], points_left
+    until = time.monotonic() + chaos_minutes * 60 / len(LONG_STORMS)
+    seed = rng.randrange(10**6)
+    storm = small_disk(partial(without_end, numbers, tmp_path, *more, model=model, seed=seed))
+    points = [p for p in NAMED_POINTS + FURTHER_POINTS if p != FULL_DISK or storm.has_small_disk]
+    with storm:
         storm.wait_for_steps_of(3)
         while time.monotonic() < until:
-            storm.strike(left.pop() if left else rng.choice(points), *_another(rng))
+            point = left.pop() if left else rng.choice(points)
+            if point in points:
+                storm.strike(point, *([] if point in UNDISTURBED else _another(rng)))
             storm.wait_for_steps_of(rng.choice([1, 1, 2, 3]))
-        num_epochs = storm.finish(finally_hit="finishing")
+        try:
+            num_epochs = storm.finish(finally_hit="finishing")
+        finally:
+            print(f"{len(storm.done)} strikes: {storm.done}\nlongest: {storm.pauses()[:5]}")
 
         storm.assert_each_record_counts(num_epochs)
-    print(f"{num_epochs} epochs, {len(storm.done)} strikes: {storm.done}")
+    print(f"{num_epochs} epochs")
 
 
 def _another(rng):

@@ -1,5 +1,6 @@
 """Bad input gets one clear message, an exit code, no traceback, and leaves nothing half-written."""
 
+import contextlib
 import re
 import resource
 import signal
@@ -173,23 +174,39 @@ def test_an_output_that_cannot_be_written_is_named(train, tmp_path):
     assert str(tmp_path / "file") in said
 
 
-def test_a_full_disk_keeps_what_was_complete(train, tmp_path):
-    train(max_steps=2)
-    before = CheckpointStore(OutputFolder(tmp_path / "out")).steps()
+@contextlib.contextmanager
+def full_disk():
+    """Limit the size of files, which looks like a full disk: writing fails part-way."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # A limit on file sizes is what a full disk looks like to a process: writing fails part-way.
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
     try:
-        code, said = train(checkpoint_steps=1)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_keeps_what_was_complete(train, tmp_path):
+    train(max_steps=2)
+    before = CheckpointStore(OutputFolder(tmp_path / "out")).steps()
+    with full_disk():
+        code, said = train(checkpoint_steps=1)
 
     assert code == 6
     assert "room" in said
     assert CheckpointStore(OutputFolder(tmp_path / "out")).steps() == before
     assert train()[0] == 0
+
+
+def test_the_same_command_begins_when_the_first_checkpoint_found_no_room(train):
+    with full_disk():
+        code, said = train(checkpoint_steps=1)
+    assert (code, "room" in said) == (6, True)
+
+    code, said = train(checkpoint_steps=1)
+
+    assert code == 0, said
 
 
 def test_an_output_of_another_job_is_named_with_what_differs(train):

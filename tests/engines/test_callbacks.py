@@ -10,6 +10,7 @@ from tests.engines.test_in_process import WORSE, assert_same_bits, best_of, even
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import load_trained_model
+from elasticdl.engines.audit import audit
 from elasticdl.errors import UsageError
 from elasticdl.events import EpochFinished, Evaluated
 
@@ -98,6 +99,54 @@ def test_the_logs_of_a_batch_are_those_of_the_epoch_so_far(train, zoo, tmp_path)
     logs = [float(line) for line in (tmp_path / "seen").read_text().split()]
     assert len(set(logs)) == 3
     assert logs[-1] == events(tmp_path, EpochFinished)[-1].metrics["loss"]
+
+
+@pytest.mark.parametrize("moment", ["on_train_begin", "on_epoch_begin", "on_train_batch_begin"])
+def test_a_callback_that_stops_before_a_batch_ends_the_training_after_it(train, zoo, moment):
+    zoo(
+        f"""
+        class Stop(keras.callbacks.Callback):
+            def {moment}(self, *args, **logs):
+                self.model.stop_training = True
+
+        def callbacks():
+            return [Stop()]
+        """
+    )
+
+    # `fit` looks after a batch, and after an epoch.
+    assert train(num_epochs=3).step == 1
+
+
+def test_an_epoch_that_is_cut_short_ends_once_and_counts_only_what_was_trained_on(
+    train, zoo, data, tmp_path
+):
+    zoo(
+        f"""
+        class Stop(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                self.model.stop_training = batch == 3
+
+            def on_epoch_end(self, epoch, logs=None):
+                with open({str(tmp_path / "seen")!r}, "a") as file:
+                    print(epoch, *logs, file=file)
+
+        def callbacks():
+            return [Stop()]
+        """
+    )
+    more = {"num_epochs": 3, "validation_data": str(data), "best_metric": "val_loss"}
+
+    train(**more)
+
+    assert train(**more).already_done
+    assert (tmp_path / "seen").read_text() == "0 loss val_accuracy val_loss\n"
+    (ended,) = events(tmp_path, EpochFinished)
+    assert (ended.epoch, ended.step, ended.stopped) == (0, 4, True)
+    # It is not taken for an epoch that lost records.
+    report = audit(str(tmp_path / "out"))
+    assert [epoch.counts.finished for epoch in report.epochs] == [False]
+    assert CheckpointStore(OutputFolder(tmp_path / "out")).best_step() == 4
 
 
 def test_callbacks_see_the_batches_of_an_evaluation(train, zoo, data, tmp_path):

@@ -23,12 +23,16 @@ class Alone:
 
     Args:
         leads: Its callbacks may end the training.
+        will_lead: It learns so in its first commit.
+
+    Attributes:
+        stops: Whether they asked for the end, in each commit.
     """
 
     max_group_steps, patience_steps = 1, 50
 
-    def __init__(self, *, leads):
-        self._leads = leads
+    def __init__(self, *, leads, will_lead=False):
+        self._leads, self._will_lead, self.stops = leads, will_lead, []
 
     def leads(self):
         return self._leads
@@ -37,18 +41,20 @@ class Alone:
         pass
 
     def commit(self, batches, place, *, stop):
-        if stop:
+        self.stops.append(stop)
+        self._leads = self._leads or self._will_lead
+        if stop and self._leads:
             return Commit([], [0], stop=True)
         rows = [Row(0, 1, finished=batches[0].finished)] if batches else []
         return Commit(rows, [0], {"loss": (0.0, 1.0)} if batches else {})
 
 
-def loop_of(slot, open_feed, *, leads=False, **options):
+def loop_of(slot, open_feed, *, leads=False, will_lead=False, **options):
     history = History(Point(0, 1))
     return Loop(
         options=TrainingOptions(**options),
         trainer=CountingTrainer(20),
-        committer=Alone(leads=leads),
+        committer=Alone(leads=leads, will_lead=will_lead),
         open_feed=open_feed,
         slot=slot,
         num_records=20,
@@ -85,6 +91,40 @@ def test_callbacks_of_one_worker_decide_at_the_end_of_an_epoch(leads, num_epochs
 
     assert begun == list(range(num_epochs))
     assert loop.place.stopped == leads
+
+
+def test_a_worker_that_takes_over_a_training_about_to_end_begins_no_further_epoch():
+    def ask_for_the_end(epoch, logs):
+        first.trainer.hooks.stop_requested = True
+
+    first = loop_of(0, whole_shards, leads=True, num_epochs=5)
+    first.trainer.hooks.epoch_end = ask_for_the_end
+    first._deal([0])
+    while first._prepare_commit() and not first.place.ledger.epoch:
+        first._advance()
+    begun = []
+    # Which slot is the lowest is known from the first commit on.
+    second = loop_of(0, whole_shards, will_lead=True, num_epochs=5)
+    second.resume(first.checkpoint())
+    second.trainer.hooks.stop_requested = True
+    second.trainer.hooks.epoch_begin = begun.append
+    second.run()
+
+    assert (second.place.stopped, second.place.ledger.epoch, begun) == (True, 1, [])
+
+
+def test_a_worker_that_does_not_lead_yet_says_with_its_batch_that_its_callbacks_ask_for_the_end():
+    # It has joined in the lowest slot, or the one there has died: the next commit is led by it.
+    loop = loop_of(0, whole_shards, leads=False, num_epochs=2)
+
+    def ask_for_the_end(epoch, logs):
+        loop.trainer.hooks.stop_requested = epoch == 0
+
+    loop.trainer.hooks.epoch_end = ask_for_the_end
+    loop.run()
+
+    assert loop.committer.stops == [False, False, True, True]
+    assert loop.place.ledger.epoch == 2
 
 
 class Losing(Alone):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import random
 import re
 import shutil
@@ -22,7 +23,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -67,10 +68,12 @@ class Numbers:
     Attributes:
         history: For each epoch, name -> value: `loss`, `val_loss`, `val_mae`, ...
         weights: Path -> tensor.
+        files: What callbacks wrote, as the feature reads it: name -> number, text or array.
     """
 
     history: list[Mapping[str, float]]
     weights: Mapping[str, np.ndarray[Any, Any]]
+    files: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Trainings:
@@ -94,16 +97,38 @@ class Trainings:
     @cached_property
     def plain(self) -> Numbers:
         """What the plain script gives."""
-        module = _import(self.feature)
-        with _fresh_frameworks(self.feature.framework):
-            history, model = module.plain(records.make_data())
-            weights = _weights_of(model)
+        with self._files_in("plain"):
+            module = _import(self.feature)
+            with _fresh_frameworks(self.feature.framework):
+                history, model = module.plain(records.make_data())
+                weights = _weights_of(model)
         names = list(history)
         num_epochs = max(len(history[name]) for name in names)
         return Numbers(
             [{name: history[name][epoch] for name in names} for epoch in range(num_epochs)],
             weights,
+            self._read_files("plain"),
         )
+
+    @contextlib.contextmanager
+    def _files_in(self, place: str) -> Iterator[None]:
+        """Let callbacks write into a folder of a place."""
+        folder = self._files(place)
+        folder.mkdir(exist_ok=True)
+        with mock.patch.dict(os.environ, {"PARITY_FILES": str(folder)}):
+            yield
+
+    def _files(self, place: str) -> Path:
+        return self._folder / f"files_of_{place}"
+
+    def _read_files(self, place: str) -> Mapping[str, Any]:
+        with self._files_in(place):
+            module = _import(self.feature)
+        if not hasattr(module, "read_files"):
+            return {}
+        with _fresh_frameworks(self.feature.framework):
+            read: Mapping[str, Any] = module.read_files(self._files(place))
+        return read
 
     def numbers(self, place: str) -> Numbers:
         """Train in a place.
@@ -126,9 +151,10 @@ class Trainings:
             _fresh_frameworks(self.feature.framework),
             self._copied_at_kill_step(output),
             contextlib.nullcontext() if exports else _without_export(),
+            self._files_in("one_process"),
         ):
             api.run(self.job(output), Silent())
-        return read_numbers(output)
+        return self._numbers_in(output)
 
     @cached_property
     def _resumed(self) -> Numbers:
@@ -141,9 +167,16 @@ class Trainings:
     def killed(self) -> Numbers:
         """Train in the folder where a killed training left off, or is to be killed."""
         output = self._folder / "killed"
-        with _fresh_frameworks(self.feature.framework), _without_export():
+        with (
+            _fresh_frameworks(self.feature.framework),
+            _without_export(),
+            self._files_in("killed"),
+        ):
             api.run(self.job(output), Silent())
-        return read_numbers(output)
+        return self._numbers_in(output)
+
+    def _numbers_in(self, output: Path) -> Numbers:
+        return replace(read_numbers(output), files=self._read_files(output.name))
 
     @cached_property
     def _one_worker(self) -> Numbers:
@@ -166,9 +199,13 @@ class Trainings:
         options["global_batch_size"] = records.BATCH_SIZE
         job = self.job(output, data=data, num_workers=num_workers, **options)
         engine = train_on(num_workers, -(-records.NUM_RECORDS // records.BATCH_SIZE))
-        with _fresh_frameworks(self.feature.framework), _without_export():
+        with (
+            _fresh_frameworks(self.feature.framework),
+            _without_export(),
+            self._files_in(output.name),
+        ):
             training_run.train(job, Silent(), engine)
-        return read_numbers(output)
+        return self._numbers_in(output)
 
     def job(self, output: Path, *, data: str = "train", **options: Any) -> Job:
         """Return the job of a training that leaves its model in `output`."""
@@ -198,6 +235,7 @@ class Trainings:
         def commit_and_copy(committer: Any, *args: Any, **named: Any) -> Any:
             if committer.trainer.step >= self.kill_step and not copy.exists():
                 _copy_what_is_there(output, copy)
+                shutil.copytree(self._files("one_process"), self._files("killed"))
             return commit(committer, *args, **named)
 
         with mock.patch.object(InProcessCommitter, "commit", commit_and_copy):
@@ -301,6 +339,11 @@ def compare(numbers: Numbers, expected: Numbers, promise: Promise) -> None:
         raise DifferenceError(f"weights that only one has: {', '.join(differing)}")
     for path, array in numbers.weights.items():
         _compare(path, array, expected.weights[path], promise)
+    if numbers.files.keys() != expected.files.keys():
+        names = [", ".join(sorted(each.files)) or "nothing" for each in (numbers, expected)]
+        raise DifferenceError("files hold {}, expected {}".format(*names))
+    for name, content in numbers.files.items():
+        _compare(f"{name} in a file", content, expected.files[name], promise)
 
 
 def _compare(what: str, mine: Any, expected: Any, promise: Promise) -> None:

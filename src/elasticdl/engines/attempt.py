@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elasticdl.artifacts.checkpoint import FOLDER as CHECKPOINTS
 from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
 from elasticdl.artifacts.event_log import open_event_log
 from elasticdl.artifacts.folder import OutputFolder
-from elasticdl.errors import OutputLostError
+from elasticdl.errors import OutputError, OutputLostError
 from elasticdl.events import JobFailed
 from elasticdl.scratch import remove_leftovers
 from elasticdl.tracking.follow import FollowedLog
@@ -98,7 +99,12 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
                         step=max(store.steps(), default=0),
                     )
                 )
+                # The first one may be on its way.
+                with contextlib.suppress(OutputError):
+                    store.wait()
                 if not store.steps():
+                    # What is left of one that found no room would make it another's folder.
+                    folder.delete(CHECKPOINTS)
                     claim.abandon()
                 raise
             finally:

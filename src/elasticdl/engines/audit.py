@@ -229,7 +229,9 @@ def audit(output: str | os.PathLike[str]) -> AuditReport:
     plan = plan_from(metadata["plan"], folder.where())
     # The ledger may split a shard only if the plan knows its batches.
     by_record = ledger["batches_per_shard"] > 0
-    finished = {event.epoch for event in history if isinstance(event, EpochFinished)}
+    finished = {
+        event.epoch for event in history if isinstance(event, EpochFinished) and not event.stopped
+    }
     finished = {epoch for epoch in finished if epoch >= 0} | set(range(ledger["epoch"]))
     counts, impossible = sharding_audit.audit(
         plan, _rows(history, where), finished, by_record=by_record

@@ -109,6 +109,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self._begun = self._joins = False
+        self._asked = self._awaits_end = False
         self._hooks_state: tuple[Mapping[str, Any], State] | None = None
         # The callbacks have been called for the step that is being made; batches evaluated.
         self._batch_begun, self._test_begun, self._num_tested = False, False, 0
@@ -190,11 +191,20 @@ class Loop:
         self._hooks_state = checkpoint.metadata["hooks"], arrays
         if self._begun:
             self._match_evaluation()
-            self.trainer.hooks.load_state(*self._hooks_state)
+            self._load_hooks(*self._hooks_state)
         self._batch_begun = False
         self._forget_the_past()
         self._group, self._joins = [], True
         self.close_feed()
+
+    def _load_hooks(self, state: Mapping[str, Any], arrays: State) -> None:
+        self.trainer.hooks.load_state(state, arrays)
+        place = self.place
+        has_looked = place.ledger.epoch > 0
+        if place.epoch_begun:
+            has_looked = self.trainer.step > place.first_step
+        if has_looked:
+            self._look_for_the_end(within_epoch=place.epoch_begun)
 
     # --- the loop -------------------------------------------------------------------------
 
@@ -211,17 +221,22 @@ class Loop:
                 f"The best checkpoint is that of the {which} {self.options.best_metric}; "
                 "--best_mode says otherwise."
             )
+        resumed = None if self._hooks_state is None else self.trainer.state()
+        hooks.committed(leads=self.committer.leads())
         hooks.train_begin(
             num_epochs=self.options.num_epochs,
             num_steps=self._steps_in_an_epoch(),
-            resumes=self._hooks_state is not None,
+            resumes=resumed is not None,
         )
+        if resumed is not None:
+            # A callback may set weights or the learning rate as for a new training.
+            self.trainer.load_state(resumed)
         self._state_check = StateCheck(self.trainer.state())
         self._begun = True
         self._match_evaluation()
         if self._hooks_state is not None:
             # After train_begin: there callbacks forget what they remember.
-            hooks.load_state(*self._hooks_state)
+            self._load_hooks(*self._hooks_state)
             self._hooks_state = None
         self.generators.check_unmoved()
         try:
@@ -294,8 +309,10 @@ class Loop:
                 self._end_epoch()
                 continue
             if self._is_over():
+                if self._is_cut_short():
+                    self._end_epoch()
                 return False
-            if not self.place.epoch_begun and not self._ends():
+            if not self.place.epoch_begun and not self._awaits_end:
                 hooks.epoch_begin(self.place.ledger.epoch)
                 self.place = replace(self.place, epoch_begun=True)
             return True
@@ -312,8 +329,21 @@ class Loop:
 
         Those of one worker decide for all: callbacks may look at a clock.
         """
-        asked = self.trainer.hooks.stop_requested
-        return asked and self.committer.leads() and not self._within_an_update()
+        return self._asked and self.committer.leads()
+
+    def _look_for_the_end(self, *, within_epoch: bool) -> None:
+        """Note whether a callback asks for the end: `fit` looks after a batch and an epoch."""
+        self._asked = self.trainer.hooks.stop_requested
+        # An epoch that will not be trained on does not begin.
+        self._awaits_end = self._asked and not within_epoch
+
+    def _is_cut_short(self) -> bool:
+        """Whether a callback has ended the training within an epoch, which has not ended yet."""
+        return (
+            self.place.stopped
+            and self.place.epoch_begun
+            and (self.trainer.step > self.place.first_step)
+        )
 
     def _deal(self, slots: Collection[int]) -> None:
         self.place = replace(self.place, ledger=self.place.ledger.deal(slots))
@@ -333,7 +363,9 @@ class Loop:
         group, before, started = self._group, self.place.ledger, time.monotonic()
         step = self.trainer.step
         try:
-            commit = self.committer.commit(group, self.place, stop=stop)
+            # Not `stop`: if the one that led has gone or another has joined in a lower slot, this
+            # worker may lead only from this commit on.
+            commit = self.committer.commit(group, self.place, stop=self._asked)
         except (TrainingError, UserCodeError) as error:
             raise type(error)(f"{error}\n  {_where(group)}") from error
         if commit is None:
@@ -350,8 +382,10 @@ class Loop:
         self._group = []
         self._enter(commit)
         # A batch without an example may complete an update.
-        if hooks.observes_batches and self.trainer.step > step:
-            self._end_batch()
+        if self.trainer.step > step:
+            if hooks.observes_batches:
+                self._end_batch()
+            self._look_for_the_end(within_epoch=True)
         self._num_calls += 1
         if self._num_calls > 1:
             self._step_s = (time.monotonic() - started) / max(1, len(group))
@@ -392,7 +426,8 @@ class Loop:
             stopped=self.place.stopped or commit.stop,
         )
         self._leave_out(commit.left_out)
-        self._unsaved = True
+        self._unsaved, self._awaits_end = True, False
+        self.trainer.hooks.committed(leads=self.committer.leads())
 
     def _leave_out(self, batches: Sequence[BatchId]) -> None:
         """Leave out the records of some batches from here on, as all workers do."""
@@ -505,6 +540,7 @@ class Loop:
         if commit is None:
             return
         self.slots = commit.slots
+        self.trainer.hooks.committed(leads=self.committer.leads())
         ledger = now.ledger.advance(commit.rows).lost(commit.lost)
         ledger = ledger.missed(np.fromiter(self.slots, np.int64), self.committer.patience_steps)
         total = add_states([now.states, commit.metrics], ordered)
@@ -542,7 +578,8 @@ class Loop:
         )
         words = metrics_in_words(metrics, prefix="validation ")
         self.reporter.note(f"step {self.trainer.step}: {words}")
-        if not self.place.ledger.epoch_done or self.options.evaluation_steps:
+        ends = self.place.ledger.epoch_done or self._is_cut_short()
+        if not ends or self.options.evaluation_steps:
             # At an epoch's end it is decided when the training's metrics are known as well.
             self._checkpoint_if_best()
 
@@ -564,7 +601,7 @@ class Loop:
         return best_mode_of(options.best_metric, self.trainer) or "min"
 
     def _end_epoch(self) -> None:
-        epoch = self.place.ledger.epoch
+        epoch, is_whole = self.place.ledger.epoch, self.place.ledger.epoch_done
         # The training's own come first, as people read them.
         self.metrics = {
             **self.trainer.training_metrics.results(self.place.epoch_states),
@@ -572,19 +609,29 @@ class Loop:
         }
         self._told.write(self._step_to_tell)
         self.events.write(
-            EpochFinished(epoch=epoch, step=self.trainer.step, metrics=dict(self.metrics))
+            EpochFinished(
+                epoch=epoch,
+                step=self.trainer.step,
+                metrics=dict(self.metrics),
+                stopped=not is_whole,
+            )
         )
         self.trainer.hooks.epoch_end(epoch, self.metrics)
-        self.place = Place(
-            ledger=self.place.ledger.next_epoch(),
-            best=self.place.best,
-            best_step=self.place.best_step,
-            stopped=self.place.stopped,
-            evaluated_step=self.place.evaluated_step,
-            first_step=self.trainer.step,
-        )
+        self._look_for_the_end(within_epoch=False)
         self._unsaved = True
-        self._deal(self.slots)
+        if is_whole:
+            self.place = Place(
+                ledger=self.place.ledger.next_epoch(),
+                best=self.place.best,
+                best_step=self.place.best_step,
+                stopped=self.place.stopped,
+                evaluated_step=self.place.evaluated_step,
+                first_step=self.trainer.step,
+            )
+            self._deal(self.slots)
+        else:
+            # The ledger stays: it says which records the model was trained on.
+            self.place = replace(self.place, epoch_begun=False)
         self._checkpoint_if_best()
 
     # --- checkpoints ------------------------------------------------------------------

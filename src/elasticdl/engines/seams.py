@@ -75,7 +75,8 @@ class Committer(Protocol):
         Args:
             batches: Those of this process.
             place: Where the training is.
-            stop: The training is to end here: no batch counts any more, of whomever.
+            stop: The callbacks of this process ask for the end here. If those of the one that
+                leads this commit do, no batch counts any more, of whomever.
 
         Returns:
             None if there was no agreement: then nothing has happened.

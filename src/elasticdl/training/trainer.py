@@ -115,6 +115,14 @@ class Hooks(Protocol):
         """A callback asked for the training to end."""
         ...
 
+    def check_sharing(self) -> None:
+        """Make sure that callbacks can do the same on each of several workers.
+
+        Raises:
+            DefinitionError: One looks at what each worker sees a part of.
+        """
+        ...
+
     def train_begin(self, *, num_epochs: int, num_steps: int | None, resumes: bool) -> None:
         """Report that training starts.
 
@@ -122,6 +130,16 @@ class Hooks(Protocol):
             num_epochs: How many epochs there will be, those of earlier attempts included.
             num_steps: Steps in an epoch; None where that is not known before.
             resumes: `load_state` follows, with what was remembered before.
+        """
+        ...
+
+    def committed(self, *, leads: bool) -> None:
+        """Report that all workers are past the moments that were reported before.
+
+        Args:
+            leads: This process writes the callbacks' files from now on, and those of the moments
+                since the last commit if the process that led until then has died. A process that
+                was never told so leads.
         """
         ...
 

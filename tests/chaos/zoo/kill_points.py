@@ -25,9 +25,10 @@ dies there, by SIGKILL: one file, one death.
     holding      no death: it is not ready before there is a file `release`
 
 Besides, every worker says at each epoch's end which of its weights are not what they should be,
-in the model that counts; the lowest slot of each update says in which epoch it was, and whose
-records are in it. A file `last_epoch` ends the training as a callback would, and a file `pause_s`
-says how long to rest before each step.
+in the model that counts, and what its callbacks remember; the lowest slot of each update says in
+which epoch it was, whose records are in it, and when; who adds up an evaluation says when. A file
+`last_epoch` ends the training as a callback would, and a file `pause_s` says how long to rest
+before each step. `joins.py` has a worker join in a phase of the loop.
 
 Callers: `tests/chaos/storm.py` appends the import to a model file.
 """
@@ -35,12 +36,14 @@ Callers: `tests/chaos/storm.py` appends the import to a model file.
 import functools
 import json
 import os
+import re
 import signal
 import socketserver
 import time
 from pathlib import Path
 
 import faults
+import joins
 import numpy as np
 from torchft import ProcessGroupGloo
 
@@ -50,8 +53,11 @@ from elasticdl.engines.elastic.quorum import Quorum
 from elasticdl.engines.elastic.reports import History, Snapshots
 from elasticdl.engines.elastic.transport import Fetch
 from elasticdl.engines.loop import Loop
+from elasticdl.training.torch.hooks import TorchHooks
 
 _SENT_AT_ONCE_BYTES = 1000
+# As PyTorch and Keras call the weights of the models that count.
+_COUNTS = re.compile("model/(.*/)?counts")
 
 
 class _Here:
@@ -131,7 +137,7 @@ def _install():
         slots = [row.slot for row in verdict.rows if row.num_batches]
         if _Here.slot == min(slots, default=None):
             with (_Here.folder / "updates").open("a") as file:
-                file.write(json.dumps([place.ledger.epoch, slots]) + "\n")
+                file.write(json.dumps([place.ledger.epoch, slots, time.time()]) + "\n")
 
     @instead_of(Loop, "_end_epoch")
     def end_epoch(original, loop):
@@ -165,7 +171,11 @@ def _install_between_steps():
     @instead_of(ElasticCommitter, "commit_evaluation")
     def commit_evaluation(original, *args):
         hit("measured")
-        return original(*args)
+        commit = original(*args)
+        if commit is not None:
+            with (_Here.folder / "evaluations").open("a") as file:
+                file.write(f"{time.time()}\n")
+        return commit
 
 
 def _install_in_a_step():
@@ -230,6 +240,9 @@ def _install_in_a_heal():
         # The same takes over the state of a checkpoint, before the worker has a slot.
         if _Here.slot >= 0:
             hit("healed")
+        if isinstance(loop.trainer.hooks, TorchHooks):
+            # PyTorch has no callbacks, which would have known it from the state.
+            _stop_after(loop.place.ledger.epoch - 1, loop.trainer)
 
 
 def _watch(trainer):
@@ -255,14 +268,24 @@ def _watch(trainer):
     @instead_of(trainer.hooks, "epoch_end")
     def epoch_end(original, epoch, logs):
         original(epoch, logs)
-        last = _number_in("last_epoch")
-        if last is not None and epoch >= last:
-            trainer.hooks.stop_requested = True
+        _stop_after(epoch, trainer)
+
+
+def _stop_after(epoch, trainer):
+    """Ask for the end as a callback would, if an epoch is the last one."""
+    last = _number_in("last_epoch")
+    if last is None or epoch < last:
+        return
+    if isinstance(trainer.hooks, TorchHooks):
+        trainer.hooks.stop_requested = True
+    else:
+        trainer.hooks._model.stop_training = True
 
 
 def _weigh(loop):
     """Write down which weights are not the number of epochs."""
-    counts = loop.trainer.state().get("model/counts")
+    state = loop.trainer.state()
+    counts = next((array for path, array in state.items() if _COUNTS.fullmatch(path)), None)
     if counts is None:
         return
     epoch = loop.place.ledger.epoch
@@ -270,6 +293,7 @@ def _weigh(loop):
         "epoch": epoch,
         "slot": _Here.slot,
         "pid": os.getpid(),
+        "callbacks": loop.trainer.hooks.state(),
         "wrong": {int(i): float(counts[i]) for i in np.flatnonzero(counts != epoch + 1)},
     }
     name = f"{epoch}-{os.getpid()}-{time.monotonic_ns()}.json"
@@ -283,4 +307,5 @@ def _weigh(loop):
 if _Here.folder.exists() and not hasattr(quorum, "is_in_a_storm"):
     quorum.is_in_a_storm = True
     _install()
+    joins.install(_Here.folder, instead_of)
     faults.install(_Here.folder, os.environ.get("ELASTICDL_STORM_FAULTS", "").split())

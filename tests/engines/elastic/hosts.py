@@ -7,7 +7,7 @@
 So a link can be cut, and what is sent goes nowhere, as with a cable: nobody is told. A host stays
 when its Ray is killed, and can start another. Nothing is changed outside of these namespaces.
 
-Callers: `test_hosts.py`.
+Callers: `training_on_hosts.py` and the tests that use it.
 """
 
 import contextlib

@@ -1,6 +1,7 @@
 """Processes are forked where a module is imported already, and die with whoever asked for them."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -172,6 +173,21 @@ def test_after_the_last_process_the_server_goes_with_all_its_processes_left(conn
     wait_until(lambda: not is_alive(server))
 
 
+def test_a_server_whose_folder_was_removed_ends_and_does_not_make_it_again():
+    with tempfile.TemporaryDirectory() as short:
+        folder = Path(short, "of-a-run", "server")
+        link = fork_server.connect(folder, [MODULE], linger_s=LINGER_S)
+        fork_server.fork(link, introduce)
+        server = psutil.Process(link.recv()["parent"])
+
+        # As a run does at its end.
+        shutil.rmtree(folder.parent)
+        link.close()
+        wait_until(lambda: not is_alive(server.pid))
+
+        assert not folder.parent.exists()
+
+
 def test_a_server_that_is_killed_is_followed_by_another(connect):
     told = introduced(connect())
 
@@ -191,3 +207,17 @@ def test_who_comes_while_a_server_goes_gets_another(connect, folder):
         # About when it goes.
         time.sleep(LINGER_S + 0.4)
         assert introduced(connect())["pid"] != pid
+
+
+def test_a_server_whose_folder_was_removed_leaves_none_behind():
+    with tempfile.TemporaryDirectory() as short:
+        run = Path(short, "run")
+        run.mkdir()
+        link = fork_server.connect(run / "server", [MODULE], linger_s=LINGER_S)
+        server = introduced(link)["parent"]
+
+        link.close()
+        shutil.rmtree(run)
+        wait_until(lambda: not is_alive(server))
+
+        assert not run.exists()

@@ -16,131 +16,28 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
-from tests.engines.elastic.hosts import (
-    RAY_ENVIRONMENT,
-    RAY_PORT,
-    NoNamespacesError,
-    network_of,
-    wait_for,
-    wait_for_ray,
+from tests.engines.elastic.hosts import NoNamespacesError, network_of, wait_for_ray
+from tests.engines.elastic.training_on_hosts import (
+    CPUS_OF_A_HOST,
+    TrainingOnHosts,
+    start_anew,
 )
-from tests.engines.elastic.training import MINIBATCH_SIZE, Training, counting_and, write_numbers
 
 # More than all chapters take at half a second a step; what is left is made in seconds.
 NUM_EPOCHS = 20
-# More than one host has room for.
-NUM_WORKERS = 3
-CPUS_OF_A_HOST = 2
-# A sum may take a minute; a host that is cut off must not hold the others up so long.
-GO_ON_S = 20
 # What was on its way when a link was cut has arrived by then.
 ON_ITS_WAY_S = 0.5
 # Ray takes a host for dead after four and a half seconds.
 SHORT_S, NOTICED_S = 1.5, 5.0
 
-# Slow, so that it lasts as long as the test needs; quick, as soon as there is a file `hurry`.
-WRITES_DOWN_ITS_UPDATES = """
-import os
-import socket
-
-make_batch, PlainAdd = input_fn, Add
-
-
-def input_fn(records):
-    time.sleep(0 if os.path.exists("{folder}/hurry") else 0.5)
-    return make_batch(records)
-
-
-class Add(PlainAdd):
-    def step(self, closure=None):
-        super().step()
-        with open("{folder}/updates", "a") as updates:
-            updates.write(f"{{socket.gethostname()}} {{os.getpid()}} {{time.time()}}\\n")
-"""
-
 # A test may be the first to ask for all chapters.
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-class TrainingOnHosts(Training):
-    """`elasticdl train` on the head, with its workers on the other hosts."""
-
-    def __init__(self, head, hosts, folder):
-        self.head, self._hosts, self._folder = head, hosts, folder
-        self._updates = folder / "updates"
-        self._updates.touch()
-        super().__init__(
-            folder / "out",
-            [
-                f"--data={write_numbers(folder / 'numbers.recordio')}",
-                f"--minibatch_size={MINIBATCH_SIZE}", f"--num_epochs={NUM_EPOCHS}",
-                f"--num_workers=1..{NUM_WORKERS}", f"--ray_address={head.address}:{RAY_PORT}",
-            ],
-            model=counting_and(folder, WRITES_DOWN_ITS_UPDATES.format(folder=folder)),
-            run_by=head.command(),
-            environment=RAY_ENVIRONMENT,
-        )  # fmt: skip
-
-    def updates(self, since_s):
-        """Return (host, process) of each update that was made after a time."""
-        lines = (line.split() for line in self._updates.read_text().splitlines())
-        return [(name, int(pid)) for name, pid, at_s in lines if float(at_s) > since_s]
-
-    def updates_of(self, host, since_s):
-        """Return the updates that the workers of a host made after a time."""
-        return [update for update in self.updates(since_s) if update[0] == host.name]
-
-    def wait_for_updates_of(self, host, since_s):
-        """Return when a worker of a host has made an update after a time."""
-        self.wait_for(
-            lambda: self.updates_of(host, since_s), f"updates of {host.name}", timeout_s=GO_ON_S
-        )
-
-    def wait_for_all(self):
-        """Wait until all workers train; returns slot -> host."""
-        since_s = time.time()
-
-        def all_train():
-            joined = set(self._joined().values())
-            return len(joined) == NUM_WORKERS and joined <= set(self.updates(since_s))
-
-        self.wait_for(all_train, "updates of all workers")
-        hosts = {host.name: host for host in self._hosts}
-        return {slot: hosts[name] for slot, (name, _) in self._joined().items()}
-
-    def wait_for_who_left(self, since):
-        """Return when it was told of a worker that left, after so many had."""
-        self.wait_for(lambda: len(self.events("worker_left")) > since, "who left")
-
-    def pids_on(self, host):
-        """Return the processes of the workers that are on a host."""
-        return [pid for name, pid in self._joined().values() if name == host.name]
-
-    def _joined(self):
-        workers = {}
-        for event in self.events("worker_joined", "worker_left"):
-            workers.pop(event["slot"], None)
-            if event["event"] == "worker_joined":
-                workers[event["slot"]] = (event["host"], event["pid"])
-        return workers
-
-    def hurry(self):
-        """Train to the end without waiting."""
-        (self._folder / "hurry").touch()
-        self.wait_for_the_end()
 
 
 def with_one_worker(workers):
     """Return the host with one worker, and the one with the others."""
     num_workers = Counter(workers.values())
     return min(num_workers, key=num_workers.get), max(num_workers, key=num_workers.get)
-
-
-def start_anew(host, head):
-    """Do what a kubelet does for a host whose Ray has ended."""
-    wait_for(lambda: not host.processes("raylet"))
-    host.kill()
-    wait_for_ray(host.start_ray(num_cpus=CPUS_OF_A_HOST, head=head))
 
 
 # --- the chapters -------------------------------------------------------------------------------
@@ -157,7 +54,7 @@ def training(tmp_path_factory):
         wait_for_ray(head.start_ray(num_cpus=0))
         wait_for_ray(*(h.start_ray(num_cpus=CPUS_OF_A_HOST, head=head) for h in hosts))
         folder = tmp_path_factory.mktemp("hosts")
-        yield undo.enter_context(TrainingOnHosts(head, hosts, folder))
+        yield undo.enter_context(TrainingOnHosts(head, hosts, folder, NUM_EPOCHS))
 
 
 @dataclass(frozen=True)

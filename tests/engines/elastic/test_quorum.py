@@ -41,7 +41,9 @@ PACE = Pace(
     transfer_timeout_s=10.0,
     quorum_interval_s=0.0,
 )
-NUM_LIGHTHOUSES = 8
+NUM_LIGHTHOUSES = 5
+# Tests of two that step side by side: neither may begin before the other's first heartbeat.
+NUM_PAIRS = 3
 NUM_SLOTS = 3
 BATCHES_PER_SHARD = 10
 NUM_RECORDS = NUM_SLOTS * BATCHES_PER_SHARD
@@ -55,14 +57,16 @@ from elasticdl.engines.elastic.pace import Pace
 from elasticdl.engines.elastic.quorum import Lighthouse
 
 lighthouses = [Lighthouse({HOST!r}, 1, {PACE!r}) for _ in range({NUM_LIGHTHOUSES})]
-print(*(one.address for one in lighthouses), flush=True)
+pairs = [Lighthouse({HOST!r}, 2, {PACE!r}) for _ in range({NUM_PAIRS})]
+for each in lighthouses, pairs:
+    print(*(one.address for one in each), flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.fixture(scope="module")
 def lighthouses():
-    """Addresses of Lighthouses that nobody has used."""
+    """Addresses of unused Lighthouses, by how many workers they wait for."""
     with subprocess.Popen(
         [sys.executable, "-c", LIGHTHOUSES],
         stdin=subprocess.PIPE,
@@ -70,13 +74,18 @@ def lighthouses():
         stderr=subprocess.DEVNULL,
         text=True,
     ) as process:
-        yield process.stdout.readline().split()
+        yield {size: process.stdout.readline().split() for size in (1, 2)}
         process.kill()
 
 
 @pytest.fixture
 def lighthouse(lighthouses):
-    return lighthouses.pop()
+    return lighthouses[1].pop()
+
+
+@pytest.fixture
+def lighthouse_of_two(lighthouses):
+    return lighthouses[2].pop()
 
 
 def quorum_at(lighthouse, name, save=lambda: b"", load=lambda data: None, pace=PACE):
@@ -237,8 +246,8 @@ def once(act):
 # --- Quorum -------------------------------------------------------------------------------------
 
 
-def test_who_computes_for_longer_than_silence_is_waited_for(lighthouse):
-    quorums = [quorum_at(lighthouse, f"slot{i}-1") for i in range(2)]
+def test_who_computes_for_longer_than_silence_is_waited_for(lighthouse_of_two):
+    quorums = [quorum_at(lighthouse_of_two, f"slot{i}-1") for i in range(2)]
     buffers = [np.ones(3, np.float32) for _ in quorums]
     meet = threading.Barrier(2)
 
@@ -257,8 +266,8 @@ def test_who_computes_for_longer_than_silence_is_waited_for(lighthouse):
     np.testing.assert_array_equal(buffers, np.full((2, 3), 2))
 
 
-def test_two_workers_add_up_and_a_refused_step_does_not_count(lighthouse):
-    quorums = [quorum_at(lighthouse, f"slot{i}-1") for i in range(2)]
+def test_two_workers_add_up_and_a_refused_step_does_not_count(lighthouse_of_two):
+    quorums = [quorum_at(lighthouse_of_two, f"slot{i}-1") for i in range(2)]
     buffers = [np.float32([1, 10]), np.float32([2, 2**24])]
     meet = threading.Barrier(2)
     told = [[], []]
@@ -282,8 +291,8 @@ def test_two_workers_add_up_and_a_refused_step_does_not_count(lighthouse):
     assert told[1] == told[0]
 
 
-def test_after_a_refused_step_workers_connect_anew_once(lighthouse):
-    quorums = [quorum_at(lighthouse, f"slot{i}-1") for i in range(2)]
+def test_after_a_refused_step_workers_connect_anew_once(lighthouse_of_two):
+    quorums = [quorum_at(lighthouse_of_two, f"slot{i}-1") for i in range(2)]
     meet = threading.Barrier(2)
     connected = [[], []]
 

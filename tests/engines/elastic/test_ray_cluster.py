@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -174,3 +176,32 @@ def test_a_slow_ray_is_started_again_but_not_without_end(num_slow, printed):
     )
 
     assert done.stdout.startswith(printed), done
+
+
+MODES = """
+import os, tempfile
+from pathlib import Path
+import ray
+from elasticdl.engines.elastic.ray_cluster import local_ray
+
+with local_ray(1):
+    written = Path(ray._private.worker._global_node.get_session_dir_path())
+    # Here is the folder of the server that workers are forked from.
+    for folder in (written, Path(os.environ["TMPDIR"])):
+        closed = [each for each in (folder, *folder.parents) if not each.stat().st_mode & 0o077]
+        print(bool(closed))
+"""
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_other_users_of_the_machine_reach_nothing_that_a_local_ray_writes(is_named):
+    # Ray opens its own folder to everybody; who can write there can be its fork server's.
+    with tempfile.TemporaryDirectory() as short:
+        Path(short).chmod(0o755)
+        named = {"RAY_TMPDIR": short} if is_named else {}
+        done = subprocess.run(
+            [sys.executable, "-c", MODES], check=True, capture_output=True, text=True,
+            env={**os.environ, "TMPDIR": short, **named},
+        )  # fmt: skip
+
+    assert done.stdout.split() == ["True", "True"], done

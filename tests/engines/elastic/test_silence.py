@@ -101,8 +101,16 @@ def test_another_lighthouse_is_started_and_no_step_is_lost(numbers, tmp_path):
     assert not training.events("worker_left")
 
 
-@pytest.mark.parametrize("name", ["raylet", pytest.param("gcs_server", marks=pytest.mark.chaos)])
-def test_the_training_goes_on_in_another_ray(numbers, tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "dies"),
+    [
+        pytest.param("raylet", "raylet", marks=pytest.mark.chaos),
+        pytest.param("gcs_server", "gcs_server", marks=pytest.mark.chaos),
+        # The raylet ends itself then, and first all that runs in it.
+        ("DashboardAgent", "raylet"),
+    ],
+)
+def test_the_training_goes_on_in_another_ray(numbers, tmp_path, name, dies):
     arguments = on_two_workers(
         numbers, f"--num_epochs={NUM_EPOCHS}", "--params=pause_s=0.05", "--checkpoint_steps=20"
     )
@@ -115,7 +123,7 @@ def test_the_training_goes_on_in_another_ray(numbers, tmp_path, name):
         training.wait_for(lambda: "Starting another Ray" in training.log(), "its note", SOON_S)
         training.wait_for_the_end()
 
-    assert f"Ray's process {name} on this machine died" in training.log()
+    assert f"Ray's process {dies} on this machine died" in training.log()
     training.assert_each_record_counts(NUM_EPOCHS)
 
 

@@ -31,10 +31,10 @@ HEARTBEAT_TIMEOUT_S, JOIN_TIMEOUT_S = 1.0, 0.5
 PATIENCE_S = 240.0
 
 
-def write_numbers(path):
-    """Write the records that the counting model counts."""
+def write_numbers(path, count=NUM_RECORDS):
+    """Write the records that the counting model counts, or the first of them."""
     with recordio.Writer(str(path)) as writer:
-        for number in range(NUM_RECORDS):
+        for number in range(count):
             writer.write(encode({"number": np.int64([number])}))
     return path
 
@@ -153,7 +153,8 @@ class Training:
         """
         deadline = time.monotonic() + timeout_s
         while not condition():
-            assert self._process.poll() is None, f"It ended before {what}:\n{self.diagnosis()}"
+            code = self._process.poll()
+            assert code is None, f"It ended with {code} before {what}:\n{self.diagnosis()}"
             assert time.monotonic() < deadline, f"Waited in vain for {what}:\n{self.diagnosis()}"
             time.sleep(0.05)
 
@@ -187,7 +188,8 @@ class Training:
 
     def assert_each_record_counts(self, num_epochs):
         """Assert it by the weights of the trained model, by the audit, and by the events."""
-        counts = load_file(self.output / "params.safetensors")["counts"]
+        # One tensor, which Keras calls by the name of its layer as well.
+        (counts,) = load_file(self.output / "params.safetensors").values()
         np.testing.assert_array_equal(counts, np.full(NUM_RECORDS, num_epochs, np.float32))
         code, report = self.audit()
         assert (code, report["wrong"]) == (0, []), report

@@ -29,14 +29,16 @@ class Checkpointed:
     Args:
         create: Makes the callbacks.
         num_epochs: How many there will be.
+        leads: It is alone, or the one of several workers that writes files.
         sgd: Options of the optimizer.
     """
 
-    def __init__(self, create, num_epochs=5, **sgd):
+    def __init__(self, create, num_epochs=5, *, leads=True, **sgd):
         import keras
 
         self._create, self._num_epochs = create, num_epochs
         self._optimizer = lambda: keras.optimizers.SGD(0.1, **sgd)
+        self._leads = leads
         self.start(resumes=False)
 
     def start(self, *, resumes):
@@ -45,6 +47,7 @@ class Checkpointed:
             definition_of(create_callbacks=lambda: self.callbacks, create_optimizer=self._optimizer)
         )
         self.hooks = self.trainer.hooks
+        self.hooks.committed(leads=self._leads)
         self.hooks.train_begin(num_epochs=self._num_epochs, num_steps=1, resumes=resumes)
 
     def resume(self):

@@ -30,7 +30,7 @@ from elasticdl.engines.elastic.agreement import (
     judge,
 )
 from elasticdl.engines.elastic.crash_note import CrashNote
-from elasticdl.engines.elastic.reports import Point
+from elasticdl.engines.elastic.reports import WAITING, Point
 from elasticdl.engines.finite import check_sum
 from elasticdl.engines.seams import Commit
 from elasticdl.errors import TrainingError
@@ -222,7 +222,7 @@ class ElasticCommitter:
 
     def _wait_for_others(self) -> bool:
         """Wait for the quorum; returns whether this worker has taken over a peer's state."""
-        self._busy("waiting for the others")
+        self._busy(WAITING)
         self._quorum.wait()
         self._joins, self._has_quorum = False, True
         received, self._received = self._received, None

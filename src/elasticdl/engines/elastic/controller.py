@@ -53,7 +53,7 @@ from elasticdl.engines.elastic.placement import (
     machines_that_go,
 )
 from elasticdl.engines.elastic.ray_cluster import RayLostError
-from elasticdl.engines.elastic.reports import Snapshot
+from elasticdl.engines.elastic.reports import WAITING, Snapshot
 from elasticdl.engines.elastic.sealing import KEY_BYTES
 from elasticdl.engines.elastic.worker import Assignment, Failure, Identity, Left, Start
 from elasticdl.engines.elastic.worker_process import Died
@@ -82,6 +82,8 @@ _MOST_RAYS_LOST = 3
 # Who was silent for so long while others committed steps was left out of them.
 _LEFT_OUT_S = 10.0
 _PATIENCE_AT_THE_END_S = 60.0
+# A worker answers within a poll, and on a busy machine within seconds.
+_SILENCE_AT_THE_END_S = 5.0
 
 
 def train(job: Job, reporter: Reporter) -> Outcome:
@@ -176,6 +178,8 @@ class _Controller:
         self._journal = Journal(run)
         self._report_interval_s = _REPORT_INTERVAL_S
         self._begun = False
+        # When the first worker was done, in this round.
+        self._finished_s: float | None = None
         self._last_trained_s = time.monotonic()
         self._last_checkpoint_s = time.monotonic()
         self._snapshot_of: tuple[_Process, Any] | None = None
@@ -213,24 +217,25 @@ class _Controller:
         """Make what needs Ray; after another Ray was lost, from the newest checkpoint."""
         run, workers = self._run, self._workers
         self._run_id = uuid.uuid4().hex[:12]
+        self._report_interval_s = _REPORT_INTERVAL_S
         self._lighthouse = WatchedLighthouse(self._ray.host, workers.min, self._pace)
         if workers.ray_address is not None:
             name = f"{run.folder.uri}#{run.generation}"
             self._neighbours = Neighbours(name, workers.priority)
         num_cpus = os.cpu_count() or 1
-        self._assignment = ray.put(
-            Assignment(
-                job=run.material.job,
-                plan=run.material.plan,
-                metadata=run.metadata,
-                code=_code_of(run),
-                num_slots=workers.max,
-                num_threads=max(1, num_cpus // workers.max) if workers.ray_address is None else 1,
-                framework=run.material.definition.framework,
-                pace=self._pace,
-                key=secrets.token_bytes(KEY_BYTES),
-            )
+        assignment = Assignment(
+            job=run.material.job,
+            plan=run.material.plan,
+            metadata=run.metadata,
+            code=_code_of(run),
+            num_slots=workers.max,
+            num_threads=max(1, num_cpus // workers.max) if workers.ray_address is None else 1,
+            framework=run.material.definition.framework,
+            pace=self._pace,
+            key=secrets.token_bytes(KEY_BYTES),
         )
+        # Here it goes with each call: the death of the raylet that had it would end this process.
+        self._assignment = assignment if workers.ray_address is None else ray.put(assignment)
         if self._begun:
             self._new_round("Ray was lost")
             self._begun, self._last_trained_s = False, time.monotonic()
@@ -247,7 +252,7 @@ class _Controller:
             for action in decide(self._fleet()):
                 self._act(action)
             finished = [p for p in self._processes if p.state is State.FINISHED]
-            if finished:
+            if finished and not self._writes_files(finished):
                 trained = self._finish(finished)
                 if trained is not None:
                     return trained
@@ -256,6 +261,20 @@ class _Controller:
             except BaseException:
                 self._keep_what_was_reached()
                 raise
+
+    def _writes_files(self, finished: Sequence[_Process]) -> bool:
+        """Whether the lowest slot is not done: it writes the files of callbacks.
+
+        One that waits for the others has missed the end and writes nothing.
+        """
+        self._finished_s = self._finished_s or time.monotonic()
+        lowest = min(self._training(), key=lambda p: p.slot or 0, default=None)
+        if lowest is None or lowest.report is None or lowest.report.doing == WAITING:
+            return False
+        if any((p.slot or 0) < (lowest.slot or 0) for p in finished):
+            return False
+        limit_s = limit_of(self._pace.batch_timeout_s, self._slowest_s)
+        return time.monotonic() - self._finished_s < limit_s
 
     def _act(self, action: Action) -> None:
         match action:
@@ -426,6 +445,7 @@ class _Controller:
 
     def _new_round(self, why: str) -> None:
         """Let whoever comes next go on from the newest checkpoint."""
+        self._finished_s = None
         self._deaths.of_all(self._journal.step)
         for process in [p for p in self._processes if p.slot is not None]:
             self._processes.remove(process)
@@ -615,6 +635,11 @@ class _Controller:
             deadline = time.monotonic() + 15
             before = self._run.store.steps()
             while time.monotonic() < deadline and self._run.store.steps() == before:
+                # After the death of a raylet its actors are silent: Ray takes long to say so.
+                if all(
+                    p.silent_s(time.monotonic()) > _SILENCE_AT_THE_END_S for p in self._training()
+                ):
+                    return
                 self._listen()
 
 

@@ -97,6 +97,7 @@ def connect(folder: Path, modules: Sequence[str], *, linger_s: float = _LINGER_S
 
 
 def _connected(folder: Path, modules: Sequence[str], linger_s: float) -> Connection:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(folder), socket.socket(socket.AF_UNIX) as link:
         try:
             link.connect(str(folder / _SOCKET))
@@ -124,9 +125,8 @@ def _locked(folder: Path) -> Iterator[None]:
     """Hold a folder's lock.
 
     Raises:
-        FileNotFoundError: The server has removed the folder meanwhile.
+        FileNotFoundError: The folder was removed: by the server, or by the run that it is in.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (folder / _LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (folder / _LOCK).stat()
@@ -165,6 +165,14 @@ class _Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
         super().__init__("", _Handler, bind_and_activate=False)
         self.socket.close()
         self.folder, self.socket = folder, listener
+        self._inode = (folder / _SOCKET).stat().st_ino
+
+    def is_reachable(self) -> bool:
+        """Return whether its socket is still there; a run removes it with its own folder."""
+        try:
+            return (self.folder / _SOCKET).stat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
 
     def is_wanted(self) -> bool:
         """Return whether there is a process, or somebody who waits for one."""
@@ -223,8 +231,11 @@ def _serve(folder: Path, listener: socket.socket, modules: Sequence[str], linger
         server.handle_request()
         if server.is_wanted():
             wanted_s = time.monotonic()
+        elif not server.is_reachable():
+            # Making the folder again to remove it would leave the one above it behind.
+            return
         elif time.monotonic() - wanted_s > linger_s:
-            with _locked(folder):
+            with contextlib.suppress(FileNotFoundError), _locked(folder):
                 # Under the lock nobody comes.
                 if not server.is_wanted():
                     shutil.rmtree(folder, ignore_errors=True)

@@ -46,8 +46,12 @@ _MOST_STARTS = 3
 _LONGEST_START_S = 60.0
 _LOST_AFTER_S = 20.0
 _TOKEN_BYTES = 32
+# What is larger lies in shared memory of the raylet's. When that dies, Ray's native library ends
+# whoever has something there, with exit code 1 and without a word.
+_SENT_DIRECTLY_BYTES = 2**23
 # The path of a socket has room for 107 characters, and Ray appends 64.
 _MAX_FOLDER_LENGTH = 43
+_OPENED = "r"
 # Ray's switch for laptops: it then takes 127.0.0.1 for the node's address and binds to it.
 # Otherwise it replaces a loopback address with the machine's outer one, and binds to all.
 _SEVERAL_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -138,11 +142,12 @@ def _start(num_cpus: int, folder: Path) -> None:
 def _folder_of_ray(temporary: Path) -> Iterator[Path]:
     """Yield where Ray writes: there, if the user says nothing else and its sockets fit."""
     wanted = os.environ.get("RAY_TMPDIR")
-    if wanted is None and len(str(temporary)) <= _MAX_FOLDER_LENGTH:
-        yield temporary
+    # Ray lets everybody write where it is told to, so that is within what is this user's alone.
+    if wanted is None and len(str(temporary / _OPENED)) <= _MAX_FOLDER_LENGTH:
+        yield temporary / _OPENED
     else:
         with TemporaryFolder(wanted or "/tmp") as folder:  # noqa: S108 - short, and in it a new one
-            yield folder
+            yield folder / _OPENED
 
 
 @contextlib.contextmanager
@@ -269,6 +274,7 @@ def _closed_to_others() -> Iterator[None]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(_TOKEN_BYTES),
         _SEVERAL_MACHINES: "0",
+        "RAY_max_direct_call_object_size": str(_SENT_DIRECTLY_BYTES),
     }
     # Ray's processes read the environment; this one has read it when it imported Ray.
     several = ray_constants.ENABLE_RAY_CLUSTER

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from elasticdl.training.trainer import State
 
 
+WAITING = "waiting for the others"
+"""What a worker is doing that has asked who takes part in the next step."""
+
+
 @dataclass(frozen=True, order=True)
 class Point:
     """A state of the run: how many commits led to it, and which.

@@ -426,6 +426,8 @@ class Worker:
         )[0]
         self._trainer = self._material.create_trainer()
         self._trainer.require_sums("several workers")
+        if assignment.num_slots > 1:
+            self._trainer.hooks.check_sharing()
         if self._material.definition.required_exports:
             self._material.why_not_exported(self._trainer)
         self._accumulator = self._material.create_accumulator(self._trainer)

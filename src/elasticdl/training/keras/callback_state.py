@@ -33,7 +33,16 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 _REMADE: dict[str, set[str]] = {
     "CSVLogger": {"csv_file", "writer"},
     "ProgbarLogger": {"progbar"},
-    "TensorBoard": {"_writers", "_summary_module", "_prev_summary_state", "_batch_trace_context"},
+    "TensorBoard": {
+        "_writers",
+        "_summary_module",
+        "_prev_summary_state",
+        "_batch_trace_context",
+        # Other folders on each worker.
+        "_log_write_dir",
+        "_train_dir",
+        "_val_dir",
+    },
     # They turn the sign of an argument together with the function that compares.
     "MonitorCallback": {"min_delta", "monitor_op"},
 }

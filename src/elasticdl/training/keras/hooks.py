@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training.keras import callback_state
+from elasticdl.training.keras.callback_files import CallbackFiles, Rows
 from elasticdl.training.keras.callback_state import CannotKeepError
 from elasticdl.training.keras.outside import variables_in
 from elasticdl.training.trainer import CALLBACKS
@@ -37,10 +37,14 @@ _BATCH_MOMENTS = (
 _TEST_BATCH_MOMENTS = ("on_test_batch_begin", "on_test_batch_end")
 # Of a model, with a loss; without one they know only what layers add.
 _NEED_LOSS = ("evaluate", "fit", "test_on_batch", "train_on_batch")
-# How far a CSVLogger's file had been written.
-_WRITTEN = "$written_bytes"
+# A compiled step keeps the optimizer and the loss that it was made with.
+_NEVER = ("compile",)
+# What a CSVLogger has written.
+_ROWS = "$rows"
 
 _STOPS = "stop_training"
+# The weights of a model that a callback has beside the trained one.
+_WEIGHTS = "$weights"
 
 
 class KerasHooks:
@@ -72,7 +76,7 @@ class KerasHooks:
         self._callbacks = [each for each in callbacks if not self._is_left_out(each)]
         self._model = model
         self._list = keras.callbacks.CallbackList(
-            self._callbacks, add_history=bool(self._callbacks), add_progbar=False, model=model
+            self._callbacks, add_history=bool(self._callbacks), add_progbar=False
         )
         for each in self._callbacks:
             if direction and getattr(each, "mode", None) == "auto" and hasattr(each, "monitor_op"):
@@ -91,11 +95,44 @@ class KerasHooks:
             for each in self._callbacks
         ]
         self._warned: set[tuple[str, str]] = set()
+        self._files = CallbackFiles(self._callbacks, model)
+        self._has_model = False
 
     @property
     def stop_requested(self) -> bool:
         """A callback has set `model.stop_training`."""
         return bool(self._callbacks) and bool(getattr(self._model, "stop_training", False))
+
+    def check_sharing(self) -> None:
+        """See `trainer.Hooks`; Keras' own callbacks only show the batches of an evaluation."""
+        for each in self._callbacks:
+            for moment in _TEST_BATCH_MOMENTS:
+                if _is_own(each, moment):
+                    raise DefinitionError(
+                        f"{self._where}: the callback {type(each).__name__} has {moment}(). "
+                        "Workers share the batches of an evaluation, so each would call it for "
+                        "other ones. Use on_test_end(logs), which sees the metrics of all, or "
+                        "train in one process."
+                    )
+
+    def check_grouping(self, steps: int) -> None:
+        """Make sure that no callback of the user's counts batches that `fit` would not show.
+
+        Args:
+            steps: `steps_per_execution` of the model.
+
+        Raises:
+            DefinitionError: One does.
+        """
+        for each in self._callbacks:
+            for moment in _BATCH_MOMENTS:
+                if _is_own(each, moment):
+                    raise DefinitionError(
+                        f"{self._where}: the callback {type(each).__name__} has {moment}(), which "
+                        f"`fit` calls once for {steps} batches with steps_per_execution={steps}. "
+                        "Here it would be called for each. Leave out steps_per_execution: "
+                        "ElasticDL groups steps by itself."
+                    )
 
     def variables(self) -> list[Any]:
         """Return the variables that callbacks have as attributes, which are part of the state."""
@@ -106,17 +143,24 @@ class KerasHooks:
     ) -> None:
         self._list.set_params({"verbose": 1, "epochs": num_epochs, "steps": num_steps})
         self._model.stop_training = False
-        loggers = [each for each in self._callbacks if isinstance(each, keras.callbacks.CSVLogger)]
-        appends = [each.append for each in loggers]
-        for each in loggers:
-            # Opened as new, it would lose the rows of the epochs before.
-            each.append = each.append or resumes
+        leads, self._files.leads = self._files.leads, self._files.leads and not resumes
         with self._moment("on_train_begin"):
-            self._list.on_train_begin()
-        for each, append in zip(loggers, appends, strict=True):
-            each.append = append
+            if not self._has_model:
+                self._has_model = True
+                self._files.set_model(self._list)
+            self._files.begin(self._list)
+        self._files.leads = leads
         if not resumes:
             self._keep()
+
+    def committed(self, *, leads: bool) -> None:  # noqa: D102
+        try:
+            self._files.committed(leads=leads)
+        except OSError as error:
+            raise UserCodeError(
+                f"{self._where}: a file of a callback cannot be written: {error}. Give this user "
+                "the right to write there, or let the callback write elsewhere."
+            ) from error
 
     def epoch_begin(self, epoch: int) -> None:  # noqa: D102
         with self._moment("on_epoch_begin"):
@@ -178,26 +222,42 @@ class KerasHooks:
     def load_state(self, state: Mapping[str, Any], arrays: State) -> None:  # noqa: D102
         for number, callback in enumerate(self._callbacks):
             kept = dict(state.get(self._key(number), {}))
-            written = kept.pop(_WRITTEN, None)
+            rows = kept.pop(_ROWS, None)
             for name, value in kept.items():
                 current = vars(callback).get(name)
+                if isinstance(value, dict) and _WEIGHTS in value:
+                    weights = callback_state.decode(value[_WEIGHTS], None, arrays)
+                    self._give_weights(callback, name, current, weights)
+                    continue
                 vars(callback)[name] = callback_state.decode(value, current, arrays)
-            if isinstance(callback, keras.callbacks.CSVLogger) and written is not None:
-                _write_on(callback, written)
+            if isinstance(callback, keras.callbacks.CSVLogger) and rows is not None:
+                callback.csv_file.load_state(rows)
+                callback.append_header, callback.writer = callback.csv_file.is_empty, None
         self._model.stop_training = bool(state.get(_STOPS, False))
+        self._files.forget()
         # What cannot be kept is named at every start.
         self._keep()
 
     def _keep(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
         values: dict[str, Any] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self._files.flush()
         for number, callback in enumerate(self._callbacks):
             key = self._key(number)
             values[key] = {}
             for name, value in callback_state.attributes_of(callback).items():
-                if callback_state.is_code(value) or self._is_as_made(number, name, value):
+                if self._is_as_made(number, name, value):
                     continue
                 found: dict[str, np.ndarray[Any, Any]] = {}
+                if weights := self._weights_beside(value):
+                    kept = callback_state.encode(
+                        [weight.value for weight in weights], f"{CALLBACKS}{key}/{name}", found
+                    )
+                    values[key][name] = {_WEIGHTS: kept}
+                    arrays |= found
+                    continue
+                if callback_state.is_code(value):
+                    continue
                 try:
                     values[key][name] = callback_state.encode(
                         value, f"{CALLBACKS}{key}/{name}", found
@@ -206,10 +266,33 @@ class KerasHooks:
                     self._warn(type(callback).__name__, name, str(error))
                     continue
                 arrays |= found
-            if isinstance(callback, keras.callbacks.CSVLogger):
-                values[key] |= _written(callback)
+            if isinstance(getattr(callback, "csv_file", None), Rows):
+                values[key][_ROWS] = callback.csv_file.state()
             self._warn_of_closures(callback)
         return values, arrays
+
+    def _weights_beside(self, value: Any) -> list[Any]:
+        """Return the variables of a model or optimizer that is no part of what is trained."""
+        if not isinstance(value, (keras.Model, keras.optimizers.Optimizer)):
+            return []
+        optimizer = getattr(self._model, "optimizer", None)
+        trained = [*self._model.variables, *(optimizer.variables if optimizer else ())]
+        ids = {id(variable) for variable in trained}
+        found = [variable for variable in value.variables if id(variable) not in ids]
+        return found if len(found) == len(value.variables) else []
+
+    def _give_weights(
+        self, callback: keras.callbacks.Callback, name: str, current: Any, weights: Sequence[Any]
+    ) -> None:
+        variables = self._weights_beside(current)
+        if [tuple(one.shape) for one in variables] != [one.shape for one in weights]:
+            raise DefinitionError(
+                f"{self._where}: the callback {type(callback).__name__} had a model or optimizer "
+                f"in {name} when the checkpoint was written, and now has none with the same "
+                "weights, so that they cannot be restored. Make it in on_train_begin()."
+            )
+        for variable, weight in zip(variables, weights, strict=True):
+            variable.assign(weight)
 
     def _key(self, number: int) -> str:
         return f"{number}/{type(self._callbacks[number]).__name__}"
@@ -276,12 +359,15 @@ class KerasHooks:
             UserCodeError: One raised.
         """
         attributes = vars(self._model)
-        refused = () if self._is_compiled else _NEED_LOSS
+        refused = _NEVER if self._is_compiled else (*_NEVER, *_NEED_LOSS)
         put = {each: _refusing(each) for each in refused if each not in attributes}
+        put |= self._files.redirected()
+        own = {each: attributes[each] for each in put if each in attributes}
         attributes.update(put)
         try:
             with self._drawing(name, number):
                 yield
+            self._files.flush_for_others()
         except ElasticDLError:
             raise
         except Exception as error:
@@ -292,6 +378,7 @@ class KerasHooks:
         finally:
             for each in put:
                 del attributes[each]
+            attributes.update(own)
 
     def _any_overrides(self, moments: Sequence[str]) -> bool:
         return any(_overrides(each, moment) for each in self._callbacks for moment in moments)
@@ -299,6 +386,12 @@ class KerasHooks:
 
 def _refusing(method: str) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> None:
+        if method in _NEVER:
+            raise NotImplementedError(
+                f"model.{method}() does not work in a callback here: the optimizer and the loss "
+                "are the model file's, and checkpoints hold the state of that optimizer. Change "
+                "the learning rate, or train again from the trained model with another file."
+            )
         raise NotImplementedError(
             f"model.{method}() does not work in a callback here: the model is compiled with its "
             "optimizer only, and ElasticDL has its loss and metrics. Measure what "
@@ -314,21 +407,7 @@ def _overrides(callback: keras.callbacks.Callback, moment: str) -> bool:
     )
 
 
-def _written(logger: keras.callbacks.CSVLogger) -> dict[str, int]:
-    file = logger.csv_file
-    if file is None or file.closed or not os.path.exists(logger.filename):  # noqa: PTH110 - text
-        return {}
-    file.flush()
-    return {_WRITTEN: os.path.getsize(logger.filename)}  # noqa: PTH202
-
-
-def _write_on(logger: keras.callbacks.CSVLogger, written: int) -> None:
-    """Cut off the rows of epochs after the checkpoint, which come again."""
-    if not os.path.exists(logger.filename):  # noqa: PTH110 - the file may be in a store
-        return
-    if logger.csv_file is not None:
-        logger.csv_file.close()
-    size = min(written, os.path.getsize(logger.filename))  # noqa: PTH202
-    os.truncate(logger.filename, size)
-    logger.csv_file = open(logger.filename, "a")  # noqa: SIM115, PTH123 - the logger closes it
-    logger.append_header, logger.writer = size == 0, None
+def _is_own(callback: keras.callbacks.Callback, moment: str) -> bool:
+    """Whether code of the user's is called; callbacks of Keras only show what they see."""
+    method = vars(callback).get(moment, getattr(type(callback), moment))
+    return not str(method.__module__).startswith("keras.")

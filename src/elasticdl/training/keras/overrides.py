@@ -68,13 +68,6 @@ def check(model: Any, origin: Origin, *, is_compiled: bool) -> None:
         _check_not_compiled(model, origin)
 
 
-def own_metrics(model: Any, *, is_compiled: bool) -> list[str]:
-    """Return the names of metrics that a model updates by itself, where nothing reads them."""
-    if is_compiled:
-        return []
-    return [metric.name for metric in model.metrics if metric.name != "loss"]
-
-
 def own(model: Any, name: str) -> Any | None:
     """Return a model's method where it is not Keras' own."""
     if name in vars(model):

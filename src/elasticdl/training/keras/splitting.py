@@ -189,6 +189,21 @@ def check_ignores_nothing(losses: Sequence[Any], origin: Origin) -> None:
             )
 
 
+def check_averages(losses: Sequence[Any], origin: Origin) -> None:
+    """Make sure that no loss of Keras leaves it open how the examples of a batch are added up.
+
+    Raises:
+        DefinitionError: One does: `fit` reports a mean of its values, and follows their sum.
+    """
+    for loss in losses:
+        if getattr(loss, "reduction", "") in (None, "none"):
+            raise DefinitionError(
+                f"{origin}: {type(loss).__name__} has reduction=None. `fit` would report the mean "
+                "over the examples of a batch, and follow the gradient of their sum. Leave out "
+                'reduction for the mean, or take reduction="sum".'
+            )
+
+
 def check_added(
     added: Callable[[Trial, int], tuple[Any, float]], batch: Trial, kind: Divisor, origin: Origin
 ) -> str | None:

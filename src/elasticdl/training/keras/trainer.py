@@ -44,6 +44,7 @@ from elasticdl.training.keras import (
     splitting,
 )
 from elasticdl.training.keras import export as exporting
+from elasticdl.training.keras.attributes import Attributes
 from elasticdl.training.keras.compiled import CompiledMetrics
 from elasticdl.training.keras.draws import Draws
 from elasticdl.training.keras.hooks import KerasHooks
@@ -123,15 +124,8 @@ class KerasTrainer:
         definition = self._definition
         self.model: keras.Model = definition.create_model()
         self._is_eager_only = bool(getattr(self.model, "run_eagerly", False))
+        steps_per_execution = int(getattr(self.model, "steps_per_execution", 1))
         overrides.check(self.model, definition.origin, is_compiled=definition.compiled)
-        if unreported := overrides.own_metrics(self.model, is_compiled=definition.compiled):
-            _log.warning(
-                "%s: %s has metrics of its own, which are not reported: %s. Return them from the "
-                "model file's metrics function.",
-                definition.origin,
-                type(self.model).__name__,
-                ", ".join(unreported),
-            )
         if definition.compiled:
             compiled.check(self.model, definition.origin)
         # What tf_keras loaded has looked for its random operations by itself.
@@ -160,8 +154,11 @@ class KerasTrainer:
             str(definition.where("callbacks")),
             self.evaluation_metrics.direction,
             is_compiled=definition.compiled,
-            drawing=self._drawing_at,
+            drawing=self._at_moment,
         )
+        if steps_per_execution > 1:
+            self.hooks.check_grouping(steps_per_execution)
+        self._attributes = Attributes(self.model, self.optimizer, definition.origin)
         self._outside = Outside(self.model, self._all_variables, definition.origin)
         self._with_gradient: list[int] | None = None
         # What parameters are pulled to, and how strongly: variables, so that a compiled step
@@ -535,8 +532,8 @@ class KerasTrainer:
         ]
         if paths and not all(_is_linear(each) for each in _plain_optimizers(self.optimizer)):
             _log.warning(
-                "%s: %s: %s squares the gradients of ids that repeat in a batch one by one. "
-                "Here gradients are summed before, so they are squared together; see "
+                "%s: %s: %s squares the gradients of ids that repeat in a batch one by one, as "
+                "clipping by norm does. Here gradients are summed before; see "
                 '"Differences from a plain script" in docs/training.md.',
                 self._definition.origin,
                 ", ".join(paths),
@@ -642,6 +639,7 @@ class KerasTrainer:
     def _loss(
         self, features: Any, outputs: Any, labels: Any, weights: Any, *, training: bool
     ) -> tf.Tensor:
+        splitting.check_averages(self._losses(), self._definition.where("loss"))
         if self._definition.compiled:
             found = compiled.loss(self.model, features, outputs, labels, training=training)
             return tf.cast(found, tf.float32)
@@ -801,14 +799,23 @@ class KerasTrainer:
     def _compile(self, function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
 
         def drawing(*arguments: Any) -> Any:
-            with self._drawing_at("step"), self._draws.replaced():
+            with (
+                self._drawing_at("step"),
+                self._draws.replaced(),
+                self._attributes.as_made(),
+            ):
                 return function(*arguments)
 
         def tracing(*arguments: Any) -> Any:
             # The same at each step, and on all workers: it is not traced in each of them.
             self._generators.seed(self._seed)
             drawn_from = self._python_code.eager_only if self._is_eager_only else self._generators
-            with drawn_from.used(), self._draws.replaced():
+            with (
+                drawn_from.used(),
+                self._draws.replaced(),
+                self._attributes.as_made(),
+                self._uncounted(),
+            ):
                 return function(*arguments)
 
         if self._eager:
@@ -831,6 +838,36 @@ class KerasTrainer:
         self._generators.seed(derive_seed(self._seed, self.step, which, number))
         with self._generators.used():
             yield
+
+    @contextlib.contextmanager
+    def _at_moment(self, moment: str, number: int) -> Iterator[None]:
+        """Let callbacks draw, and not change what `fit` would compile its step with."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._drawing_at(moment, number))
+            if self._is_eager_only:
+                advice = (
+                    "Steps are compiled here, with run_eagerly=True as well, and do not see it. "
+                    "Make it a weight of a layer (self.add_weight(..., trainable=False))."
+                )
+            else:
+                advice = (
+                    "A step is compiled with what the model file made, and `fit` would see this "
+                    "change and no later one. Set it in the model file, or make it a weight of a "
+                    "layer (self.add_weight(..., trainable=False)), which can change at any time."
+                )
+            if self.step == 0 or self._is_eager_only:
+                stack.enter_context(self._attributes.watched(f"a callback's {moment}()", advice))
+            yield
+
+    def _uncounted(self) -> contextlib.AbstractContextManager[None]:
+        """Refuse code that counts in Python and expects to run for each step."""
+        if not self._is_eager_only:
+            return contextlib.nullcontext()
+        return self._attributes.watched(
+            "the model",
+            "Steps are compiled here, with run_eagerly=True as well, so that it would change once. "
+            "Make it a weight (self.add_weight(..., trainable=False)) and assign to it.",
+        )
 
     @contextlib.contextmanager
     def _uncompiled(self) -> Iterator[None]:

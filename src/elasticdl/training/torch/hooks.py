@@ -16,9 +16,15 @@ class TorchHooks:
     observes_test_batches = False
     stop_requested = False
 
+    def check_sharing(self) -> None:
+        """Find nothing: nothing looks at what workers share."""
+
     def train_begin(  # noqa: D102 - see trainer.Hooks, here and below
         self, *, num_epochs: int, num_steps: int | None, resumes: bool
     ) -> None:
+        pass
+
+    def committed(self, *, leads: bool) -> None:  # noqa: D102
         pass
 
     def epoch_begin(self, epoch: int) -> None:  # noqa: D102

@@ -95,7 +95,7 @@ class Refusals:
         """Make sure that gradients of parts of a batch add up to those of the batch.
 
         Raises:
-            DefinitionError: A hook changes gradients before they are summed.
+            DefinitionError: A hook, or an embedding, changes gradients before they are summed.
         """
         for name, parameter in parameters.items():
             if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001
@@ -109,6 +109,12 @@ class Refusals:
                 raise DefinitionError(
                     f"{self._origin}: {name or 'the model'} has a backward hook, which would see "
                     f"gradients of one minibatch and not those of the update. {_ALONE}"
+                )
+            if getattr(module, "scale_grad_by_freq", False):
+                raise DefinitionError(
+                    f"{self._origin}: {name or 'the model'} ({type(module).__name__}) has "
+                    "scale_grad_by_freq=True, which divides gradients by how often an id is in a "
+                    f"minibatch, and not in the update. {_ALONE}"
                 )
 
     def check_unmoved(

@@ -1,0 +1,123 @@
+"""Numbers and switches of Python that a compiled step is made with.
+
+A step reads `optimizer.weight_decay`, `layer.rate` or `layer.trainable` when it is compiled, and
+never again. `fit` compiles it at the first batch, after callbacks were called for the first time; a
+resumed training compiles it in the middle, and workers before the training begins:
+
+    made by the model file          as_made(): every step is compiled with these
+    changed before the first step   refused: only `fit` would see it, once
+    changed later                   not seen, as in `fit`
+
+Callers: `trainer.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.errors import DefinitionError
+
+if TYPE_CHECKING:
+    import keras
+
+    from elasticdl.definition import Origin
+
+_PLAIN = (type(None), bool, int, float, str)
+_TRAINABLE = "_trainable"
+_OF_KERAS = {"built", "compiled", "stop_training"}
+_MISSING = object()
+
+
+class Attributes:
+    """The attributes of a model's layers, weights and optimizer that are plain values.
+
+    Args:
+        model: As its file has made it.
+        optimizer: The same.
+        origin: For errors.
+    """
+
+    def __init__(
+        self, model: keras.Model, optimizer: keras.optimizers.Optimizer, origin: Origin
+    ) -> None:
+        self._origin = origin
+        # Keras has no public name for all layers, those within layers included.
+        layers = [model, *model._flatten_layers(include_self=False)]  # noqa: SLF001
+        owners = (*layers, *_optimizers(optimizer), *model.variables)
+        self._owners = list({id(each): each for each in owners}.values())
+        self._made = [_values(owner) for owner in self._owners]
+
+    @contextlib.contextmanager
+    def as_made(self) -> Iterator[None]:
+        """Give the attributes the values of the model file; what is changed meanwhile stays."""
+        moved = []
+        for owner, made in zip(self._owners, self._made, strict=True):
+            for name, value in _changes(owner, made, _values(owner)).items():
+                moved.append((owner, name, value, made.get(name, _MISSING)))
+                _put(owner, name, made.get(name, _MISSING))
+        try:
+            yield
+        finally:
+            for owner, name, value, before in moved:
+                if vars(owner).get(name, _MISSING) == before:
+                    _put(owner, name, value)
+
+    @contextlib.contextmanager
+    def watched(self, who: str, advice: str) -> Iterator[None]:
+        """Refuse that one of them changes meanwhile.
+
+        Args:
+            who: Changes it, for the error.
+            advice: What to do instead.
+
+        Raises:
+            DefinitionError: It has another value at the end.
+        """
+        before = [_values(owner) for owner in self._owners]
+        yield
+        for owner, values in zip(self._owners, before, strict=True):
+            for name in _changes(owner, values, _values(owner)):
+                raise DefinitionError(
+                    f"{self._origin}: {who} changes {name.removeprefix('_')} of "
+                    f"{getattr(owner, 'path', None) or getattr(owner, 'name', owner)} "
+                    f"({type(owner).__name__}). {advice}"
+                )
+
+
+def _values(owner: Any) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in vars(owner).items()
+        if type(value) in _PLAIN
+        and (name == _TRAINABLE or not name.startswith("_"))
+        and name not in _OF_KERAS
+    }
+
+
+def _changes(owner: Any, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that are new; an attribute of a class may be set in the object."""
+    return {
+        name: value
+        for name, value in now.items()
+        if (name in before or hasattr(type(owner), name))
+        and not _same(value, before.get(name, getattr(type(owner), name, _MISSING)))
+    }
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and (one == other or one != one)  # noqa: PLR0124 - NaN
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    # Without the setters of Keras, which pass `trainable` on to other layers.
+    if value is _MISSING:
+        vars(owner).pop(name, None)
+    else:
+        vars(owner)[name] = value
+
+
+def _optimizers(optimizer: Any) -> list[Any]:
+    inner = [getattr(optimizer, "inner_optimizer", None), *getattr(optimizer, "optimizers", ())]
+    return [optimizer, *(one for each in inner if each is not None for one in _optimizers(each))]

@@ -1,0 +1,324 @@
+"""The files of callbacks: written once, however many workers call the callbacks.
+
+On each worker the callbacks are called, since they remember things. One of them writes:
+
+    the lowest slot   writes in place, as `fit` does
+    another worker    holds back what it would write until the next commit. If the lowest slot took
+                      part in that, it has written the same, which is dropped here. If it has died,
+                      the worker that follows it puts its own in place.
+
+    commit -> callbacks write -> commit: who leads?  -- another one --> drop
+                                                     -- this one -----> put in place
+
+What is held back: whole models in a temporary folder (`model.save`, `save_weights`, `export`, so
+`ModelCheckpoint` and users' own callbacks too), TensorBoard's event files there as well, and the
+rows of a `CSVLogger` in memory. Files that a user's callback opens itself are not known here.
+
+Callers: `hooks.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from elasticdl.scratch import TemporaryFolder
+
+_WRITING_METHODS = ("save", "save_weights", "export")
+
+
+class CallbackFiles:
+    """Decides where callbacks write.
+
+    Args:
+        callbacks: The user's.
+        model: Theirs.
+
+    Attributes:
+        leads: This process writes in place. One that is alone always does.
+    """
+
+    def __init__(self, callbacks: Sequence[keras.callbacks.Callback], model: keras.Model) -> None:
+        self._model = model
+        self._loggers = [each for each in callbacks if isinstance(each, keras.callbacks.CSVLogger)]
+        self._boards = [
+            Board(each, self._new_folder)
+            for each in callbacks
+            if isinstance(each, keras.callbacks.TensorBoard)
+        ]
+        self.leads = True
+        self._folder: TemporaryFolder | None = None
+        # Where it lies, where it belongs.
+        self._held: list[tuple[Path, str]] = []
+        self._num_folders = 0
+        self._has_begun = self._is_shared = False
+
+    def set_model(self, callbacks: keras.callbacks.CallbackList) -> None:
+        """Give callbacks their model; `TensorBoard` writes its graph then."""
+        with contextlib.ExitStack() as aside:
+            for board in self._boards:
+                if not self.leads:
+                    aside.enter_context(board.aside())
+            callbacks.set_model(self._model)
+        self._has_begun = True
+
+    def begin(self, callbacks: keras.callbacks.CallbackList) -> None:
+        """Call `on_train_begin`; no file is opened or emptied but by the process that leads."""
+        arguments = [(each.filename, each.append) for each in self._loggers]
+        for each in self._loggers:
+            each.filename, each.append = os.devnull, False
+        try:
+            callbacks.on_train_begin()
+        finally:
+            for each, (filename, append) in zip(self._loggers, arguments, strict=True):
+                each.filename, each.append = filename, append
+        for each in self._loggers:
+            if each.csv_file is not None:
+                each.csv_file.close()
+            each.csv_file = Rows(each.filename, append=each.append)
+            each.append_header = each.csv_file.is_empty
+            each.csv_file.leads = self.leads
+            each.csv_file.flush()
+
+    def redirected(self) -> dict[str, Callable[..., Any]]:
+        """Return methods of the model that write aside; none where it writes in place."""
+        if self.leads:
+            return {}
+        return {
+            name: self._aside(getattr(self._model, name))
+            for name in _WRITING_METHODS
+            if hasattr(self._model, name)
+        }
+
+    def committed(self, *, leads: bool) -> None:
+        """Put in place or drop what was held back; see the module."""
+        self.leads = leads
+        if not leads:
+            self._is_shared = True
+        if not self._has_begun:
+            return
+        for board in self._boards:
+            board.committed(leads=leads)
+        for each in self._loggers:
+            if isinstance(each.csv_file, Rows):
+                each.csv_file.leads = leads
+                each.csv_file.flush()
+        if leads:
+            for private, target in self._held:
+                _put(private, target)
+        self._drop()
+
+    def forget(self) -> None:
+        """Drop what was held back: it is of a state that another one has replaced."""
+        self._drop()
+        for board in self._boards:
+            board.drop()
+        if self.leads:
+            self.committed(leads=True)
+
+    def flush(self) -> None:
+        """Write what is buffered: a checkpoint that is made now takes it for written."""
+        for board in self._boards:
+            board.flush()
+
+    def flush_for_others(self) -> None:
+        """Write what is buffered before a commit: after it the other workers drop theirs."""
+        if self._is_shared and self.leads:
+            self.flush()
+
+    def _drop(self) -> None:
+        for private, _ in self._held:
+            _remove(private.parent)
+        self._held = []
+
+    def _aside(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def write(filepath: Any, *args: Any, **named: Any) -> Any:
+            if not isinstance(filepath, (str, os.PathLike)):
+                return method(filepath, *args, **named)
+            target = os.fspath(filepath)
+            # The ending of the name decides about the format.
+            private = self._new_folder() / Path(target).name
+            if "://" not in target:
+                # A callback may change the directory until it is put in place.
+                target = os.path.abspath(target)  # noqa: PTH100 - `..` of a link as `save` does it
+            written = method(str(private), *args, **named)
+            self._held.append((private, target))
+            return written
+
+        return write
+
+    def _new_folder(self) -> Path:
+        if self._folder is None:
+            self._folder = TemporaryFolder()
+        self._num_folders += 1
+        folder = self._folder.path / str(self._num_folders)
+        folder.mkdir()
+        return folder
+
+
+class Rows:
+    """The file of a `CSVLogger`: knows all rows that it was given since the job began.
+
+    So what a checkpoint holds is the file, whichever process writes it and whatever a killed one
+    has written beyond.
+
+    Args:
+        path: Where the file lies, in a store maybe.
+        append: Rows come after those that are there now.
+
+    Attributes:
+        leads: This process writes the file.
+        closed: As of a file.
+    """
+
+    def __init__(self, path: str, *, append: bool) -> None:
+        self._path = path
+        self._before = _read(path) if append else b""
+        self._rows = b""
+        # How much of the rows is in the file; None if that is not known.
+        self._num_written: int | None = None
+        self.leads = self.closed = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no header yet."""
+        return not self._before and not self._rows
+
+    def write(self, text: str) -> int:
+        """Take a part of a row."""
+        self._rows += text.encode()
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is not yet in the file, if this process leads.
+
+        Raises:
+            OSError: There is no such folder, or no room.
+        """
+        if not self.leads:
+            self._num_written = None
+            return
+        if self._num_written == len(self._rows):
+            return
+        if self._num_written is None or "://" in self._path:
+            with tf.io.gfile.GFile(self._path, "wb") as file:
+                file.write(self._before + self._rows)
+        else:
+            with open(self._path, "ab") as file:  # noqa: PTH123 - the path is as the user gave it
+                file.write(self._rows[self._num_written :])
+        self._num_written = len(self._rows)
+
+    def close(self) -> None:
+        """Write the rest."""
+        if not self.closed:
+            self.flush()
+            self.closed = True
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: the length of what was there before, and the rows."""
+        return {"before": len(self._before), "rows": self._rows.decode()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take over the rows of a checkpoint; the file is made of them when this process leads."""
+        self._before = (self._before or _read(self._path))[: state["before"]]
+        self._rows, self._num_written = state["rows"].encode(), None
+
+
+class Board:
+    """Where a `TensorBoard` writes its events.
+
+    Args:
+        callback: The callback.
+        private: Returns a folder for events that are held back.
+    """
+
+    def __init__(self, callback: Any, private: Callable[[], Path]) -> None:
+        self._callback, self._private = callback, private
+        # Where they are held back now; None where the callback writes in place.
+        self._folder: Path | None = None
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Let the callback hold back its events, while it is given its model."""
+        log_dir = self._callback.log_dir
+        self._folder = self._private()
+        self._callback.log_dir = str(self._folder)
+        try:
+            yield
+        finally:
+            self._callback.log_dir = log_dir
+
+    def committed(self, *, leads: bool) -> None:
+        """Put events in place from now on, those held back too; or drop them, and hold back."""
+        held = self._folder
+        if not leads:
+            self.drop()
+            if held is None:
+                # Another worker has a lower slot now, and writes them from here on.
+                self._folder = self._private()
+                self._write_to(str(self._folder))
+        elif held is not None:
+            self._folder = None
+            self._write_to(self._callback.log_dir)
+            shutil.copytree(held, self._callback.log_dir, dirs_exist_ok=True)
+            _remove(held)
+
+    def drop(self) -> None:
+        """Drop the events that are held back, if there are any."""
+        if self._folder is not None and any(self._folder.iterdir()):
+            before, self._folder = self._folder, self._private()
+            self._write_to(str(self._folder))
+            _remove(before)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        for writer in self._callback._writers.values():  # noqa: SLF001 - no public name
+            writer.flush()
+
+    def _write_to(self, folder: str) -> None:
+        """Close the files of the callback, and let it open others in a folder."""
+        callback = self._callback
+        # Those of a batch of the training, and of one of an evaluation within it.
+        stack = len(callback._prev_summary_state)  # noqa: SLF001
+        for _ in range(stack):
+            callback._pop_writer()  # noqa: SLF001
+        callback._close_writers()  # noqa: SLF001
+        callback._writers = {}  # noqa: SLF001
+        callback._log_write_dir = folder  # noqa: SLF001
+        callback._train_dir = os.path.join(folder, "train")  # noqa: SLF001, PTH118 - as Keras does
+        callback._val_dir = os.path.join(folder, "validation")  # noqa: SLF001, PTH118
+        if stack > 0:
+            callback._push_writer(callback._train_writer, callback._global_train_batch)  # noqa: SLF001
+        if stack > 1:
+            callback._push_writer(callback._val_writer, callback._global_test_batch)  # noqa: SLF001
+
+
+def _put(private: Path, target: str) -> None:
+    """Move a file or a folder to its place, in a store maybe."""
+    if private.is_dir():
+        shutil.copytree(private, target, dirs_exist_ok=True)
+    else:
+        tf.io.gfile.makedirs(os.path.dirname(target))  # noqa: PTH120 - in a store maybe
+        tf.io.gfile.copy(str(private), target, overwrite=True)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _read(path: str) -> bytes:
+    if not tf.io.gfile.exists(path):
+        return b""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        content: bytes = file.read()
+    return content

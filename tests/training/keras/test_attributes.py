@@ -1,0 +1,69 @@
+"""Plain values of layers and optimizers: compiled with what the model file made."""
+
+import keras
+import pytest
+
+from elasticdl.definition import Origin
+from elasticdl.errors import DefinitionError
+from elasticdl.training.keras.attributes import Attributes
+
+ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
+
+
+class Scale(keras.layers.Layer):
+    factor = 1.0
+
+
+@pytest.fixture
+def made():
+    model = keras.Sequential([keras.Input((2,)), Scale(), keras.layers.Dropout(0.5)])
+    optimizer = keras.optimizers.AdamW(weight_decay=0.1)
+    return model, optimizer, Attributes(model, optimizer, ORIGIN)
+
+
+def test_a_step_is_compiled_with_what_the_model_file_made(made):
+    model, optimizer, attributes = made
+    model.layers[0].factor = 2.0
+    model.layers[1].rate = 0.1
+    model.layers[1].trainable = False
+    optimizer.weight_decay = None
+
+    with attributes.as_made():
+        seen = (
+            model.layers[0].factor,
+            model.layers[1].rate,
+            model.layers[1].trainable,
+            optimizer.weight_decay,
+        )
+
+    assert seen == (1.0, 0.5, True, 0.1)
+    assert (model.layers[0].factor, model.layers[1].rate) == (2.0, 0.1)
+    assert (model.layers[1].trainable, optimizer.weight_decay) == (False, None)
+
+
+def test_what_a_step_changes_while_it_is_compiled_stays(made):
+    model, _, attributes = made
+    model.layers[1].rate = 0.1
+
+    with attributes.as_made():
+        model.layers[1].rate = 0.9
+
+    assert model.layers[1].rate == 0.9
+
+
+def test_a_change_is_refused_with_its_layer(made):
+    model, _, attributes = made
+
+    with (
+        pytest.raises(DefinitionError, match=r"on_train_begin\(\) changes factor of .*scale"),
+        attributes.watched("on_train_begin()", "Do not."),
+    ):
+        model.layers[0].factor = 2.0
+
+
+def test_what_the_model_file_does_not_know_may_change(made):
+    model, _, attributes = made
+
+    with attributes.watched("on_train_begin()", "Do not."):
+        model.stop_training = True
+        model.layers[0].seen_by_a_callback = 3
