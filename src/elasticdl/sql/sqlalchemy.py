@@ -29,7 +29,7 @@ from elasticdl.sql.plain import to_write
 from elasticdl.sql.tuples import Column, rows_of, tuples_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
 # sqlglot's names, where they are others.
@@ -127,34 +127,22 @@ class SQLAlchemyConnection(Connection):
                     # A percent sign is one.
                     no_parameters=True,
                 ).exec_driver_sql(statement)
+            reading = _Reading(result, self._errors)
+            try:
+                if not result.returns_rows or not is_query(statement):
+                    # INSERT ... RETURNING, for example
+                    reading.read_all()
+                    with self._errors():
+                        connection.commit()
                 if not result.returns_rows:
-                    connection.commit()
                     yield None
                     return
-                first: Sequence[Any] | None = None
                 columns = self._known_columns(result)
-                ended = not is_query(statement)
-                if columns is None or ended:
-                    first = result.fetchall() if ended else result.fetchmany(BATCH_ROWS)
                 if columns is None:
-                    columns = _columns_of(list(result.keys()), first or ())
-                if ended:  # INSERT ... RETURNING, for example
-                    connection.commit()
-
-            def fetch() -> Sequence[Sequence[Any]]:
-                nonlocal first, ended
-                if first is not None:
-                    rows, first = first, None
-                else:
-                    with self._errors():
-                        rows = [] if ended else result.fetchmany(BATCH_ROWS)
-                    ended = not rows
-                return rows
-
-            try:
-                yield rows_of(columns, fetch, self.name)
+                    columns = _columns_of(list(result.keys()), reading.peek())
+                yield rows_of(columns, reading.fetch, self.name)
             finally:
-                if not ended and not self.is_in_memory:
+                if not reading.is_at_end and not self.is_in_memory:
                     with contextlib.suppress(exc.SQLAlchemyError, OSError):
                         self._abandon(connection, result)
 
@@ -287,6 +275,51 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
                 connection.execute(sa.insert(into), records)
                 count += len(records)
         return count
+
+
+class _Reading:
+    """A result that is read, batch by batch.
+
+    Args:
+        result: The result.
+        errors: What the driver raises becomes an error of ours in it.
+    """
+
+    def __init__(
+        self,
+        result: sa.CursorResult[Any],
+        errors: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._result, self._errors = result, errors
+        self._ahead: list[Sequence[Any]] = []
+        self.is_at_end = not result.returns_rows
+
+    def fetch(self) -> Sequence[Any]:
+        """Return the next rows; none at the end."""
+        if self._ahead:
+            return self._ahead.pop()
+        if self.is_at_end:
+            return ()
+        with self._errors():
+            rows = self._result.fetchmany(BATCH_ROWS)
+        self.is_at_end = not rows
+        return rows
+
+    def peek(self) -> Sequence[Any]:
+        """Return the rows that `fetch` returns next."""
+        rows = self.fetch()
+        if rows:
+            self._ahead.append(rows)
+        return rows
+
+    def read_all(self) -> None:
+        """Fetch all rows now."""
+        if not self.is_at_end:
+            with self._errors():
+                rows = self._result.fetchall()
+            self.is_at_end = True
+            if rows:
+                self._ahead.append(rows)
 
 
 def _columns_of(names: Sequence[str], rows: Sequence[Any]) -> list[Column]:
