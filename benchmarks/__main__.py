@@ -19,6 +19,7 @@ ALL = [
     "prediction",
     "report",
     "sessions",
+    "sql",
     "workers",
     "lengths",
 ]

@@ -1,16 +1,46 @@
-"""A DuckDB file with the tables of the documents, and the command that is run on it."""
+"""Databases for tests, a shop with the tables of the documents, and the command run on it."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("duckdb")
+
+# Test files are no package.
+_SPEC = importlib.util.spec_from_file_location("servers", Path(__file__).with_name("servers.py"))
+servers: Any = importlib.util.module_from_spec(_SPEC)
+sys.modules["servers"] = servers
+_SPEC.loader.exec_module(servers)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Any]:
+    """Return a PostgreSQL server, shared by the tests of a process."""
+    pytest.importorskip("adbc_driver_postgresql")
+    if servers.postgresql_folder() is None:
+        pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
+    # A socket's path must be short.
+    with tempfile.TemporaryDirectory() as folder, servers.postgresql(Path(folder)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[Any]:
+    """Return a MariaDB server, shared by the tests of a process."""
+    pytest.importorskip("pymysql")
+    if servers.mariadb_program() is None:
+        pytest.skip("MariaDB is not installed (apt-get install mariadb-server)")
+    with tempfile.TemporaryDirectory() as folder, servers.mariadb(Path(folder)) as server:
+        yield server
 
 
 @pytest.fixture

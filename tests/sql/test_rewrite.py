@@ -14,15 +14,15 @@ def keyed(select: str, table: str = "t") -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("select", "expected"),
     [
-        ("SELECT a FROM t", 'SELECT a, "t"."id" AS elasticdl_key_0 FROM t'),
+        ("SELECT a FROM t", 'SELECT a, t."id" AS elasticdl_key_0 FROM t'),
         ("SELECT a FROM t AS x WHERE a > (SELECT 1 FROM u)",
-         'SELECT a, "x"."id" AS elasticdl_key_0 FROM t AS x WHERE a > (SELECT 1 FROM u)'),
+         'SELECT a, x."id" AS elasticdl_key_0 FROM t AS x WHERE a > (SELECT 1 FROM u)'),
         ("SELECT (SELECT max(b) FROM u) m, a -- all\nFROM main.t",
-         'SELECT (SELECT max(b) FROM u) m, a, "t"."id" AS elasticdl_key_0 -- all\nFROM main.t'),
+         'SELECT (SELECT max(b) FROM u) m, a, t."id" AS elasticdl_key_0 -- all\nFROM main.t'),
         ("SELECT *, rank() OVER (ORDER BY a) r FROM t",
-         'SELECT *, rank() OVER (ORDER BY a) r, "t"."id" AS elasticdl_key_0 FROM t'),
+         'SELECT *, rank() OVER (ORDER BY a) r, t."id" AS elasticdl_key_0 FROM t'),
         ("WITH u AS (SELECT 1 x) SELECT a FROM t",
-         'WITH u AS (SELECT 1 x) SELECT a, "t"."id" AS elasticdl_key_0 FROM t'),
+         'WITH u AS (SELECT 1 x) SELECT a, t."id" AS elasticdl_key_0 FROM t'),
     ],
 )  # fmt: skip
 def test_the_key_follows_the_selected_columns(select, expected) -> None:

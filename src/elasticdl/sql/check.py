@@ -115,7 +115,7 @@ def predict_request(
         output=settings.output,
     )
     try:
-        plan(request, database)
+        plan(request, database, models.current(statement.using.text).record)
     except UsageError as error:
         raise StatementError(str(error), program, statement.table.span) from error
     return request

@@ -11,6 +11,12 @@ One file of this folder per kind of database follows the protocol below. Laws, h
 * `fill` changes one column of the rows with the given keys, all or none, even if the process is
   killed. Nothing is ever dropped.
 * Names are quoted by the database's own rules: a name is never SQL.
+* A column that no record can hold is refused by name; `plain.py` says what becomes of which type.
+* What the same statement may overcome later (no connection, a lock) is an `UnavailableError`,
+  anything else that a database says a `DatabaseError`; passwords are in neither.
+
+Each `read` has a connection of its own, so that two can be read at a time. What a statement does
+to its connection (SET, BEGIN) ends with it.
 
 Used by `train.py`, `predict.py` and the doors.
 """
@@ -21,7 +27,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, Self
 
 from elasticdl.errors import DataError, MissingExtraError, UsageError
@@ -36,7 +42,14 @@ DEFAULT_URL = "duckdb://"
 ENVIRONMENT = "ELASTICDL_DATABASE"
 BATCH_ROWS = 1 << 15
 
-_DUCKDB = re.compile(r"duckdb://(?:/(?P<path>.*))?")
+_DIALECT = re.compile(r"\w+(\+\w+)?")
+_PACKAGES = {
+    "duckdb": "duckdb",
+    "adbc_driver_postgresql": "adbc-driver-postgresql",
+    "adbc_driver_manager": "adbc-driver-manager",
+    "sqlalchemy": "sqlalchemy",
+    "pymysql": "pymysql",
+}
 
 
 class DatabaseError(DataError):
@@ -61,14 +74,19 @@ class TableInfo:
     """A table of the database.
 
     Attributes:
+        name: Its full name: the same for every way to write the name.
         columns: Name of each column -> its type, as the database writes it.
         key: Columns or row numbers that identify a row and never change; empty if there are none.
-        why_no_key: Why `key` is empty, as a sentence.
+        why_no_key: Why `key` is empty and what helps, as a part of a sentence.
+        casts: Column of the key -> type to convert it to in a SELECT, where its own would lose
+            digits on the way.
     """
 
+    name: str
     columns: Mapping[str, str]
     key: Sequence[str]
     why_no_key: str = ""
+    casts: Mapping[str, str] = field(default_factory=dict)
 
 
 class Database(Protocol):
@@ -77,10 +95,12 @@ class Database(Protocol):
     Attributes:
         dialect: sqlglot's name of its SQL dialect.
         name: Its address without a password, for messages.
+        is_in_memory: Whether it ends with this connection, and no other process can open it.
     """
 
     dialect: str
     name: str
+    is_in_memory: bool
 
     def quote(self, name: str) -> str:
         """Return a name, which may be qualified by dots, as SQL."""
@@ -90,7 +110,9 @@ class Database(Protocol):
         """Run a query.
 
         Raises:
-            DatabaseError: The database refuses it.
+            DatabaseError: The database refuses it, or a column has a type that no record can
+                hold; also while the rows are read.
+            UnavailableError: The database cannot be reached, or the connection is lost.
         """
         ...
 
@@ -118,19 +140,24 @@ class Database(Protocol):
         """Return the names of all tables, for completion and near names."""
         ...
 
-    def fill(self, table: str, column: str, rows: Rows) -> int:
-        """Set a column of a table by key, in one transaction; adds the column if it is missing.
+    def fill(self, table: str, key: Sequence[str], rows: Rows) -> int:
+        """Set columns of a table's rows, matched by key, in one transaction.
+
+        A column that is missing is added. Rows that are no longer there are not matched.
 
         Args:
             table: Name of the table.
-            column: Name of the column.
-            rows: The columns of the table's key, in its order, then the values.
+            key: Columns of the table that identify a row, as `TableInfo.key`.
+            rows: First the values of the key, in its order and under any names; then the values,
+                under the names of the columns that they go to.
 
         Returns:
-            How many rows were changed.
+            How many rows were matched.
 
         Raises:
-            DatabaseError: The database refuses; the table is as it was.
+            DatabaseError: The database refuses, a key is given twice, or the values do not fit
+                the column; the table is as it was.
+            UnavailableError: The connection is lost; the table is as it was.
         """
         ...
 
@@ -170,16 +197,37 @@ def open_database(url: str | None = None) -> Database:
     Raises:
         UsageError: The URL names no known kind of database.
         MissingExtraError: A package is not installed.
-        DatabaseError: The database cannot be opened.
+        DatabaseError: The database refuses the connection.
+        UnavailableError: The database cannot be reached for the moment.
     """
     url = url or os.environ.get(ENVIRONMENT) or DEFAULT_URL
-    found = _DUCKDB.fullmatch(url)
-    if found is not None:
-        try:
+    kind, separator, rest = url.partition("://")
+    try:
+        if kind == "duckdb" and separator and (not rest or rest.startswith("/")):
             from elasticdl.sql.duckdb import DuckDB  # noqa: PLC0415 - its package is optional
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("duckdb", "sql", "Using DuckDB") from error
-        return DuckDB(found["path"] or None)
+
+            return DuckDB(rest.removeprefix("/") or None)
+        if kind == "sqlite" and separator and (not rest or rest.startswith("/")):
+            from elasticdl.sql.sqlite import SQLite  # noqa: PLC0415 - only where it is used
+
+            return SQLite(rest.removeprefix("/") or None)
+        if kind in {"postgresql", "postgres"} and separator:
+            from elasticdl.sql.postgresql import PostgreSQL  # noqa: PLC0415 - as DuckDB
+
+            return PostgreSQL(url)
+        if kind in {"mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql"} and separator:
+            from elasticdl.sql.mysql import MySQL  # noqa: PLC0415 - as DuckDB
+
+            return MySQL(url)
+        if separator and rest and _DIALECT.fullmatch(kind):
+            from elasticdl.sql.sqlalchemy import SQLAlchemyDatabase  # noqa: PLC0415 - as DuckDB
+
+            return SQLAlchemyDatabase(url)
+    except ModuleNotFoundError as error:
+        package = _PACKAGES.get(str(error.name).partition(".")[0])
+        if package is None:
+            raise
+        raise MissingExtraError(package, "sql", f"The database {kind}") from error
     raise UsageError(
         f"--database={without_password(url)}: expected duckdb:///FILE, sqlite:///FILE, "
         "postgresql://USER:PASSWORD@HOST/NAME, mysql://... or another URL of SQLAlchemy's."

@@ -1,7 +1,8 @@
 """DuckDB, the embedded default: a file, or Parquet and CSV files read in place.
 
-Its own row numbers (`rowid`) identify the rows of every table: no other process can write to the
-file while it is open here, so they stay the same from the SELECT to the UPDATE.
+`plain.py` says what becomes of which type. A table without a PRIMARY KEY is filled by its row
+numbers (`rowid`): no other process can write to the file while it is open here, so they stay the
+same from the SELECT to the UPDATE.
 
 Used by `database.py`.
 """
@@ -9,23 +10,28 @@ Used by `database.py`.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import duckdb
 import pyarrow as pa
 
+from elasticdl.errors import UnavailableError
 from elasticdl.garbage import collect_at_exit
+from elasticdl.sql.connection import GIVEN, Connection, Transaction
 from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
+from elasticdl.sql.names import literal, matching, parts
+from elasticdl.sql.plain import plain_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from types import TracebackType
+    from collections.abc import Iterator, Mapping, Sequence
 
 _ROWID = "rowid"
-_GIVEN = "elasticdl_rows"
+# Of statements without a result.
+_NO_RESULT = (["Count"], ["Success"])
+_READER = "elasticdl_reader"
 
 
-class DuckDB:
+class DuckDB(Connection):
     """A DuckDB database; see `database.Database`.
 
     Args:
@@ -33,11 +39,19 @@ class DuckDB:
 
     Raises:
         DatabaseError: It cannot be opened.
+        UnavailableError: Another process has it open.
     """
 
     dialect = "duckdb"
+    words: ClassVar[Mapping[str, str]] = {
+        "bool": "BOOLEAN", "int64": "BIGINT", "uint64": "UBIGINT", "double": "DOUBLE",
+        "decimal": "DECIMAL({digits},{scale})", "string": "VARCHAR", "null": "VARCHAR",
+        "binary": "BLOB", "date32[day]": "DATE", "timestamp": "TIMESTAMP",
+        "timestamp with zone": "TIMESTAMPTZ", "time": "TIME", "list": "{item}[]",
+    }  # fmt: skip
 
     def __init__(self, path: str | None) -> None:
+        path = None if path == ":memory:" else path
         self.name = f"duckdb:///{path}" if path else "duckdb://"
         self.is_in_memory = path is None
         collect_at_exit()
@@ -49,24 +63,12 @@ class DuckDB:
         try:
             yield
         except duckdb.Error as error:
-            raise DatabaseError(f"{self.name}: {str(error).strip()}") from error
-
-    def quote(self, name: str) -> str:
-        """See `Database`."""
-        return quoted(name)
-
-    @contextlib.contextmanager
-    def read(self, select: str) -> Iterator[Rows]:
-        """See `Database`."""
-        with self.run(select) as rows:
-            if rows is None:
-                raise DatabaseError(f"{self.name}: this statement returns no rows: {select:.200}")
-            yield rows
-
-    def schema(self, select: str) -> pa.Schema:
-        """See `Database`."""
-        with self.read(f"SELECT * FROM ({select}\n) LIMIT 0") as rows:  # noqa: S608 - the user's own
-            return rows.schema
+            message = f"{self.name}: {str(error).strip()}"
+            if isinstance(error, duckdb.IOException) and "lock on file" in message:
+                raise UnavailableError(message) from error
+            if isinstance(error, duckdb.TransactionException) and "onflict" in message:
+                raise UnavailableError(message) from error
+            raise DatabaseError(message) from error
 
     @contextlib.contextmanager
     def run(self, statement: str) -> Iterator[Rows | None]:
@@ -76,125 +78,127 @@ class DuckDB:
                 # None for what has no result, whatever its stubs say.
                 relation: Any = cursor.sql(statement)
                 reader = None if relation is None else relation.to_arrow_reader(BATCH_ROWS)
+                if reader is not None and reader.schema.names in _NO_RESULT:
+                    reader.read_all()  # what it is about is done only now
+                    reader = None
             if reader is None:
                 yield None
                 return
-            yield Rows(_plain_schema(reader.schema), self._batches(reader))
+            yield plain_rows(reader.schema, self._batches(reader), self.name)
 
     def _batches(self, reader: Any) -> Iterator[pa.RecordBatch]:
-        schema = _plain_schema(reader.schema)
         while True:
             with self._errors():
                 try:
                     batch = reader.read_next_batch()
                 except StopIteration:
                     return
-                except pa.ArrowException as error:
+                except (pa.ArrowException, OSError) as error:
                     raise DatabaseError(f"{self.name}: {error}") from error
-            yield batch.cast(schema)
+            yield batch
+
+    def _ask(self, question: str) -> list[tuple[Any, ...]]:
+        with self._errors(), contextlib.closing(self._connection.cursor()) as cursor:
+            return cursor.execute(question).fetchall()
 
     def table(self, name: str) -> TableInfo | None:
         """See `Database`."""
-        with contextlib.closing(self._connection.cursor()) as cursor:
-            try:
-                cursor.execute(f"DESCRIBE {quoted(name)}")
-            except duckdb.CatalogException:
-                return None
-            except duckdb.Error as error:
-                raise DatabaseError(f"{self.name}: {error}") from error
-            columns = {row[0]: row[1] for row in cursor.fetchall()}
-            try:
-                cursor.execute(f"SELECT {_ROWID} FROM {quoted(name)} LIMIT 0")  # noqa: S608 - quoted
-            except duckdb.Error:
-                return TableInfo(columns, (), f"{name} is a view, whose rows have no numbers.")
-            return TableInfo(columns, (_ROWID,))
+        full = self._full_name(name)
+        if full is None:
+            return None
+        columns = self._ask(f"DESCRIBE {self.quote(full)}")
+        types = {row[0]: row[1] for row in columns}
+        is_null = {row[0]: row[2] for row in columns}
+        database, schema, table = full.split(".")
+        for _, key in sorted(
+            self._ask(
+                "SELECT constraint_type <> 'PRIMARY KEY', constraint_column_names "
+                "FROM duckdb_constraints() WHERE constraint_type IN ('PRIMARY KEY', 'UNIQUE') "
+                f"AND database_name = {literal(database)} AND schema_name = {literal(schema)} "
+                f"AND table_name = {literal(table)}"
+            )
+        ):
+            if all(is_null[column] == "NO" for column in key):
+                return TableInfo(full, types, key)
+        if _ROWID in {column.lower() for column in types}:
+            why_not = f"{name} has no PRIMARY KEY, and a column called rowid hides its row numbers"
+            return TableInfo(full, types, (), why_not)
+        try:
+            self._ask(f"SELECT {_ROWID} FROM {self.quote(full)} LIMIT 0")
+        except DatabaseError:
+            return TableInfo(full, types, (), f"{name} is a view, whose rows have no numbers")
+        return TableInfo(full, types, (_ROWID,))
+
+    def _full_name(self, name: str) -> str | None:
+        """Return database.schema.table; None if there is no such table or view."""
+        *where, table = parts(name)
+        known = self._ask(
+            "SELECT table_catalog, table_schema, table_name FROM information_schema.tables "
+            "ORDER BY table_catalog <> current_database(), table_schema <> current_schema()"
+        )
+        # One name may be of a schema as well as of a database.
+        found = [
+            row for row in known
+            if not where
+            or [part.lower() for part in where] in (
+                [row[0].lower(), row[1].lower()], [row[1].lower()], [row[0].lower()],
+            )
+        ]  # fmt: skip
+        if not where:
+            found = [row for row in found if row[:2] == known[0][:2]] or found
+        actual = matching(table, dict.fromkeys(row[2] for row in found))
+        return next((".".join(row) for row in found if row[2] == actual), None)
 
     def tables(self) -> Sequence[str]:
         """See `Database`."""
-        with self._errors(), contextlib.closing(self._connection.cursor()) as cursor:
-            cursor.execute("SELECT table_name FROM information_schema.tables ORDER BY 1")
-            return [row[0] for row in cursor.fetchall()]
-
-    def fill(self, table: str, column: str, rows: Rows) -> int:
-        """See `Database`."""
-        key, value = (quoted(name) for name in rows.schema.names)
-        with self._transaction(rows) as cursor:
-            filled = self.table(table)
-            if filled is not None and column not in filled.columns:
-                given = cursor.execute(f"SELECT typeof({value}) FROM {_GIVEN} LIMIT 1").fetchone()  # noqa: S608
-                cursor.execute(
-                    f"ALTER TABLE {quoted(table)} ADD COLUMN {quoted(column)} {given[0]}"
-                )
-            changed = cursor.execute(
-                f"UPDATE {quoted(table)} AS filled SET {quoted(column)} = given.{value} "  # noqa: S608
-                f"FROM {_GIVEN} AS given WHERE filled.{_ROWID} = given.{key}"
-            ).fetchone()
-        return int(changed[0])
-
-    def append(self, table: str, rows: Rows) -> int:
-        """See `Database`."""
-        names = ", ".join(quoted(name) for name in rows.schema.names)
-        with self._transaction(rows) as cursor:
-            if self.table(table) is None:
-                made = cursor.execute(f"CREATE TABLE {quoted(table)} AS SELECT * FROM {_GIVEN}")  # noqa: S608
-            else:
-                made = cursor.execute(
-                    f"INSERT INTO {quoted(table)} ({names}) SELECT {names} FROM {_GIVEN}"  # noqa: S608
-                )
-            count = made.fetchone()
-        return int(count[0]) if count else 0
+        found = self._ask("SELECT table_name FROM information_schema.tables ORDER BY 1")
+        return [row[0] for row in found]
 
     @contextlib.contextmanager
-    def _transaction(self, rows: Rows) -> Iterator[Any]:
-        """Yield a cursor in a transaction, in which the rows are a temporary table."""
+    def _begin(self) -> Iterator[Transaction]:
         with self._errors(), contextlib.closing(self._connection.cursor()) as cursor:
-            reader = pa.RecordBatchReader.from_batches(rows.schema, iter(rows.batches))
-            cursor.register("elasticdl_reader", reader)
             cursor.execute("BEGIN TRANSACTION")
             try:
-                # A reader can be read once only.
-                cursor.execute(f"CREATE TEMPORARY TABLE {_GIVEN} AS SELECT * FROM elasticdl_reader")  # noqa: S608 - quoted
-                yield cursor
-                cursor.execute(f"DROP TABLE {_GIVEN}")
+                yield _Transaction(cursor)
+                cursor.execute(f"DROP TABLE temp.{GIVEN}")
                 cursor.execute("COMMIT")
             except BaseException:
-                cursor.execute("ROLLBACK")
+                # An error may have ended the transaction already.
+                with contextlib.suppress(duckdb.Error):
+                    cursor.execute("ROLLBACK")
                 raise
-            finally:
-                cursor.unregister("elasticdl_reader")
 
     def close(self) -> None:
         """See `Database`."""
         self._connection.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
+class _Transaction(Transaction):
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+    def run(self, statement: str) -> int:
+        found = self._cursor.execute(statement).fetchone()
+        return int(found[0]) if found else 0
+
+    def ask(self, statement: str) -> Sequence[Sequence[Any]]:
+        return list(self._cursor.execute(statement).fetchall())
+
+    def create_given(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        columns: Mapping[str, str],
+        like: Mapping[str, str],  # noqa: ARG002 - of MySQL's
+        table: str,  # noqa: ARG002 - as `like`
     ) -> None:
-        self.close()
+        made = ", ".join(f"{name} {type_}" for name, type_ in columns.items())
+        self.run(f"CREATE TEMPORARY TABLE {GIVEN} ({made})")
 
-
-def quoted(name: str) -> str:
-    """Return a name, which may be qualified by dots, as SQL.
-
-    Example:
-        >>> quoted("main.employee")
-        '"main"."employee"'
-    """
-    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
-
-
-def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Return a schema whose types other parts can store: a dictionary becomes its values."""
-    return pa.schema(
-        pa.field(
-            field.name,
-            field.type.value_type if pa.types.is_dictionary(field.type) else field.type,
-        )
-        for field in schema
-    )
+    def load(self, rows: Rows) -> int:
+        reader = pa.RecordBatchReader.from_batches(rows.schema, iter(rows.batches))
+        self._cursor.register(_READER, reader)
+        try:
+            return self.run(f"INSERT INTO {GIVEN} SELECT * FROM {_READER}")
+        finally:
+            # Of a transaction that failed; it ends with the cursor.
+            with contextlib.suppress(duckdb.Error):
+                self._cursor.unregister(_READER)

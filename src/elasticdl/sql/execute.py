@@ -127,7 +127,7 @@ class _Connection:
         self._models = Models(session.models)
         with open_database(session.database) as database:
             self.dialect = database.dialect
-            self._is_in_memory = bool(getattr(database, "is_in_memory", False))
+            self._is_in_memory = database.is_in_memory
         self._kept = open_database(session.database) if self._is_in_memory else None
 
     def __enter__(self) -> Self:

@@ -11,6 +11,7 @@ Used by the programs of `submitter.py`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -26,14 +27,16 @@ from elasticdl.engines import progress
 from elasticdl.errors import DataError, UsageError
 from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.database import DatabaseError, Rows
+from elasticdl.sql.kinds import kind_of_values, why_unfit
+from elasticdl.sql.names import matching
 from elasticdl.sql.rewrite import KEY_PREFIX, is_same_table, tables_of, with_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from elasticdl.engines.engine import Reporter
-    from elasticdl.sql.database import Database
-    from elasticdl.sql.models import Models
+    from elasticdl.sql.database import Database, TableInfo
+    from elasticdl.sql.models import ModelRecord, Models
 
 _BATCH_ROWS = 1 << 15
 _PREDICTION, _PROBABILITY, _OUTPUT = "prediction", "probability", "output"
@@ -68,11 +71,13 @@ class Plan:
 
     Attributes:
         select: The query, with the key if a column is filled.
-        num_keys: Columns of the key; 0 if rows are appended.
+        key: Columns of the key; none if rows are appended.
+        note: What the user should know beforehand; may be empty.
     """
 
     select: str
-    num_keys: int
+    key: Sequence[str] = ()
+    note: str = ""
 
 
 def predict(
@@ -91,7 +96,9 @@ def predict(
     """
     reporter = progress.for_stream() if reporter is None else reporter
     version = models.current(request.using)
-    how = plan(request, database)
+    how = plan(request, database, version.record)
+    if how.note:
+        reporter.note(how.note)
     with TemporaryFolder() as folder:
         rows_folder, predicted = str(folder / "rows"), str(folder / "predicted")
         reporter.started("Reading rows", 0, "rows")
@@ -113,34 +120,51 @@ def predict(
             reporter=reporter,
             **request.options,
         )
-        beside = str(folder / "keys.parquet") if how.num_keys else snapshot.training
+        beside = str(folder / "keys.parquet") if how.key else snapshot.training
         given = _with_predictions(request, beside, Path(predicted))
-        if how.num_keys:
-            changed = database.fill(request.table, request.column, given)
+        if how.key:
+            changed = database.fill(request.table, how.key, given)
         else:
             changed = database.append(request.table, given)
-    verb = "filled" if how.num_keys else "appended"
-    reporter.note(f"{request.table}.{request.column}: {counted(changed, 'row')} {verb}.")
+    verb = "filled" if how.key else "appended"
+    gone = snapshot.num_training - changed
+    reporter.note(
+        f"{request.table}.{request.column}: {counted(changed, 'row')} {verb}"
+        + (f"; {counted(gone, 'row')} of the SELECT gone meanwhile." if gone > 0 else ".")
+    )
     return pa.table({"table": [request.table], "column": [request.column], "rows": [changed]})
 
 
-def plan(request: PredictRequest, database: Database) -> Plan:
+def plan(request: PredictRequest, database: Database, record: ModelRecord | None = None) -> Plan:
     """Return how the predictions reach their table.
 
+    Args:
+        request: What is asked for.
+        database: The database.
+        record: How the model was trained, which tells what it predicts; None if it is unknown.
+
     Raises:
-        UsageError: The predictions cannot be matched with the rows of the table.
+        UsageError: The predictions cannot be matched with the rows of the table, or do not fit
+            its column.
     """
     table = database.table(request.table)
     if not any(
-        is_same_table(request.table, read) for read in tables_of(request.select, database.dialect)
+        _is_same(request.table, table, read, database)
+        for read in tables_of(request.select, database.dialect, with_ctes=True)
     ):
-        return Plan(request.select, 0)
+        note = "" if table is None else _checked_columns(request, table, record)
+        return Plan(request.select, note=note)
     if table is None:
         raise DatabaseError(f"{database.name}: there is no table {request.table!r}.")
     select, why_not = "", table.why_no_key
     if table.key:
         select, why_not = with_key(
-            request.select, database.dialect, request.table, table.key, database.quote
+            request.select,
+            database.dialect,
+            request.table,
+            table.key,
+            database.quote,
+            casts=table.casts,
         )
     if not select:
         raise UsageError(
@@ -148,7 +172,60 @@ def plan(request: PredictRequest, database: Database) -> Plan:
             f"matched with its rows: {why_not}. Name another table, such as "
             f"PREDICT {request.table}_predictions.{request.column}; it is made if it is not there."
         )
-    return Plan(select, len(table.key))
+    note = _checked_columns(request, table, record)
+    names = [f"{KEY_PREFIX}{i}" for i in range(len(table.key))]
+    if list(database.schema(select).names)[-len(names) :] != names:
+        raise UsageError(
+            f"The key of {request.table} cannot be added to this SELECT: its columns end in a way "
+            "that is not understood. Write SELECT columns FROM table."
+        )
+    return Plan(select, table.key, note)
+
+
+def _is_same(name: str, table: TableInfo | None, read: str, database: Database) -> bool:
+    """Return whether a table that is read is the one to write to, whatever it is called."""
+    if table is None:
+        return is_same_table(name, read)
+    if not is_same_table(name.rpartition(".")[2], read.rpartition(".")[2]):
+        return False
+    found = database.table(read)
+    # A common table expression is no table.
+    return found is None or found.name == table.name
+
+
+def _checked_columns(request: PredictRequest, table: TableInfo, record: ModelRecord | None) -> str:
+    """Return what to note about the columns to write.
+
+    Raises:
+        UsageError: The predictions do not fit them.
+    """
+    kinds = {request.column: _predicted_kind(request, record)}
+    if request.probability:
+        kinds[request.probability] = "number"
+    note = ""
+    for name, kind in kinds.items():
+        column = matching(name, table.columns)
+        if column is None:
+            continue
+        type_ = table.columns[column]
+        why_not = why_unfit(column, type_, kind) if kind else ""
+        if column in table.key:
+            why_not = f"the column {column} is part of its key."
+        if why_not:
+            raise UsageError(f"{request.table} cannot take the predictions: {why_not}")
+        if kind == "number" and (digits := re.search(r"(?i)(dec|num)\w*\(.*\)", type_)):
+            note = f"{request.table}.{column} is {digits[0]}: the database rounds the predictions."
+    return note
+
+
+def _predicted_kind(request: PredictRequest, record: ModelRecord | None) -> str:
+    """Return the kind of the predictions, as `kinds.kind_of_values`; empty if it is unknown."""
+    if request.output not in {None, _PREDICTION}:
+        return ""
+    params = record.details.get("params", {}) if record is not None else {}
+    if params.get("classes"):
+        return kind_of_values(pa.array(params["classes"]).type)
+    return "number" if "label_mean" in params else ""
 
 
 class _Keys:

@@ -1,7 +1,7 @@
 """Adding the key of a table to a SELECT, so that predictions find their rows again.
 
     SELECT name, role FROM testdata t WHERE ...
-    SELECT name, role, "t"."id" AS elasticdl_key_0 FROM testdata t WHERE ...
+    SELECT name, role, t."id" AS elasticdl_key_0 FROM testdata t WHERE ...
 
 The text is kept as it is; the key is inserted after the selected columns. Only where each row of
 the result is one row of the table is that possible: one table in FROM, no grouping, no set
@@ -21,23 +21,31 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokens import TokenType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 KEY_PREFIX = "elasticdl_key_"
 
 _GROUPING = ("group", "having", "distinct")
+_OTHER_SOURCES = ("joins", "laterals", "pivots")
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
 
 
-def tables_of(select: str, dialect: str) -> list[str]:
-    """Return the tables that a SELECT reads, as it names them; empty if it cannot be parsed."""
+def tables_of(select: str, dialect: str, *, with_ctes: bool = False) -> list[str]:
+    """Return the tables that a SELECT reads, as it names them; empty if it cannot be parsed.
+
+    Args:
+        select: The SELECT.
+        dialect: sqlglot's name of its dialect.
+        with_ctes: Whether the names of common table expressions (WITH name AS ...) are among them.
+    """
     try:
         tree = sqlglot.parse_one(select, dialect=dialect)
     except SqlglotError:
         return []
-    ctes = {cte.alias for cte in tree.find_all(exp.CTE)}
-    return [_name(table) for table in tree.find_all(exp.Table) if _name(table) not in ctes]
+    tables = [_name(table) for table in tree.find_all(exp.Table)]
+    ctes = set() if with_ctes else {cte.alias for cte in tree.find_all(exp.CTE)}
+    return [name for name in tables if name not in ctes]
 
 
 def with_key(
@@ -46,6 +54,8 @@ def with_key(
     table: str,
     key: Sequence[str],
     quote: Callable[[str], str],
+    *,
+    casts: Mapping[str, str] | None = None,
 ) -> tuple[str, str]:
     """Return a SELECT with the key of its table as further columns.
 
@@ -55,13 +65,14 @@ def with_key(
         table: The table.
         key: Columns of its key.
         quote: Writes a name as SQL.
+        casts: Column of the key -> type to convert it to.
 
     Returns:
         The SELECT, and an empty text; or an empty text, and why it cannot be done.
 
     Example:
         >>> with_key("SELECT a FROM t", "duckdb", "t", ["rowid"], lambda name: f'"{name}"')[0]
-        'SELECT a, "t"."rowid" AS elasticdl_key_0 FROM t'
+        'SELECT a, t."rowid" AS elasticdl_key_0 FROM t'
     """
     try:
         tree = sqlglot.parse_one(select, dialect=dialect)
@@ -78,14 +89,21 @@ def with_key(
     source = tree.args.get("from_") or tree.args.get("from")
     target = source.this if source is not None else None
     if (
-        tree.args.get("joins")
+        any(tree.args.get(part) for part in _OTHER_SOURCES)
         or not isinstance(target, exp.Table)
+        or any(target.args.get(part) for part in _OTHER_SOURCES)
         or not is_same_table(_name(target), table)
+        or any(is_same_table(cte.alias, table) for cte in tree.find_all(exp.CTE))
     ):
         return "", f"the SELECT reads more than {table} itself"
-    alias = target.alias or target.name
+    alias = target.args.get("alias")
+    if alias is not None and alias.args.get("columns"):
+        return "", f"the SELECT gives the columns of {table} other names: {alias.sql(dialect)}"
+    # As it is written: with its quotes, or in the case that the database gives it.
+    name = (alias or target).this.sql(dialect=dialect)
     columns = ", ".join(
-        f"{quote(alias)}.{quote(column)} AS {KEY_PREFIX}{i}" for i, column in enumerate(key)
+        f"{_key(f'{name}.{quote(column)}', (casts or {}).get(column))} AS {KEY_PREFIX}{i}"
+        for i, column in enumerate(key)
     )
     at = _end_of_columns(select, dialect)
     return f"{select[:at]}, {columns}{select[at:]}", ""
@@ -102,11 +120,15 @@ def is_same_table(one: str, other: str) -> bool:
     return first == second or second.endswith(f".{first}")
 
 
+def _key(column: str, type_: str | None) -> str:
+    return column if type_ is None else f"CAST({column} AS {type_})"
+
+
 def _end_of_columns(select: str, dialect: str) -> int:
     """Return where the selected columns end: behind the last one before FROM."""
     depth = 0
     last = len(select)
-    selecting = False
+    selecting = is_distinct = False
     for token in Dialect.get_or_raise(dialect).tokenize(select):
         if token.token_type in _OPENING:
             depth += 1
@@ -114,8 +136,10 @@ def _end_of_columns(select: str, dialect: str) -> int:
             depth -= 1
         elif depth == 0 and token.token_type == TokenType.SELECT:
             selecting = True
-        elif depth == 0 and selecting and token.token_type == TokenType.FROM:
+        elif depth == 0 and selecting and token.token_type == TokenType.FROM and not is_distinct:
             return last
+        # a IS DISTINCT FROM b
+        is_distinct = token.token_type == TokenType.DISTINCT
         last = token.end + 1
     return last
 

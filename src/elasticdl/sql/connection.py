@@ -1,0 +1,339 @@
+"""What the databases share: rows are loaded into a temporary table, then written in one statement.
+
+    rows --load--> elasticdl_given (temporary) --UPDATE ... FROM--> the table      fill
+                                               --INSERT ... SELECT--> the table    append
+
+All of it is one transaction: whatever fails, and wherever the process is killed, the database
+takes everything back. Only DDL of MySQL commits by itself; see `mysql.py`.
+
+Used by the files of the databases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import pyarrow as pa
+
+from elasticdl.sql.database import DatabaseError, Rows
+from elasticdl.sql.kinds import kind_of_values, why_unfit
+from elasticdl.sql.names import column_name, matching, quoted
+from elasticdl.sql.plain import to_write, written_type
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+    from elasticdl.sql.database import TableInfo
+
+GIVEN = "elasticdl_given"
+_QUERY = re.compile(r"(?is)(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(SELECT|WITH|VALUES|TABLE)\b")
+_KEY, _VALUE = "elasticdl_key_", "elasticdl_value_"
+
+
+class Transaction(ABC):
+    """A transaction that is under way."""
+
+    @abstractmethod
+    def run(self, statement: str) -> int:
+        """Run a statement; return how many rows it matched."""
+
+    @abstractmethod
+    def ask(self, statement: str) -> Sequence[Sequence[Any]]:
+        """Return the rows of a short query."""
+
+    @abstractmethod
+    def create_given(self, columns: Mapping[str, str], like: Mapping[str, str], table: str) -> None:
+        """Create the temporary table.
+
+        Args:
+            columns: Name of each column -> its type.
+            like: Name of a column -> column of the table whose values it takes, if it is filled.
+            table: The table that is filled, as SQL.
+        """
+
+    @abstractmethod
+    def load(self, rows: Rows) -> int:
+        """Write rows into the temporary table; return how many there are."""
+
+
+class Connection(ABC):
+    """A database; see `database.Database`.
+
+    Attributes:
+        mark: What quotes a name.
+        words: See `plain.written_type`.
+        ddl_commits: Whether ALTER TABLE ends a transaction.
+    """
+
+    dialect: str
+    name: str
+    is_in_memory = False
+    mark: ClassVar[str] = '"'
+    words: ClassVar[Mapping[str, str]]
+    ddl_commits: ClassVar[bool] = False
+
+    @abstractmethod
+    def run(self, statement: str) -> AbstractContextManager[Rows | None]:
+        """See `Database`."""
+
+    @abstractmethod
+    def table(self, name: str) -> TableInfo | None:
+        """See `Database`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """See `Database`."""
+
+    @abstractmethod
+    def _begin(self) -> AbstractContextManager[Transaction]:
+        """Begin a transaction; it is committed at the end, or rolled back by an error."""
+
+    def quote(self, name: str) -> str:
+        """See `Database`."""
+        return quoted(name, self.mark)
+
+    @contextlib.contextmanager
+    def read(self, select: str) -> Iterator[Rows]:
+        """See `Database`."""
+        with self.run(select) as rows:
+            if rows is None:
+                raise DatabaseError(f"{self.name}: this statement returns no rows: {select:.200}")
+            yield rows
+
+    def schema(self, select: str) -> pa.Schema:
+        """See `Database`."""
+        statement = f"SELECT * FROM ({select}\n) AS elasticdl_select LIMIT 0"
+        with self.read(statement) as rows:
+            return rows.schema
+
+    def fill(self, table: str, key: Sequence[str], rows: Rows) -> int:
+        """See `Database`."""
+        info = self._known(table)
+        rows = to_write(rows)
+        keys = [f"{_KEY}{i}" for i in range(len(key))]
+        fields = list(rows.schema)[len(key) :]
+        targets = self._targets(info, key, fields)
+        values = [f"{_VALUE}{i}" for i in range(len(fields))]
+        with watched(rows) as rows, self._begin() as transaction:
+            types = dict(zip([*keys, *values], self._types(rows.schema), strict=True))
+            transaction.create_given(
+                types, dict(zip(keys, key, strict=True)), self.quote(info.name)
+            )
+            num_given = transaction.load(renamed(rows, list(types)))
+            if self.ddl_commits:
+                self._check_duplicates(transaction, table, keys)
+            missing = [
+                (field.name, types[value])
+                for field, value, target in zip(fields, values, targets, strict=True)
+                if target is None
+            ]
+            names = [target or field.name for field, target in zip(fields, targets, strict=True)]
+            with self._added(transaction, info, missing):
+                changed = transaction.run(
+                    self._update(
+                        info,
+                        dict(zip(keys, key, strict=True)),
+                        dict(zip(names, values, strict=True)),
+                    )
+                )
+                if changed < num_given:
+                    # Some rows are gone, or their key is there twice.
+                    self._check_duplicates(transaction, table, keys)
+        return changed
+
+    def append(self, table: str, rows: Rows) -> int:
+        """See `Database`."""
+        rows = to_write(rows)
+        info = self.table(table)
+        values = [f"{_VALUE}{i}" for i in range(len(rows.schema))]
+        types = dict(zip(values, self._types(rows.schema), strict=True))
+        names = list(rows.schema.names) if info is None else self._appended(info, rows)
+        quoted_names = [column_name(name, self.mark) for name in names]
+        where = self.quote(table if info is None else info.name)
+        with watched(rows) as rows, self._begin() as transaction:
+            transaction.create_given(types, {}, "")
+            transaction.load(renamed(rows, values))
+            if info is None:
+                columns = dict(zip(quoted_names, types.values(), strict=True))
+                return self._create(transaction, where, columns, values)
+            return transaction.run(_insert(where, quoted_names, values))
+
+    def _appended(self, info: TableInfo, rows: Rows) -> list[str]:
+        """Return the column of the table that each column of the rows goes to."""
+        names = []
+        for name, target in zip(
+            rows.schema.names, self._targets(info, (), list(rows.schema)), strict=True
+        ):
+            if target is None:
+                raise DatabaseError(
+                    f"{self.name}: the table {info.name} has no column {name!r}; it has "
+                    f"{', '.join(info.columns)}. Name another table, or select other columns."
+                )
+            names.append(target)
+        return names
+
+    def _create(
+        self,
+        transaction: Transaction,
+        table: str,
+        columns: Mapping[str, str],
+        values: Sequence[str],
+    ) -> int:
+        """Create a table from the temporary one.
+
+        Args:
+            transaction: The transaction.
+            table: The table, as SQL.
+            columns: Name of each column, as SQL -> its type.
+            values: The columns of the temporary table, in the order of `columns`.
+
+        Returns:
+            How many rows it has.
+        """
+        made = ", ".join(f"{name} {type_}" for name, type_ in columns.items())
+        transaction.run(f"CREATE TABLE {table} ({made})")
+        return transaction.run(_insert(table, list(columns), values))
+
+    def _known(self, table: str) -> TableInfo:
+        info = self.table(table)
+        if info is None:
+            raise DatabaseError(f"{self.name}: there is no table {table!r}.")
+        return info
+
+    def _targets(
+        self, info: TableInfo, key: Sequence[str], fields: Sequence[pa.Field]
+    ) -> list[str | None]:
+        """Return the column of the table that each column of values goes to, None if missing."""
+        targets = [matching(field.name, info.columns) for field in fields]
+        for field, target in zip(fields, targets, strict=True):
+            if target is None:
+                continue
+            why_not = why_unfit(target, info.columns[target], kind_of_values(field.type))
+            if target in key:
+                why_not = f"the column {target} is part of the key."
+            if why_not:
+                raise DatabaseError(f"{self.name}: {info.name} cannot take this: {why_not}")
+        return targets
+
+    def _types(self, schema: pa.Schema) -> list[str]:
+        return [written_type(field.type, self.words) for field in schema]
+
+    @contextlib.contextmanager
+    def _added(
+        self, transaction: Transaction, info: TableInfo, missing: Sequence[tuple[str, str]]
+    ) -> Iterator[None]:
+        """Add columns; takes them away again if the block fails and the database does not."""
+        for name, type_ in missing:
+            added = f"{column_name(name, self.mark)} {type_}"
+            transaction.run(f"ALTER TABLE {self.quote(info.name)} ADD COLUMN {added}")
+        yield
+
+    def _update(self, info: TableInfo, keys: Mapping[str, str], values: Mapping[str, str]) -> str:
+        """Return the UPDATE.
+
+        Args:
+            info: The table.
+            keys: Column of the temporary table -> column of the key.
+            values: Column of the table -> column of the temporary table.
+        """
+        changes = ", ".join(
+            f"{column_name(name, self.mark)} = given.{value}" for name, value in values.items()
+        )
+        return (
+            f"UPDATE {self.quote(info.name)} AS filled SET {changes} "
+            f"FROM {GIVEN} AS given WHERE {self._match(info, keys)}"
+        )
+
+    def _match(self, info: TableInfo, keys: Mapping[str, str]) -> str:
+        return " AND ".join(
+            f"filled.{column_name(column, self.mark)} = {self._key(key, info.columns.get(column))}"
+            for key, column in keys.items()
+        )
+
+    def _key(self, key: str, type_: str | None) -> str:
+        """Return a column of the key in the temporary table as the type of the table's."""
+        return f"given.{key}" if type_ is None else f"CAST(given.{key} AS {type_})"
+
+    def _check_duplicates(self, transaction: Transaction, table: str, keys: Sequence[str]) -> None:
+        columns = ", ".join(keys)
+        twice = transaction.ask(
+            f"SELECT {columns} FROM {GIVEN} GROUP BY {columns} HAVING count(*) > 1 LIMIT 1"
+        )
+        if twice:
+            raise self._twice(table, ", ".join(str(value) for value in twice[0]))
+
+    def _twice(self, table: str, key: str) -> DatabaseError:
+        return DatabaseError(
+            f"{self.name}: {table} cannot be filled: the SELECT gives the row with the key {key} "
+            "more than once, so it is unclear which prediction counts."
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class watched:  # noqa: N801 - used as a function
+    """Rows whose own error is raised, not what a driver makes of it."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._error: Exception | None = None
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._rows.batches
+        except Exception as error:
+            self._error = error
+            raise
+
+    def __enter__(self) -> Rows:
+        return Rows(self._rows.schema, self._batches())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._error is not None and error is not self._error:
+            raise self._error
+
+
+def is_query(statement: str) -> bool:
+    """Return whether a statement only reads: SELECT, WITH, VALUES or TABLE.
+
+    Example:
+        >>> is_query("-- all" + chr(10) + "(select 1)"), is_query("INSERT INTO t SELECT 1")
+        (True, False)
+    """
+    return _QUERY.match(statement) is not None
+
+
+def _insert(table: str, columns: Sequence[str], values: Sequence[str]) -> str:
+    return f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(values)} FROM {GIVEN}"
+
+
+def renamed(rows: Rows, names: Sequence[str]) -> Rows:
+    """Return rows with other names for their columns."""
+    schema = pa.schema(
+        pa.field(name, field.type) for name, field in zip(names, rows.schema, strict=True)
+    )
+    return Rows(schema, _renamed(schema, rows.batches))
+
+
+def _renamed(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)

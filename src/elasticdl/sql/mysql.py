@@ -1,0 +1,356 @@
+"""MySQL and MariaDB through SQLAlchemy and PyMySQL, with a cursor on the server's side.
+
+What `plain.py` says of types holds, and:
+
+* TINYINT(1), which BOOLEAN is, and BIT(1) are bool; a value other than 0 and 1 is refused:
+  CAST(the_column AS SIGNED) reads it. Longer BITs are integers.
+* DECIMAL of more than 38 digits is float64. FLOAT arrives with the 6 digits that the server
+  sends; the_column * 1e0 has all of them.
+* TIMESTAMP is UTC: the connection's time zone is +00:00. DATETIME has no zone.
+* TIME beyond a day or below zero, '0000-00-00' and geometric types are refused by name.
+
+ALTER TABLE and CREATE TABLE commit by themselves. A column that is missing is therefore added
+when everything else has been checked and loaded, just before the rows are changed, and taken away
+again if that fails; if the process is killed in between, it stays, and is NULL in every row.
+Tables of storage engines without transactions (MyISAM, Aria) are refused.
+
+Used by `database.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import re
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+import pymysql  # noqa: F401 - whether it is installed shows here
+import sqlalchemy as sa
+from pymysql.constants import FIELD_TYPE, FLAG
+from sqlalchemy import exc
+
+from elasticdl.sql.connection import GIVEN, Transaction
+from elasticdl.sql.database import DatabaseError, Rows, TableInfo
+from elasticdl.sql.names import column_name, matching, parts, quoted
+from elasticdl.sql.sqlalchemy import SQLAlchemyConnection
+from elasticdl.sql.tuples import Column, tuples_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+_OPTIONS = {
+    "connect_timeout": 30,
+    "init_command": "SET time_zone = '+00:00'",
+}
+# Too many connections, shutdown, lock waits, deadlocks, killed, no server, lost.
+_LATER = {0, 1040, 1053, 1203, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055}
+_BINARY = 63  # the number of the character set of bytes
+_DIGITS = 38
+_LOCK_WAIT_S = 50
+_SIZES = {
+    FIELD_TYPE.TINY: pa.int8(), FIELD_TYPE.SHORT: pa.int16(), FIELD_TYPE.INT24: pa.int32(),
+    FIELD_TYPE.LONG: pa.int32(), FIELD_TYPE.LONGLONG: pa.int64(), FIELD_TYPE.YEAR: pa.int16(),
+}  # fmt: skip
+_UNSIGNED = {
+    pa.int8(): pa.uint8(), pa.int16(): pa.uint16(), pa.int32(): pa.uint32(),
+    pa.int64(): pa.uint64(),
+}  # fmt: skip
+_DAY = dt.timedelta(days=1)
+
+
+class MySQL(SQLAlchemyConnection):
+    """A MySQL or MariaDB database; see `database.Database`.
+
+    Args:
+        url: `mysql://USER:PASSWORD@HOST:PORT/NAME`; `?unix_socket=PATH` and other options are
+            PyMySQL's.
+
+    Raises:
+        DatabaseError: It refuses the connection.
+        UnavailableError: It cannot be reached.
+    """
+
+    mark = "`"
+    words: ClassVar[Mapping[str, str]] = {
+        "bool": "BOOLEAN", "int64": "BIGINT", "uint64": "BIGINT UNSIGNED", "double": "DOUBLE",
+        "decimal": "DECIMAL({digits},{scale})", "string": "LONGTEXT CHARACTER SET utf8mb4",
+        "null": "LONGTEXT CHARACTER SET utf8mb4", "binary": "LONGBLOB", "date32[day]": "DATE",
+        "timestamp": "DATETIME(6)", "timestamp with zone": "DATETIME(6)", "time": "TIME(6)",
+        "list": "JSON",
+    }  # fmt: skip
+    ddl_commits = True
+
+    def __init__(self, url: str) -> None:
+        super().__init__(re.sub(r"^[\w+]+", "mysql+pymysql", url), _OPTIONS)
+        self.name = re.sub(r"^[\w+]+", "mysql", self.name)
+        self.dialect = "mysql"
+
+    def _is_lost(self, error: Exception) -> bool:
+        reason = getattr(error, "orig", error)
+        if "Name or service not known" in str(reason):
+            return False
+        code = reason.args[0] if reason.args else None
+        return isinstance(reason, OSError) or (
+            isinstance(error, exc.OperationalError | exc.InterfaceError | exc.InternalError)
+            and code in _LATER
+        )
+
+    def quote(self, name: str) -> str:
+        """See `Database`."""
+        return quoted(name, self.mark)
+
+    def _abandon(self, connection: sa.Connection, result: sa.CursorResult[Any]) -> None:
+        cursor: Any = result.cursor
+        if cursor is not None and cursor._result is not None:  # noqa: SLF001
+            cursor._result.unbuffered_active = False  # noqa: SLF001
+        connection.invalidate()
+
+    def _known_columns(self, result: sa.CursorResult[Any]) -> list[Column] | None:
+        # What the standard description leaves out: signs and character sets.
+        cursor: Any = result.cursor
+        return [self._column(field) for field in cursor._result.fields]  # noqa: SLF001
+
+    def _column(self, field: Any) -> Column:
+        code, name = field.type_code, str(field.name)
+        if code in _SIZES:
+            found = _SIZES[code]
+            if code == FIELD_TYPE.TINY and field.length == 1:
+                return Column(name, pa.bool_(), _boolean)
+            is_unsigned = field.flags & FLAG.UNSIGNED and code != FIELD_TYPE.YEAR
+            return Column(name, _UNSIGNED[found] if is_unsigned else found)
+        if code in {FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL}:
+            is_signed = not field.flags & FLAG.UNSIGNED
+            if field.length - bool(field.scale) - is_signed > _DIGITS:
+                return Column(name, pa.float64(), float)
+            return Column(name, pa.decimal128(_DIGITS, field.scale))
+        if code == FIELD_TYPE.BIT:
+            return _bits(name, field.length)
+        if code in _OTHERS:
+            return Column(name, *_OTHERS[code])
+        if code == FIELD_TYPE.GEOMETRY:
+            raise DatabaseError(
+                f"{self.name}: column {name!r} cannot be read: a geometry is no number and no "
+                "text. Select ST_X(the_column) and ST_Y(the_column)."
+            )
+        is_bytes = field.charsetnr == _BINARY and code != FIELD_TYPE.JSON
+        return Column(name, pa.binary() if is_bytes else pa.string())
+
+    def _ask(self, question: str, **values: Any) -> Sequence[Any]:
+        with self._connected() as connection, self._errors():
+            return connection.execute(sa.text(question), values).fetchall()
+
+    def table(self, name: str) -> TableInfo | None:
+        """See `Database`."""
+        *schema, table = parts(name)
+        if len(schema) > 1:
+            return None
+        known = self._ask(
+            "SELECT table_schema, table_name, table_type, engine FROM information_schema.tables "
+            "WHERE table_schema = COALESCE(:schema, DATABASE())",
+            schema=schema[0] if schema else None,
+        )
+        actual = matching(table, [row[1] for row in known])
+        if actual is None:
+            return None
+        where, _, kind, engine = next(row for row in known if row[1] == actual)
+        columns = self._ask(
+            "SELECT column_name, column_type, is_nullable FROM information_schema.columns "
+            "WHERE table_schema = :schema AND table_name = :name ORDER BY ordinal_position",
+            schema=where,
+            name=actual,
+        )
+        types = {row[0]: row[1] for row in columns}
+        full = f"{where}.{actual}"
+        why_not = self._why_not(name, kind, engine)
+        if why_not:
+            return TableInfo(full, types, (), why_not)
+        key = self._key_of(where, actual, {row[0] for row in columns if row[2] == "NO"})
+        if not key:
+            why_not = (
+                f"{name} has neither a PRIMARY KEY nor a UNIQUE key on columns that are NOT "
+                f"NULL. Add one: ALTER TABLE {name} ADD COLUMN id BIGINT AUTO_INCREMENT PRIMARY "
+                "KEY"
+            )
+        return TableInfo(full, types, key, why_not)
+
+    def _why_not(self, name: str, kind: str, engine: str | None) -> str:
+        if "VIEW" in kind:
+            return f"{name} is a view, without a key"
+        transactional = self._ask(
+            "SELECT 1 FROM information_schema.engines WHERE engine = :engine "
+            "AND transactions = 'YES'",
+            engine=engine,
+        )
+        if transactional:
+            return ""
+        return (
+            f"{name} is stored by {engine}, which has no transactions, so a failure could not be "
+            f"taken back. Change that: ALTER TABLE {name} ENGINE=InnoDB"
+        )
+
+    def _key_of(self, schema: str, table: str, not_null: set[str]) -> list[str]:
+        keys: dict[str, list[str | None]] = {}
+        for index, column in self._ask(
+            "SELECT index_name, column_name FROM information_schema.statistics "
+            "WHERE table_schema = :schema AND table_name = :name AND non_unique = 0 "
+            "ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index",
+            schema=schema,
+            name=table,
+        ):
+            keys.setdefault(index, []).append(column)
+        for found in keys.values():
+            columns = [column for column in found if column is not None]
+            if len(columns) == len(found) and not_null >= set(columns):
+                return columns
+        return []
+
+    def append(self, table: str, rows: Rows) -> int:
+        """See `Database`."""
+        info = self.table(table)
+        if info is not None and "transactions" in info.why_no_key:
+            raise DatabaseError(f"{self.name}: {info.why_no_key}.")
+        return super().append(table, rows)
+
+    @contextlib.contextmanager
+    def _begin(self) -> Iterator[Transaction]:
+        with self._connected() as connection, self._errors():
+            transaction = _Transaction(connection)
+            # A value that does not fit is an error, not cut; and waiting ends.
+            transaction.run("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')")
+            transaction.run(f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
+            yield transaction
+            connection.commit()
+
+    @contextlib.contextmanager
+    def _added(
+        self, transaction: Transaction, info: TableInfo, missing: Sequence[tuple[str, str]]
+    ) -> Iterator[None]:
+        added: list[str] = []
+        try:
+            for name, type_ in missing:
+                column = column_name(name, self.mark)
+                transaction.run(f"ALTER TABLE {self.quote(info.name)} ADD COLUMN {column} {type_}")
+                added.append(column)
+            yield
+            transaction.run("COMMIT")
+        except BaseException:
+            # Of a connection that is lost.
+            with contextlib.suppress(exc.SQLAlchemyError, OSError):
+                transaction.run("ROLLBACK")
+                for column in added:
+                    transaction.run(f"ALTER TABLE {self.quote(info.name)} DROP COLUMN {column}")
+            raise
+
+    def _update(self, info: TableInfo, keys: Mapping[str, str], values: Mapping[str, str]) -> str:
+        changes = ", ".join(
+            f"filled.{column_name(name, self.mark)} = given.{value}"
+            for name, value in values.items()
+        )
+        return (
+            f"UPDATE {self.quote(info.name)} AS filled JOIN {GIVEN} AS given "
+            f"ON {self._match(info, keys)} SET {changes}"
+        )
+
+    def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - of the others
+        """Return it as it is: the temporary table has the types of the key."""
+        return f"given.{key}"
+
+    def _create(
+        self,
+        transaction: Transaction,
+        table: str,
+        columns: Mapping[str, str],
+        values: Sequence[str],
+    ) -> int:
+        """Create the table with its rows in one statement, as it commits by itself."""
+        made = ", ".join(f"{name} {type_}" for name, type_ in columns.items())
+        selected = ", ".join(
+            f"{value} AS {name}" for value, name in zip(values, columns, strict=True)
+        )
+        return transaction.run(
+            f"CREATE TABLE {table} ({made}) ENGINE=InnoDB SELECT {selected} FROM {GIVEN}"
+        )
+
+
+class _Transaction(Transaction):
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    def run(self, statement: str) -> int:
+        plain = self._connection.execution_options(no_parameters=True)
+        return max(0, plain.exec_driver_sql(statement).rowcount)
+
+    def ask(self, statement: str) -> Sequence[Sequence[Any]]:
+        plain = self._connection.execution_options(no_parameters=True)
+        return plain.exec_driver_sql(statement).fetchall()
+
+    def create_given(self, columns: Mapping[str, str], like: Mapping[str, str], table: str) -> None:
+        made = ", ".join(f"{name} {type_}" for name, type_ in columns.items() if name not in like)
+        # The type of a text includes how it is compared.
+        selected = ", ".join(f"{column_name(key, '`')} AS {name}" for name, key in like.items())
+        source = f" SELECT {selected} FROM {table} LIMIT 0" if like else ""
+        self.run(f"CREATE TEMPORARY TABLE {GIVEN} ({made}) ENGINE=InnoDB{source}")
+
+    def load(self, rows: Rows) -> int:
+        names = ", ".join(rows.schema.names)
+        marks = ", ".join("%s" for _ in rows.schema)
+        statement = f"INSERT INTO {GIVEN} ({names}) VALUES ({marks})"
+        count = 0
+        connection = self._connection.execution_options(no_parameters=False)
+        for values in tuples_of(rows, _to_mysql):
+            if values:
+                connection.exec_driver_sql(statement, values)
+            count += len(values)
+        return count
+
+
+def _to_mysql(column: pa.Array) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_list(column.type):
+        return [None if value is None else json.dumps(value) for value in values]
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        return [None if value is None else value.replace(tzinfo=None) for value in values]
+    return values
+
+
+def _bits(name: str, length: int) -> Column:
+    if length == 1:
+        return Column(name, pa.bool_(), lambda value: _boolean(int.from_bytes(value)))
+    return Column(name, pa.uint64(), int.from_bytes)
+
+
+def _boolean(value: int) -> bool:
+    if value not in {0, 1}:
+        raise ValueError(f"{value} is neither 0 nor 1.")
+    return bool(value)
+
+
+def _date(value: Any) -> Any:
+    if isinstance(value, str):
+        raise ValueError(f"{value!r} is not a date.")  # noqa: TRY004 - it is about the value
+    return value
+
+
+def _utc(value: Any) -> dt.datetime:
+    found: dt.datetime = _date(value)
+    return found.replace(tzinfo=dt.UTC)
+
+
+def _time_of_day(value: dt.timedelta) -> dt.time:
+    if not dt.timedelta() <= value < _DAY:
+        raise ValueError(f"{value} is not a time of day; select TIME_TO_SEC(the_column).")
+    return (dt.datetime(1970, 1, 1) + value).time()  # noqa: DTZ001 - none is needed
+
+
+_OTHERS: dict[int, tuple[pa.DataType, Callable[[Any], Any] | None]] = {
+    FIELD_TYPE.FLOAT: (pa.float32(), None),
+    FIELD_TYPE.DOUBLE: (pa.float64(), None),
+    FIELD_TYPE.DATE: (pa.date32(), _date),
+    FIELD_TYPE.NEWDATE: (pa.date32(), _date),
+    FIELD_TYPE.DATETIME: (pa.timestamp("us"), _date),
+    FIELD_TYPE.TIMESTAMP: (pa.timestamp("us", tz="UTC"), _utc),
+    FIELD_TYPE.TIME: (pa.time64("us"), _time_of_day),
+    FIELD_TYPE.NULL: (pa.null(), None),
+}

@@ -1,0 +1,83 @@
+"""Names of tables and columns: a name is never SQL.
+
+Used by the files of the databases and by `prediction.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elasticdl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def parts(name: str) -> list[str]:
+    """Return the parts of a name that may be qualified by dots: `schema.table`.
+
+    A name that holds a dot itself cannot be written.
+
+    Raises:
+        UsageError: A part is empty or holds a null character, which no database takes.
+    """
+    found = name.split(".")
+    if not all(found) or "\0" in name:
+        raise UsageError(f"{name!r} is not a name: expected table, or schema.table.")
+    return found
+
+
+def quoted(name: str, mark: str = '"') -> str:
+    """Return a name, which may be qualified by dots, as SQL.
+
+    Args:
+        name: The name.
+        mark: What the database quotes names with.
+
+    Raises:
+        UsageError: See `parts`.
+
+    Example:
+        >>> quoted("main.employee"), quoted("odd`name", "`")
+        ('"main"."employee"', '`odd``name`')
+    """
+    return ".".join(mark + part.replace(mark, mark * 2) + mark for part in parts(name))
+
+
+def column_name(name: str, mark: str = '"') -> str:
+    """Return the name of a column as SQL; a dot in it is part of the name.
+
+    Example:
+        >>> column_name("price.net")
+        '"price.net"'
+    """
+    if not name or "\0" in name:
+        raise UsageError(f"{name!r} is not the name of a column.")
+    return mark + name.replace(mark, mark * 2) + mark
+
+
+def matching(name: str, names: Iterable[str]) -> str | None:
+    """Return what a name means among others: itself, else the only one that differs in case.
+
+    Databases differ in how they treat a name without quotes: PostgreSQL turns it into lower case,
+    others compare without case. This finds the same one as all of them.
+
+    Example:
+        >>> matching("Salary", ["name", "salary"]), matching("a", ["A", "á"]), matching("x", ["y"])
+        ('salary', 'A', None)
+    """
+    known = list(names)
+    if name in known:
+        return name
+    folded = [each for each in known if each.casefold() == name.casefold()]
+    return folded[0] if len(folded) == 1 else None
+
+
+def literal(text: str) -> str:
+    """Return a text as a literal of standard SQL.
+
+    Example:
+        >>> literal("it's")
+        "'it''s'"
+    """
+    return "'" + text.replace("\0", "").replace("'", "''") + "'"

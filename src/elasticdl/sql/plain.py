@@ -1,0 +1,241 @@
+"""Columns as every part behind the databases takes them: few Arrow types, the same from each.
+
+| In the database                       | Here                                                  |
+|---------------------------------------|-------------------------------------------------------|
+| NULL                                  | null                                                  |
+| integers up to 64 bits                | the integer of that size                              |
+| DECIMAL(p, s) up to 38 digits, HUGEINT | decimal, exact                                       |
+| NUMERIC without digits, more than 38  | float64: 15 digits are kept                           |
+| BOOLEAN, MySQL's TINYINT(1) and BIT(1) | bool                                                 |
+| DATE, TIMESTAMP                       | date, timestamp; years 1 to 9999, others are refused  |
+| TIMESTAMP WITH TIME ZONE              | timestamp in UTC                                      |
+| texts, ENUM, UUID, JSON               | string                                                |
+| BYTEA, BLOB                           | binary                                                |
+| arrays of the above                   | list; several dimensions become one in PostgreSQL     |
+| INTERVAL, UNION, BIT, money, ranges, geometry | refused by name: convert it in the SELECT     |
+
+Used by the files of the databases.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elasticdl.errors import UsageError
+from elasticdl.sql.database import DatabaseError, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    Convert = Callable[[pa.Array], pa.Array]
+    Plain = tuple[pa.DataType, Convert]
+
+MAX_DIGITS = 38
+"""Digits of the widest decimal that Arrow computes with."""
+
+_EPOCH = dt.date(1970, 1, 1)
+_FIRST_DAY = (dt.date.min - _EPOCH).days
+_LAST_DAY = (dt.date.max - _EPOCH).days
+_PER_DAY = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
+
+
+class UnreadableTypeError(Exception):
+    """A type that no record can hold; the message says what to write in the SELECT instead."""
+
+
+def plain_rows(
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    name: str,
+    plain: Callable[[pa.Field], Plain] | None = None,
+) -> Rows:
+    """Return rows with the types of this module.
+
+    Args:
+        schema: As the driver gives it.
+        batches: The rows; their errors are the database's.
+        name: Of the database, for errors.
+        plain: Knows more of this driver's columns than `plain_type`.
+
+    Raises:
+        DatabaseError: A column cannot be read; also while the rows are read.
+    """
+    columns: list[Plain] = []
+    for field in schema:
+        try:
+            columns.append(plain(field) if plain is not None else plain_type(field.type))
+        except UnreadableTypeError as error:
+            raise DatabaseError(f"{name}: column {field.name!r} cannot be read: {error}") from error
+    found = pa.schema(
+        pa.field(field.name, column[0]) for field, column in zip(schema, columns, strict=True)
+    )
+    converts = [column[1] for column in columns]
+    return Rows(found, _converted(found, converts, batches, name))
+
+
+def _converted(
+    schema: pa.Schema, converts: Sequence[Convert], batches: Iterable[pa.RecordBatch], name: str
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        arrays = []
+        for field, convert, array in zip(schema, converts, batch.columns, strict=True):
+            try:
+                arrays.append(check_years(convert(array)))
+            except (ValueError, ArithmeticError) as error:  # Arrow's are ValueErrors
+                raise DatabaseError(f"{name}: column {field.name!r}: {error}") from error
+        yield pa.record_batch(arrays, schema=schema)
+
+
+def plain_type(found: pa.DataType) -> Plain:
+    """Return the type that a column of an Arrow type gets, and how its values become that.
+
+    Raises:
+        UnreadableTypeError: It gets none.
+    """
+    types = pa.types
+    if isinstance(found, pa.BaseExtensionType):
+        return _plain_extension(found)
+    if types.is_dictionary(found):
+        value, convert = plain_type(found.value_type)
+        return value, lambda array: convert(array.dictionary_decode())
+    if types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found):
+        return _plain_list(found)
+    if types.is_interval(found) or types.is_duration(found):
+        raise UnreadableTypeError(
+            "an INTERVAL has no single length (a month has 28 to 31 days). Select a number "
+            "instead, such as EXTRACT(EPOCH FROM the_column)."
+        )
+    if types.is_union(found):
+        raise UnreadableTypeError("a UNION has no single type. Select one of its members.")
+    if types.is_large_string(found) or types.is_string_view(found):
+        return pa.string(), lambda array: array.cast(pa.string())
+    if types.is_timestamp(found) and found.tz is not None:
+        zoned = pa.timestamp(found.unit, tz="UTC")
+        return zoned, lambda array: array.cast(zoned)
+    return found, lambda array: array
+
+
+def _plain_extension(found: pa.BaseExtensionType) -> Plain:
+    name = found.extension_name
+    if name == "arrow.uuid":
+        return pa.string(), _uuid_texts
+    if name == "arrow.json":
+        return pa.string(), lambda array: array.storage.cast(pa.string())
+    if name == "arrow.bool8":
+        return pa.bool_(), lambda array: array.storage.cast(pa.bool_())
+    shown = getattr(found, "type_name", name)
+    raise UnreadableTypeError(
+        f"{shown} has no counterpart here. Convert it in the SELECT: CAST(the_column AS ...)."
+    )
+
+
+def _plain_list(found: pa.DataType) -> Plain:
+    item, convert = plain_type(found.value_type)
+    if item == found.value_type and not pa.types.is_large_list(found):
+        return found, lambda array: array
+    whole = pa.list_(item)
+
+    def converted(array: pa.Array) -> pa.Array:
+        array = array.cast(pa.list_(found.value_type))
+        return pa.ListArray.from_arrays(
+            array.offsets, convert(array.values), type=whole, mask=array.is_null()
+        )
+
+    return whole, converted
+
+
+def _uuid_texts(array: pa.Array) -> pa.Array:
+    texts = [
+        None if value is None else str(uuid.UUID(bytes=value))
+        for value in array.storage.to_pylist()
+    ]
+    return pa.array(texts, pa.string())
+
+
+def check_years(array: pa.Array) -> pa.Array:
+    """Return dates or times as they are.
+
+    Raises:
+        ValueError: One is infinite or outside of the years 1 to 9999, which nothing behind the
+            database can compute with.
+    """
+    if pa.types.is_date(array.type):
+        numbers, per_day = array.cast(pa.date32()).view(pa.int32()), 1
+    elif pa.types.is_timestamp(array.type):
+        numbers, per_day = array.view(pa.int64()), _PER_DAY[array.type.unit]
+    else:
+        return array
+    ends = pc.min_max(numbers)
+    least, greatest = ends["min"].as_py(), ends["max"].as_py()
+    if least is not None and (
+        least < _FIRST_DAY * per_day or greatest >= (_LAST_DAY + 1) * per_day
+    ):
+        raise ValueError(
+            "a time is infinite or outside of the years 1 to 9999. Select NULL in its place, or "
+            "leave the row out."
+        )
+    return array
+
+
+def as_decimal(digits: int, scale: int) -> Plain:
+    """Return the type of DECIMAL(digits, scale) and how texts become it."""
+    if not 0 < digits <= MAX_DIGITS or not 0 <= scale <= digits:
+        return pa.float64(), lambda array: array.cast(pa.float64())
+    exact = pa.decimal128(digits, scale)
+    return exact, lambda array: array.cast(exact)
+
+
+def to_write(rows: Rows) -> Rows:
+    """Return rows as databases take them: 64-bit numbers and times in microseconds."""
+    schema = pa.schema(pa.field(field.name, _wide(field.type)) for field in rows.schema)
+    return Rows(schema, (batch.cast(schema) for batch in rows.batches))
+
+
+def _wide(found: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_uint64(found):
+        return found
+    if types.is_integer(found):
+        return pa.int64()
+    if types.is_floating(found):
+        return pa.float64()
+    if types.is_timestamp(found):
+        return pa.timestamp("us", tz=found.tz)
+    if types.is_date(found):
+        return pa.date32()
+    if types.is_large_string(found):
+        return pa.string()
+    if types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found):
+        return pa.list_(_wide(found.value_type))
+    return found
+
+
+def written_type(found: pa.DataType, words: Mapping[str, str]) -> str:
+    """Return a database's type for values of `to_write`.
+
+    Args:
+        found: Their Arrow type.
+        words: Name of an Arrow type (of `to_write`; `decimal`, `list` and `time` stand for all of
+            theirs) -> the database's type, in which `{item}`, `{digits}` and `{scale}` are
+            replaced.
+
+    Raises:
+        UsageError: The database has none.
+    """
+    if pa.types.is_decimal(found):
+        return words["decimal"].format(digits=found.precision, scale=found.scale)
+    if pa.types.is_list(found):
+        return words["list"].format(item=written_type(found.value_type, words))
+    if pa.types.is_time(found):
+        return words["time"]
+    if pa.types.is_timestamp(found):
+        return words["timestamp" if found.tz is None else "timestamp with zone"]
+    word = words.get(str(found))
+    if word is None:
+        raise UsageError(f"Values of the type {found} cannot be written to a table.")
+    return word

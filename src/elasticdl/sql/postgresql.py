@@ -1,0 +1,313 @@
+"""PostgreSQL through ADBC: COPY in its binary form on both ways, Arrow from end to end.
+
+What `plain.py` says of types holds, and:
+
+* NUMERIC(p, s) is an exact decimal; NUMERIC without digits is float64. NaN in the former is
+  refused.
+* CHAR(n) loses the spaces at its end, which mean nothing in SQL.
+* Arrays of several dimensions become one list, row by row.
+* Types that an extension adds are refused, but for enumerations; so are money, bit, inet, oid,
+  geometric types, ranges and composite types: CAST(the_column AS text).
+* A name without quotes is written in lower case, as PostgreSQL does, unless there is one as it
+  is written.
+
+Used by `database.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import adbc_driver_manager
+import adbc_driver_postgresql.dbapi as postgresql
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elasticdl.errors import UnavailableError
+from elasticdl.job import without_password
+from elasticdl.sql.connection import GIVEN, Connection, Transaction, is_query
+from elasticdl.sql.database import DatabaseError, Rows, TableInfo
+from elasticdl.sql.names import literal, parts
+from elasticdl.sql.plain import UnreadableTypeError, as_decimal, plain_rows, plain_type
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from elasticdl.sql.plain import Plain
+
+# A server that is gone without a word is noticed after two minutes.
+_CONNECTION = {
+    "application_name": "elasticdl",
+    "connect_timeout": "30",
+    "keepalives_idle": "60",
+    "keepalives_interval": "10",
+    "keepalives_count": "6",
+}
+# Lost connections, shutdowns, too many connections, deadlocks, serialization, locks.
+_LATER = re.compile(r"08(?!P01)...|57P0[1-5]|53300|40001|40P01|55P03")
+_LOST = re.compile(
+    r"server closed the connection|connection to server|no connection to the server"
+    r"|could not connect|Connection refused|SSL connection has been closed|timeout expired"
+    r"|could not receive data from server|could not send data to server"
+    r"|Temporary failure in name resolution|terminating connection"
+)
+_NEVER = re.compile(
+    r"FATAL:  (?!the database system is|sorry, too many|remaining connection|terminating)"
+    r"|Name or service not known"
+)
+_EXACT = re.compile(
+    r"smallint|integer|bigint|text|character varying|uuid|date|timestamp|bytea|boolean"
+    r"|double precision|real"
+)
+_OPAQUE_SIZE = 4
+_AS_TEXT = {"citext", "xml"}
+_REFUSED = {"money", "oid"}
+_INTERNAL = ("pg_catalog", "information_schema")
+
+
+class PostgreSQL(Connection):
+    """A PostgreSQL database; see `database.Database`.
+
+    Args:
+        url: `postgresql://USER:PASSWORD@HOST:PORT/NAME?OPTIONS`, as libpq takes it.
+
+    Raises:
+        DatabaseError: It refuses the connection.
+        UnavailableError: It cannot be reached.
+    """
+
+    dialect = "postgres"
+    words: ClassVar[Mapping[str, str]] = {
+        "bool": "boolean", "int64": "bigint", "uint64": "numeric(20)", "double": "double precision",
+        "decimal": "numeric({digits},{scale})", "string": "text", "null": "text",
+        "binary": "bytea", "date32[day]": "date", "timestamp": "timestamp",
+        "timestamp with zone": "timestamptz", "time": "time", "list": "{item}[]",
+    }  # fmt: skip
+
+    def __init__(self, url: str) -> None:
+        address = urlsplit(url)
+        options = dict(parse_qsl(address.query, keep_blank_values=True))
+        self._url = urlunsplit(address._replace(query=urlencode({**_CONNECTION, **options})))
+        self._passwords = [word for word in (address.password, options.get("password")) if word]
+        self.name = without_password(url)
+        with self._connected():
+            pass
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (adbc_driver_manager.Error, OSError) as error:
+            raise self._error(error) from None
+
+    def _error(self, error: BaseException) -> Exception:
+        text = str(error).strip()
+        for password in self._passwords:
+            text = text.replace(password, "***")
+        # The driver repeats the query, which may be long.
+        text = without_password(text).partition("\n\nQuery was:")[0].strip()
+        state = getattr(error, "sqlstate", None) or ""
+        lost = isinstance(error, OSError) or bool(_LOST.search(text))
+        io = getattr(error, "status_code", None) == adbc_driver_manager.AdbcStatusCode.IO
+        if _LATER.fullmatch(state) or (not state and (lost or io) and not _NEVER.search(text)):
+            return UnavailableError(f"{self.name}: {text}")
+        return DatabaseError(f"{self.name}: {text}")
+
+    @contextlib.contextmanager
+    def _connected(self, *, autocommit: bool = True) -> Iterator[Any]:
+        with self._errors():
+            connection = postgresql.connect(self._url, autocommit=autocommit)
+        try:
+            yield connection
+        finally:
+            # Of a connection that is lost or in the middle of a COPY.
+            with contextlib.suppress(adbc_driver_manager.Error, OSError):
+                connection.close()
+
+    def _ask(self, question: str) -> list[tuple[Any, ...]]:
+        with self._connected() as connection, self._errors(), connection.cursor() as cursor:
+            cursor.execute(question)
+            return list(cursor.fetchall())
+
+    @contextlib.contextmanager
+    def run(self, statement: str) -> Iterator[Rows | None]:
+        """See `Database`."""
+        with self._connected() as connection, _closing(connection.cursor()) as cursor:
+            with self._errors():
+                if not is_query(statement):
+                    # COPY takes queries only, not SHOW or EXPLAIN.
+                    cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
+                cursor.execute(statement)
+                if not cursor.description:
+                    yield None
+                    return
+                reader = cursor.fetch_record_batch()
+            yield plain_rows(reader.schema, self._batches(reader), self.name, self._plain)
+
+    def _batches(self, reader: Any) -> Iterator[pa.RecordBatch]:
+        while True:
+            with self._errors():
+                try:
+                    batch = reader.read_next_batch()
+                except StopIteration:
+                    return
+                except pa.ArrowException as error:
+                    raise self._error(error) from None
+            yield batch
+
+    def _plain(self, field: pa.Field) -> Plain:
+        """Return how a column of the driver's is read; see `plain.plain_type`."""
+        return self._plain_of(field.type, field.metadata or {})
+
+    def _plain_of(self, found: pa.DataType, metadata: Mapping[bytes, bytes]) -> Plain:
+        name = metadata.get(b"POSTGRESQL:type", b"").decode()
+        if name in _REFUSED:
+            raise UnreadableTypeError(f"it is {name}. Select CAST(the_column AS numeric) instead.")
+        if name == "bpchar":
+            return pa.string(), lambda array: pc.utf8_rtrim(array, " ")
+        if isinstance(found, pa.OpaqueType):
+            if found.type_name == "numeric":
+                decimal, convert = _numeric(metadata.get(b"POSTGRESQL:typmod", b"-1"))
+                return decimal, lambda array: convert(array.storage)
+            if pa.types.is_binary(found.storage_type) and self._is_text(found.type_name):
+                return pa.string(), lambda array: array.storage.cast(pa.string())
+            raise UnreadableTypeError(
+                f"its type {found.type_name} has no counterpart here. Select CAST(the_column AS "
+                "text), or numbers made of it."
+            )
+        if pa.types.is_list(found) and isinstance(found.value_type, pa.OpaqueType):
+            item, convert = self._plain_of(found.value_type, {})
+            return pa.list_(item), lambda array: pa.ListArray.from_arrays(
+                array.offsets, convert(array.values), mask=array.is_null()
+            )
+        return plain_type(found)
+
+    def _is_text(self, type_name: str) -> bool:
+        """Return whether a type's binary form is its text: enumerations, and citext."""
+        unnamed = re.fullmatch(r"unnamed<oid:(\d+)>", type_name)
+        which = f"oid = {unnamed[1]}" if unnamed else f"typname = {literal(type_name)}"
+        found = self._ask(f"SELECT typtype::text, typname::text FROM pg_type WHERE {which}")
+        return bool(found) and all(kind == "e" or name in _AS_TEXT for kind, name in found)
+
+    def table(self, name: str) -> TableInfo | None:
+        """See `Database`."""
+        oid = self._oid(name)
+        if oid is None:
+            return None
+        columns = self._ask(
+            "SELECT attname::text, format_type(atttypid, atttypmod), attnotnull, attnum::int "
+            f"FROM pg_attribute WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped "
+            "ORDER BY attnum"
+        )
+        schema, table, kind = self._ask(
+            "SELECT nspname::text, relname::text, relkind::text FROM pg_class "
+            f"JOIN pg_namespace n ON n.oid = relnamespace WHERE pg_class.oid = {oid}"
+        )[0]
+        types = {column[0]: column[1] for column in columns}
+        full = f"{schema}.{table}"
+        if kind not in {"r", "p"}:
+            what = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}.get(kind)
+            return TableInfo(full, types, (), f"{name} is {what or 'no table'}, without a key")
+        numbers = {column[3]: (column[0], column[2]) for column in columns}
+        for text, num_columns in self._ask(
+            "SELECT indkey::text, indnkeyatts::int FROM pg_index WHERE indisunique AND indisvalid "
+            f"AND indpred IS NULL AND indexprs IS NULL AND indimmediate AND indrelid = {oid} "
+            "ORDER BY indisprimary DESC, indnkeyatts, indexrelid"
+        ):
+            key = [numbers.get(int(number)) for number in text.split()[:num_columns]]
+            if all(column is not None and column[1] for column in key):
+                names = [column[0] for column in key if column is not None]
+                casts = {each: "text" for each in names if not _EXACT.match(types[each])}
+                return TableInfo(full, types, names, casts=casts)
+        return TableInfo(
+            full,
+            types,
+            (),
+            f"{name} has neither a PRIMARY KEY nor a UNIQUE constraint on columns that are NOT "
+            f"NULL. Add one: ALTER TABLE {name} ADD COLUMN id bigserial PRIMARY KEY",
+        )
+
+    def _oid(self, name: str) -> int | None:
+        for each in dict.fromkeys((name, name.lower())):
+            parts(each)
+            # Refused as a name of another database where there are three parts.
+            if each.count(".") > 1:
+                return None
+            found = self._ask(f"SELECT to_regclass({literal(self.quote(each))})::oid::bigint")
+            if found[0][0] is not None:
+                return int(found[0][0])
+        return None
+
+    def tables(self) -> Sequence[str]:
+        """See `Database`."""
+        hidden = ", ".join(literal(name) for name in _INTERNAL)
+        found = self._ask(
+            "SELECT CASE WHEN pg_table_is_visible(c.oid) THEN relname::text "
+            "ELSE nspname::text || '.' || relname::text END AS name FROM pg_class c "
+            "JOIN pg_namespace n ON n.oid = relnamespace "
+            "WHERE relkind IN ('r', 'p', 'v', 'm', 'f') "
+            f"AND nspname NOT IN ({hidden}) AND nspname NOT LIKE 'pg_%' ORDER BY 1"
+        )
+        return [row[0] for row in found]
+
+    @contextlib.contextmanager
+    def _begin(self) -> Iterator[Transaction]:
+        with self._connected(autocommit=False) as connection:
+            with self._errors(), connection.cursor() as cursor:
+                yield _Transaction(cursor)
+            with self._errors():
+                connection.commit()
+
+    def close(self) -> None:
+        """See `Database`: nothing is kept open."""
+
+
+@contextlib.contextmanager
+def _closing(cursor: Any) -> Iterator[Any]:
+    try:
+        yield cursor
+    finally:
+        # Of a connection that is lost or in the middle of a COPY.
+        with contextlib.suppress(adbc_driver_manager.Error, OSError):
+            cursor.close()
+
+
+class _Transaction(Transaction):
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+    def run(self, statement: str) -> int:
+        self._cursor.execute(statement)
+        return int(self._cursor.rowcount)
+
+    def ask(self, statement: str) -> Sequence[Sequence[Any]]:
+        self._cursor.execute(statement)
+        return list(self._cursor.fetchall())
+
+    def create_given(
+        self,
+        columns: Mapping[str, str],
+        like: Mapping[str, str],  # noqa: ARG002 - of MySQL's
+        table: str,  # noqa: ARG002 - as `like`
+    ) -> None:
+        made = ", ".join(f"{name} {type_}" for name, type_ in columns.items())
+        self.run(f"CREATE TEMPORARY TABLE {GIVEN} ({made}) ON COMMIT DROP")
+
+    def load(self, rows: Rows) -> int:
+        reader = pa.RecordBatchReader.from_batches(rows.schema, iter(rows.batches))
+        count = int(self._cursor.adbc_ingest(GIVEN, reader, mode="append", temporary=True))
+        # The planner has no idea yet how many these are.
+        self.run(f"ANALYZE {GIVEN}")
+        return count
+
+
+def _numeric(typmod: bytes) -> Plain:
+    """Return how the texts of a NUMERIC are read; -1 is one without digits."""
+    modifier = int(typmod) - _OPAQUE_SIZE
+    if modifier < 0:
+        return pa.float64(), lambda array: array.cast(pa.float64())
+    digits, scale = (modifier >> 16) & 0xFFFF, ((modifier & 0x7FF) ^ 1024) - 1024
+    return as_decimal(digits, scale)

@@ -1,0 +1,369 @@
+"""Any database that SQLAlchemy has a driver for.
+
+`plain.py` holds, but for what a driver does not say: the types of a column are those of its
+values among the first rows (32768), and a later value of another type is refused by name:
+CAST(the_column AS ...) in the SELECT then helps. `fill` updates row by row in one transaction, as
+temporary tables differ too much; it is slow for millions of rows. Where ALTER TABLE or CREATE
+TABLE commits by itself (Oracle, for example), a failure may leave an empty column or table.
+
+Used by `database.py`; `mysql.py` knows more of its database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy import exc
+from sqlalchemy.pool import NullPool, StaticPool
+
+from elasticdl.errors import UnavailableError, UsageError
+from elasticdl.job import without_password
+from elasticdl.sql.connection import Connection, Transaction, is_query, watched
+from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
+from elasticdl.sql.names import matching, parts
+from elasticdl.sql.plain import to_write
+from elasticdl.sql.tuples import Column, rows_of, tuples_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+# sqlglot's names, where they are others.
+_DIALECTS = {"postgresql": "postgres", "mariadb": "mysql", "mssql": "tsql", "awsathena": "athena"}
+_LOST = re.compile(
+    r"(?i)refused|timed? ?out|unreachable|temporary failure|gone away|lost connection|is locked"
+)
+_SQL_TYPES: dict[str, Any] = {
+    "bool": sa.Boolean, "int64": sa.BigInteger, "uint64": sa.Numeric(20), "double": sa.Double,
+    "string": sa.Text, "null": sa.Text, "binary": sa.LargeBinary, "date32[day]": sa.Date,
+}  # fmt: skip
+
+
+class SQLAlchemyConnection(Connection):
+    """Reading through SQLAlchemy.
+
+    Args:
+        url: As SQLAlchemy takes it.
+        options: Of the driver.
+
+    Raises:
+        UsageError: The URL cannot be understood.
+        DatabaseError: The database refuses the connection.
+        UnavailableError: It cannot be reached.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        try:
+            address = sa.make_url(url)
+            self.is_in_memory = address.get_backend_name() == "sqlite" and address.database in {
+                None, "", ":memory:",
+            }  # fmt: skip
+            self._engine = sa.create_engine(
+                address,
+                connect_args=dict(options or {}),
+                # Each reader has a connection of its own, and closing one ends what it runs.
+                poolclass=StaticPool if self.is_in_memory else NullPool,
+            )
+        except (exc.ArgumentError, ValueError) as error:
+            raise UsageError(f"--database={without_password(url)}: {error}") from None
+        self.name = without_password(url)
+        self._password = str(address.password or "")
+        self.dialect = _DIALECTS.get(self._engine.dialect.name, self._engine.dialect.name)
+        with self._connected():
+            pass
+
+    def quote(self, name: str) -> str:
+        """See `Database`."""
+        marks = self._engine.dialect.identifier_preparer
+        return ".".join(
+            f"{marks.initial_quote}{part.replace(marks.final_quote, marks.final_quote * 2)}"
+            f"{marks.final_quote}"
+            for part in parts(name)
+        )
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (exc.SQLAlchemyError, OSError) as error:
+            raise self._error(error) from None
+
+    def _error(self, error: Exception) -> Exception:
+        reason = error.orig if isinstance(error, exc.DBAPIError) else error
+        text = str(reason).strip()
+        if self._password:
+            text = text.replace(self._password, "***")
+        text = f"{self.name}: {without_password(text)}"
+        return UnavailableError(text) if self._is_lost(error) else DatabaseError(text)
+
+    def _is_lost(self, error: Exception) -> bool:
+        """Return whether the same statement may succeed later."""
+        if isinstance(error, exc.OperationalError):
+            return error.connection_invalidated or bool(_LOST.search(str(error.orig)))
+        return isinstance(error, OSError) or getattr(error, "connection_invalidated", False)
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[sa.Connection]:
+        with self._errors():
+            connection = self._engine.connect()
+        try:
+            yield connection
+        finally:
+            # Of a connection that is lost.
+            with contextlib.suppress(exc.SQLAlchemyError, OSError):
+                connection.close()
+
+    @contextlib.contextmanager
+    def run(self, statement: str) -> Iterator[Rows | None]:
+        """See `Database`."""
+        with self._connected() as connection:
+            with self._errors():
+                result = connection.execution_options(
+                    stream_results=True,
+                    # A percent sign is one.
+                    no_parameters=True,
+                ).exec_driver_sql(statement)
+            reading = _Reading(result, self._errors)
+            try:
+                if not result.returns_rows or not is_query(statement):
+                    # INSERT ... RETURNING, for example
+                    reading.read_all()
+                    with self._errors():
+                        connection.commit()
+                if not result.returns_rows:
+                    yield None
+                    return
+                columns = self._known_columns(result)
+                if columns is None:
+                    columns = _columns_of(list(result.keys()), reading.peek())
+                yield rows_of(columns, reading.fetch, self.name)
+            finally:
+                if not reading.is_at_end and not self.is_in_memory:
+                    with contextlib.suppress(exc.SQLAlchemyError, OSError):
+                        self._abandon(connection, result)
+
+    def _abandon(
+        self,
+        connection: sa.Connection,
+        result: sa.CursorResult[Any],  # noqa: ARG002 - of MySQL's
+    ) -> None:
+        """Close a connection whose result is not read to its end.
+
+        A driver may otherwise fetch the rest first.
+        """
+        connection.invalidate()
+
+    def _known_columns(
+        self,
+        result: sa.CursorResult[Any],  # noqa: ARG002 - of MySQL's
+    ) -> list[Column] | None:
+        """Return the columns of a result by what the driver says; None if it says too little."""
+        return None
+
+    def table(self, name: str) -> TableInfo | None:
+        """See `Database`."""
+        *schema, table = parts(name)
+        with self._connected() as connection, self._errors():
+            inspector = sa.inspect(connection)
+            where = ".".join(schema) or None
+            if where is not None and where not in inspector.get_schema_names():
+                return None
+            known = [*inspector.get_table_names(where), *inspector.get_view_names(where)]
+            actual = matching(table, known)
+            if actual is None:
+                return None
+            columns = inspector.get_columns(actual, where)
+            types = {c["name"]: _type_text(c["type"], self._engine.dialect) for c in columns}
+            full = ".".join([*schema, actual])
+            not_null = {c["name"] for c in columns if not c["nullable"]}
+            primary = inspector.get_pk_constraint(actual, where).get("constrained_columns", [])
+            not_null |= set(primary)  # SQLite does not say so
+            keys = [list(primary)]
+            with contextlib.suppress(NotImplementedError):
+                keys += [
+                    [str(name) for name in unique["column_names"]]
+                    for unique in inspector.get_unique_constraints(actual, where)
+                ]
+        for key in keys:
+            if key and not_null >= set(key):
+                return TableInfo(full, types, key)
+        return TableInfo(
+            full,
+            types,
+            (),
+            f"{name} has neither a PRIMARY KEY nor a UNIQUE constraint on columns that are NOT "
+            f"NULL. Add one: ALTER TABLE {name} ADD PRIMARY KEY (...)",
+        )
+
+    def tables(self) -> Sequence[str]:
+        """See `Database`."""
+        with self._connected() as connection, self._errors():
+            inspector = sa.inspect(connection)
+            return sorted([*inspector.get_table_names(), *inspector.get_view_names()])
+
+    def close(self) -> None:
+        """See `Database`."""
+        self._engine.dispose()
+
+
+class SQLAlchemyDatabase(SQLAlchemyConnection):
+    """A database of any kind; see `database.Database` and `SQLAlchemyConnection`."""
+
+    words: ClassVar[Mapping[str, str]] = {}
+
+    def _begin(self) -> AbstractContextManager[Transaction]:
+        raise NotImplementedError  # `fill` and `append` use `_committed`
+
+    @contextlib.contextmanager
+    def _committed(self) -> Iterator[sa.Connection]:
+        with self._connected() as connection, self._errors(), connection.begin():
+            yield connection
+
+    def fill(self, table: str, key: Sequence[str], rows: Rows) -> int:
+        """See `Database`."""
+        info = self._known(table)
+        rows = to_write(rows)
+        fields = list(rows.schema)[len(key) :]
+        targets = self._targets(info, key, fields)
+        names = [target or field.name for field, target in zip(fields, targets, strict=True)]
+        filled = _table(info.name, {name: sa.types.NullType() for name in [*key, *names]})
+        statement = (
+            sa.update(filled)
+            .where(*(filled.c[name] == sa.bindparam(f"key_{i}") for i, name in enumerate(key)))
+            .values({name: sa.bindparam(f"value_{i}") for i, name in enumerate(names)})
+        )
+        parameters = [f"key_{i}" for i in range(len(key))]
+        parameters += [f"value_{i}" for i in range(len(names))]
+        seen: set[tuple[Any, ...]] = set()
+        changed = 0
+        with watched(rows) as rows, self._committed() as connection:
+            for field, target in zip(fields, targets, strict=True):
+                if target is None:
+                    column = sa.schema.CreateColumn(sa.Column(field.name, _sql_type(field.type)))
+                    added = column.compile(dialect=self._engine.dialect)
+                    connection.execution_options(no_parameters=True).exec_driver_sql(
+                        f"ALTER TABLE {self.quote(info.name)} ADD {added}"
+                    )
+            for values in tuples_of(rows, pa.Array.to_pylist):
+                for row in values:
+                    given = row[: len(key)]
+                    if given in seen:
+                        shown = ", ".join(str(value) for value in given)
+                        raise self._twice(table, shown)
+                    seen.add(given)
+                    done = connection.execute(statement, dict(zip(parameters, row, strict=True)))
+                    changed += max(0, done.rowcount)
+        return changed
+
+    def append(self, table: str, rows: Rows) -> int:
+        """See `Database`."""
+        rows = to_write(rows)
+        info = self.table(table)
+        names = list(rows.schema.names) if info is None else self._appended(info, rows)
+        count = 0
+        types = dict(zip(names, map(_sql_type, rows.schema.types), strict=True))
+        into = _table(table if info is None else info.name, types)
+        with watched(rows) as rows, self._committed() as connection:
+            if info is None:
+                into.create(connection)
+            for values in tuples_of(rows, pa.Array.to_pylist):
+                records = [dict(zip(names, row, strict=True)) for row in values]
+                connection.execute(sa.insert(into), records)
+                count += len(records)
+        return count
+
+
+class _Reading:
+    """A result that is read, batch by batch.
+
+    Args:
+        result: The result.
+        errors: What the driver raises becomes an error of ours in it.
+    """
+
+    def __init__(
+        self,
+        result: sa.CursorResult[Any],
+        errors: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._result, self._errors = result, errors
+        self._ahead: list[Sequence[Any]] = []
+        self.is_at_end = not result.returns_rows
+
+    def fetch(self) -> Sequence[Any]:
+        """Return the next rows; none at the end."""
+        if self._ahead:
+            return self._ahead.pop()
+        if self.is_at_end:
+            return ()
+        with self._errors():
+            rows = self._result.fetchmany(BATCH_ROWS)
+        self.is_at_end = not rows
+        return rows
+
+    def peek(self) -> Sequence[Any]:
+        """Return the rows that `fetch` returns next."""
+        rows = self.fetch()
+        if rows:
+            self._ahead.append(rows)
+        return rows
+
+    def read_all(self) -> None:
+        """Fetch all rows now."""
+        if not self.is_at_end:
+            with self._errors():
+                rows = self._result.fetchall()
+            self.is_at_end = True
+            if rows:
+                self._ahead.append(rows)
+
+
+def _columns_of(names: Sequence[str], rows: Sequence[Any]) -> list[Column]:
+    """Return columns typed by the first rows."""
+    columns = []
+    for i, name in enumerate(names):
+        values = [row[i] for row in rows]
+        try:
+            found = pa.array(values).type
+        except pa.ArrowException:
+            found = pa.string()
+        if pa.types.is_decimal(found):
+            found = pa.decimal128(max(38, found.precision), found.scale)
+        columns.append(Column(name, found))
+    return columns
+
+
+def _table(name: str, columns: Mapping[str, Any]) -> sa.Table:
+    *schema, table = parts(name)
+    quoted = sa.sql.quoted_name
+    return sa.Table(
+        quoted(table, quote=True),
+        sa.MetaData(),
+        *(sa.Column(quoted(each, quote=True), type_) for each, type_ in columns.items()),
+        schema=quoted(".".join(schema), quote=None) if schema else None,
+    )
+
+
+def _sql_type(found: pa.DataType) -> Any:
+    if pa.types.is_decimal(found):
+        return sa.Numeric(found.precision, found.scale)
+    if pa.types.is_timestamp(found):
+        return sa.DateTime(timezone=found.tz is not None)
+    if pa.types.is_time(found):
+        return sa.Time
+    if pa.types.is_list(found):
+        return sa.JSON
+    if str(found) not in _SQL_TYPES:
+        raise UsageError(f"Values of the type {found} cannot be written to a table.")
+    return _SQL_TYPES[str(found)]
+
+
+def _type_text(type_: Any, dialect: Any) -> str:
+    try:
+        return str(type_.compile(dialect=dialect))
+    except exc.CompileError:
+        return str(type_)

@@ -1,0 +1,417 @@
+"""SQLite through the standard library.
+
+A column of SQLite holds what was put into it, whatever its declared type, so a query is run
+twice: first to see what its columns hold, then to read them. `plain.py` holds, and:
+
+* Integers are int64; integers and reals, also in columns declared NUMERIC or DECIMAL, float64.
+* Columns declared BOOLEAN are bool, those declared DATE are dates, DATETIME or TIMESTAMP are
+  timestamps (texts as ISO 8601; a zone is converted to UTC and left out). A value that is none is
+  refused.
+* Numbers and texts in one column are refused by name; so are texts and blobs.
+* Row numbers are a key where there is no other; a VACUUM by another program between the SELECT
+  and the UPDATE may change them, which a PRIMARY KEY prevents.
+
+Used by `database.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import decimal
+import json
+import sqlite3
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+
+from elasticdl.errors import UnavailableError
+from elasticdl.sql.connection import GIVEN, Connection, Transaction
+from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
+from elasticdl.sql.names import literal, matching, parts
+from elasticdl.sql.tuples import Column, rows_of, tuples_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_BUSY_TIMEOUT_S = 30.0
+_LATER = {"SQLITE_BUSY", "SQLITE_LOCKED"}
+_ROWIDS = ("rowid", "_rowid_", "oid")
+_CLASSES = ("integer", "real", "text", "blob")
+
+
+class SQLite(Connection):
+    """A SQLite database; see `database.Database`.
+
+    Args:
+        path: Its file; None keeps it in memory.
+
+    Raises:
+        DatabaseError: It cannot be opened.
+    """
+
+    dialect = "sqlite"
+    words: ClassVar[Mapping[str, str]] = {
+        "bool": "BOOLEAN", "int64": "INTEGER", "uint64": "INTEGER", "double": "REAL",
+        "decimal": "NUMERIC", "string": "TEXT", "null": "TEXT", "binary": "BLOB",
+        "date32[day]": "DATE", "timestamp": "TIMESTAMP", "timestamp with zone": "TIMESTAMP",
+        "time": "TEXT", "list": "TEXT",
+    }  # fmt: skip
+
+    def __init__(self, path: str | None) -> None:
+        self._path = None if path == ":memory:" else path
+        self.is_in_memory = self._path is None
+        self.name = f"sqlite:///{self._path}" if self._path else "sqlite://"
+        self._lock = threading.RLock()
+        with self._errors():
+            self._kept = self._connect() if self.is_in_memory else None
+        self.tables()  # a file that is not SQLite's is refused here
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(
+            self._path or ":memory:",
+            timeout=_BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            message = f"{self.name}: {error}"
+            name = getattr(error, "sqlite_errorname", "") or ""
+            if any(name.startswith(each) for each in _LATER):
+                raise UnavailableError(f"{message}. Another program is writing to it.") from error
+            raise DatabaseError(message) from error
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        if self._kept is not None:
+            yield self._kept
+            return
+        with self._errors():
+            connection = self._connect()
+        with contextlib.closing(connection):
+            yield connection
+
+    @contextlib.contextmanager
+    def run(self, statement: str) -> Iterator[Rows | None]:
+        """See `Database`."""
+        with self._connected() as connection:
+            with self._errors():
+                declared = self._declared(connection, statement)
+                # What is no query may write, and runs once; its result is short.
+                cursor = connection.execute(statement) if declared is None else None
+            if cursor is not None:
+                yield None if cursor.description is None else self._short(cursor)
+                return
+            # What the first pass sees must be what the second one reads.
+            with self._snapshot(connection):
+                with self._errors():
+                    columns = self._columns(connection, statement, declared or [])
+                    reading = connection.execute(statement)
+
+                def fetch() -> Sequence[Sequence[Any]]:
+                    with self._errors():
+                        return reading.fetchmany(BATCH_ROWS)
+
+                with contextlib.closing(reading):
+                    yield rows_of(columns, fetch, self.name)
+
+    @contextlib.contextmanager
+    def _snapshot(self, connection: sqlite3.Connection) -> Iterator[None]:
+        """Hold one state of the database, as far as a transaction does not already."""
+        with self._errors():
+            connection.execute("SAVEPOINT elasticdl_read")
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("ROLLBACK TO elasticdl_read")
+            raise
+        finally:
+            with self._errors():
+                if connection.in_transaction:
+                    connection.execute("RELEASE elasticdl_read")
+
+    def _columns(
+        self, connection: sqlite3.Connection, select: str, declared: Sequence[tuple[str, str]]
+    ) -> list[Column]:
+        """Return what the columns of a query hold, in all of its rows."""
+        counts = ", ".join(
+            f"total(typeof({column}) = '{kind}')"
+            for column in (f"c{i}" for i in range(len(declared)))
+            for kind in _CLASSES
+        )
+        names = ", ".join(f"c{i}" for i in range(len(declared)))
+        found = connection.execute(
+            f"WITH seen({names}) AS ({select}\n) SELECT {counts} FROM seen"
+        ).fetchone()
+        size = len(_CLASSES)
+        return [
+            self._column(
+                name, type_, dict(zip(_CLASSES, found[i * size : (i + 1) * size], strict=True))
+            )
+            for i, (name, type_) in enumerate(declared)
+        ]
+
+    def _declared(
+        self, connection: sqlite3.Connection, select: str
+    ) -> list[tuple[str, str]] | None:
+        """Return name and declared type of each column of a query; None if it is no query."""
+        try:
+            connection.execute(f"CREATE TEMPORARY VIEW elasticdl_select AS {select}")
+        except sqlite3.OperationalError:
+            # The statement's own message is better than one about the view.
+            return None
+        try:
+            # A view renames columns of the same name.
+            one = connection.execute(f"SELECT * FROM ({select}\n) LIMIT 0")
+            names = [column[0] for column in one.description]
+            types = _column_of(connection, "PRAGMA temp.table_info(elasticdl_select)", 2)
+        finally:
+            connection.execute("DROP VIEW temp.elasticdl_select")
+        return list(zip(names, types, strict=True))
+
+    def _column(self, name: str, declared: str, counts: Mapping[str, float]) -> Column:
+        held = {kind: int(count) for kind, count in counts.items() if count}
+        numbers = held.keys() & {"integer", "real"}
+        if (numbers and len(held) > len(numbers)) or {"text", "blob"} <= held.keys():
+            shown = ", ".join(f"{kind} in {count:,} rows" for kind, count in held.items())
+            raise DatabaseError(
+                f"{self.name}: column {name!r} holds different types: {shown}. Convert it in the "
+                "SELECT: CAST(the_column AS REAL) or CAST(the_column AS TEXT)."
+            )
+        type_ = declared.upper()
+        if "BOOL" in type_ and held.keys() <= {"integer"}:
+            return Column(name, pa.bool_(), _boolean)
+        if type_ == "DATE" and held.keys() <= {"text"}:
+            return Column(name, pa.date32(), dt.date.fromisoformat)
+        if ("DATE" in type_ or "TIMESTAMP" in type_) and held.keys() <= {"text"}:
+            return Column(name, pa.timestamp("us"), _time)
+        if numbers:
+            fractions = "real" in held or _has_fractions(type_)
+            return Column(name, pa.float64() if fractions else pa.int64())
+        if held:
+            return Column(name, pa.string() if "text" in held else pa.binary())
+        return Column(name, _declared_type(type_))
+
+    def _short(self, cursor: sqlite3.Cursor) -> Rows:
+        """Return the rows of a statement that must not run twice, typed by all its values."""
+        with self._errors():
+            rows = cursor.fetchall()
+        names = [column[0] for column in cursor.description]
+        values = list(zip(*rows, strict=True)) if rows else [() for _ in names]
+        try:
+            arrays = [pa.array(column) for column in values]
+        except pa.ArrowException:
+            arrays = [
+                pa.array([None if value is None else str(value) for value in column], pa.string())
+                for column in values
+            ]
+        # Columns may share a name here.
+        schema = pa.schema(
+            pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)
+        )
+        return Rows(schema, [pa.RecordBatch.from_arrays(arrays, schema=schema)])
+
+    def schema(self, select: str) -> pa.Schema:
+        """See `Database`."""
+        with self._connected() as connection, self._errors():
+            declared = self._declared(connection, select)
+            if declared is None:
+                connection.execute(f"SELECT * FROM ({select}\n) LIMIT 0")
+                raise DatabaseError(f"{self.name}: this statement returns no rows: {select:.200}")
+        return pa.schema(
+            pa.field(name, self._column(name, type_, {}).type) for name, type_ in declared
+        )
+
+    def table(self, name: str) -> TableInfo | None:
+        """See `Database`."""
+        *schema, table = parts(name)
+        if len(schema) > 1:
+            return None
+        where = schema[0] if schema else "main"
+        with self._connected() as connection, self._errors():
+            if (
+                schema
+                and matching(where, _column_of(connection, "PRAGMA database_list", 1)) is None
+            ):
+                return None
+            tables = connection.execute(
+                f"SELECT name, type, wr FROM pragma_table_list "
+                f"WHERE schema = {literal(where)} COLLATE NOCASE"
+            ).fetchall()
+            actual = matching(table, [row[0] for row in tables])
+            if actual is None:
+                return None
+            _, kind, is_without_rowid = next(row for row in tables if row[0] == actual)
+            at = f"{literal(actual)}, {literal(where)}"
+            columns = connection.execute(
+                f'SELECT name, type, "notnull", pk FROM pragma_table_xinfo({at})'
+            ).fetchall()
+            full, types = f"{where}.{actual}", {row[0]: row[1] for row in columns}
+            if kind == "view":
+                return TableInfo(full, types, (), f"{name} is a view, whose rows have no numbers")
+            key = _key(connection, at, columns, is_without_rowid=bool(is_without_rowid))
+        if not key:
+            folded = {column.lower() for column in types}
+            key = [each for each in _ROWIDS if each not in folded][:1]
+        if not key or (is_without_rowid and key[0] not in types):
+            return TableInfo(
+                full,
+                types,
+                (),
+                f"{name} has no PRIMARY KEY, and its row numbers are hidden by "
+                "columns called rowid, _rowid_ and oid",
+            )
+        # A key is compared as it is written, not as a time.
+        casts = {
+            each: "TEXT"
+            for each in key
+            if "DATE" in types.get(each, "").upper() or "TIME" in types.get(each, "").upper()
+        }
+        return TableInfo(full, types, key, casts=casts)
+
+    def tables(self) -> Sequence[str]:
+        """See `Database`."""
+        with self._connected() as connection, self._errors():
+            return _column_of(
+                connection,
+                "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') "
+                "AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY 1",
+            )
+
+    def _key(self, key: str, type_: str | None) -> str:  # noqa: ARG002 - of the others
+        """Return it as it is: a column of SQLite has the types of its values."""
+        return f"given.{key}"
+
+    @contextlib.contextmanager
+    def _begin(self) -> Iterator[Transaction]:
+        with self._lock, self._connected() as connection, self._errors():
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield _Transaction(connection)
+                connection.execute(f"DROP TABLE temp.{GIVEN}")
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """See `Database`."""
+        if self._kept is not None:
+            self._kept.close()
+
+
+class _Transaction(Transaction):
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def run(self, statement: str) -> int:
+        return max(0, self._connection.execute(statement).rowcount)
+
+    def ask(self, statement: str) -> Sequence[Sequence[Any]]:
+        return self._connection.execute(statement).fetchall()
+
+    def create_given(
+        self,
+        columns: Mapping[str, str],
+        like: Mapping[str, str],  # noqa: ARG002 - of MySQL's
+        table: str,  # noqa: ARG002 - as `like`
+    ) -> None:
+        # Without types: values are kept as they are given.
+        self.run(f"CREATE TEMPORARY TABLE {GIVEN} ({', '.join(columns)})")
+
+    def load(self, rows: Rows) -> int:
+        marks = ", ".join("?" for _ in rows.schema)
+        count = 0
+        for values in tuples_of(rows, _to_sqlite):
+            self._connection.executemany(f"INSERT INTO temp.{GIVEN} VALUES ({marks})", values)
+            count += len(values)
+        return count
+
+
+def _key(
+    connection: sqlite3.Connection,
+    at: str,
+    columns: Sequence[tuple[str, str, int, int]],
+    *,
+    is_without_rowid: bool,
+) -> list[str]:
+    """Return the columns of the PRIMARY KEY or a UNIQUE constraint, none of which may be NULL."""
+    not_null = {name for name, _, is_not_null, _ in columns if is_not_null}
+    primary = sorted((pk, name) for name, _, _, pk in columns if pk)
+    key = [name for _, name in primary]
+    types = {name: type_ for name, type_, _, _ in columns}
+    # An old mistake of SQLite's that it keeps: a PRIMARY KEY takes NULL, but for an INTEGER one.
+    is_number = len(key) == 1 and types[key[0]].upper() == "INTEGER"
+    if key and (is_without_rowid or is_number or not_null >= set(key)):
+        return key
+    unique = connection.execute(
+        f'SELECT name FROM pragma_index_list({at}) WHERE "unique" AND NOT partial ORDER BY seq DESC'
+    ).fetchall()
+    schema = at.rpartition(", ")[2]
+    for (index,) in unique:
+        names = _column_of(
+            connection,
+            f"SELECT name FROM pragma_index_info({literal(index)}, {schema})",
+        )
+        if all(name is not None for name in names) and not_null >= set(names):
+            return names
+    return []
+
+
+def _column_of(connection: sqlite3.Connection, question: str, at: int = 0) -> list[Any]:
+    return [row[at] for row in connection.execute(question)]
+
+
+def _to_sqlite(column: pa.Array) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    types = pa.types
+    if types.is_temporal(column.type):
+        return [
+            None
+            if value is None
+            else value.isoformat(*([" "] if types.is_timestamp(column.type) else []))
+            for value in values
+        ]
+    if types.is_list(column.type):
+        return [None if value is None else json.dumps(value) for value in values]
+    if types.is_decimal(column.type):
+        return [None if value is None else _number(value) for value in values]
+    return values
+
+
+def _number(value: decimal.Decimal) -> int | float:
+    return int(value) if value == value.to_integral_value() else float(value)
+
+
+def _boolean(value: int) -> bool:
+    if value not in {0, 1}:
+        raise ValueError(f"{value} is neither 0 nor 1.")
+    return bool(value)
+
+
+def _time(value: str) -> dt.datetime:
+    found = dt.datetime.fromisoformat(value)
+    return found.astimezone(dt.UTC).replace(tzinfo=None) if found.tzinfo else found
+
+
+def _has_fractions(type_: str) -> bool:
+    return any(word in type_ for word in ("REAL", "FLOA", "DOUB", "DEC", "NUMERIC"))
+
+
+def _declared_type(type_: str) -> pa.DataType:
+    """Return the type of a column without a value."""
+    if _has_fractions(type_):
+        return pa.float64()
+    if "INT" in type_:
+        return pa.int64()
+    if any(word in type_ for word in ("CHAR", "CLOB", "TEXT")):
+        return pa.string()
+    return pa.binary() if "BLOB" in type_ else pa.null()

@@ -1,0 +1,484 @@
+"""The laws of `sql/database.py`, held by every database: embedded ones, and real servers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticdl.errors import UnavailableError, UsageError
+from elasticdl.sql.database import DatabaseError, Rows, open_database
+
+KINDS = ["duckdb", "duckdb in memory", "sqlite", "sqlite in memory", "sqlalchemy",
+         "postgresql", "mariadb"]  # fmt: skip
+_NUMBERS = itertools.count()
+_OFFSET = dt.timezone(dt.timedelta(hours=2))
+
+
+@dataclass
+class Place:
+    """A database of a test's own."""
+
+    kind: str
+    url: str
+    database: Any
+
+    @property
+    def mark(self) -> str:
+        return "`" if self.kind == "mariadb" else '"'
+
+    def run(self, *statements: str) -> None:
+        for statement in statements:
+            with self.database.run(statement):
+                pass
+
+    def rows(self, select: str) -> list[tuple]:
+        with self.database.read(select) as rows:
+            return [tuple(row.values()) for b in rows.batches for row in b.to_pylist()]
+
+    def types(self, select: str) -> list[str]:
+        with self.database.read(select) as rows:
+            return [str(type_) for type_ in rows.schema.types]
+
+
+@pytest.fixture(params=KINDS)
+def place(request, tmp_path):
+    number = next(_NUMBERS)
+    urls = {
+        "duckdb": f"duckdb:///{tmp_path}/test.db",
+        "duckdb in memory": "duckdb://",
+        "sqlite": f"sqlite:///{tmp_path}/test.db",
+        "sqlite in memory": "sqlite://",
+        "sqlalchemy": f"sqlite+pysqlite:///{tmp_path}/test.db",
+    }
+    if request.param in {"postgresql", "mariadb"}:
+        server = request.getfixturevalue(request.param)
+        server.query(f"CREATE DATABASE place{number}")
+        url = server.url.removesuffix("/test") + f"/place{number}"
+    else:
+        url = urls[request.param]
+    with open_database(url) as database:
+        yield Place(request.param, url, database)
+
+
+def given(key: list, **values: Any) -> Rows:
+    batch = pa.record_batch(
+        {"elasticdl_key_0": pa.array(key)}
+        | {name: column if isinstance(column, pa.Array) else pa.array(column)
+           for name, column in values.items()}
+    )  # fmt: skip
+    return Rows(batch.schema, [batch])
+
+
+def people(place: Place) -> None:
+    place.run(
+        "CREATE TABLE people (id INTEGER PRIMARY KEY, name VARCHAR(20), score DOUBLE PRECISION)",
+        "INSERT INTO people VALUES (1, 'ann', NULL), (2, 'bob', 0.5), (3, NULL, NULL)",
+    )
+
+
+def test_rows_are_read_in_batches(place) -> None:
+    people(place)
+    with place.database.read("SELECT * FROM people ORDER BY id") as rows:
+        table = pa.Table.from_batches(rows.batches, rows.schema)
+
+    assert table.to_pydict() == {
+        "id": [1, 2, 3], "name": ["ann", "bob", None], "score": [None, 0.5, None],
+    }  # fmt: skip
+    assert [str(t) for t in rows.schema.types[1:]] == ["string", "double"]
+    assert place.database.schema("SELECT id, name FROM people").names == ["id", "name"]
+    assert "people" in place.database.tables()
+
+
+def test_a_column_is_filled_by_key_and_the_rest_stays(place) -> None:
+    people(place)
+    before = place.rows("SELECT id, name FROM people ORDER BY id")
+    key = place.database.table("people").key
+
+    assert list(key) == ["id"]
+    assert place.database.fill("people", key, given([3, 1], score=[3.25, 1.125])) == 2
+    assert place.rows("SELECT id, score FROM people ORDER BY id") == [
+        (1, 1.125),
+        (2, 0.5),
+        (3, 3.25),
+    ]
+    assert place.rows("SELECT id, name FROM people ORDER BY id") == before
+
+
+def test_a_missing_column_is_added_with_the_type_of_the_values(place) -> None:
+    people(place)
+    place.database.fill("people", ["id"], given([1, 2], kind=["a", "b"], sure=[0.5, 0.25]))
+
+    assert place.rows("SELECT id, kind, sure FROM people ORDER BY id") == [
+        (1, "a", 0.5), (2, "b", 0.25), (3, None, None),
+    ]  # fmt: skip
+
+
+def test_rows_that_are_gone_are_not_counted(place) -> None:
+    people(place)
+
+    assert place.database.fill("people", ["id"], given([1, 99], score=[1.0, 2.0])) == 1
+    assert place.rows("SELECT count(*) FROM people") == [(3,)]
+
+
+def test_a_key_that_is_given_twice_is_refused(place) -> None:
+    people(place)
+    with pytest.raises(DatabaseError, match="key 1 more than once"):
+        place.database.fill("people", ["id"], given([1, 2, 1], score=[1.0, 2.0, 3.0]))
+
+    assert place.rows("SELECT id, score FROM people ORDER BY id") == [
+        (1, None),
+        (2, 0.5),
+        (3, None),
+    ]
+
+
+def test_a_failure_on_the_way_leaves_the_table_and_its_columns(place) -> None:
+    people(place)
+    rows = given([1, 2], score=[1.0, 2.0], extra=[1.0, 2.0])
+
+    def broken():
+        yield from rows.batches
+        raise KeyError("broken")
+
+    with pytest.raises(Exception, match="broken"):
+        place.database.fill("people", ["id"], Rows(rows.schema, broken()))
+
+    assert place.rows("SELECT id, score FROM people ORDER BY id") == [
+        (1, None),
+        (2, 0.5),
+        (3, None),
+    ]
+    if place.kind != "sqlalchemy":  # whose driver of SQLite commits DDL by itself
+        assert list(place.database.table("people").columns) == ["id", "name", "score"]
+    # The connection is as good as before.
+    assert place.database.fill("people", ["id"], given([1], score=[1.0])) == 1
+
+
+def test_what_the_table_refuses_changes_nothing(place) -> None:
+    place.run(
+        "CREATE TABLE small (id INTEGER PRIMARY KEY, v DOUBLE PRECISION CHECK (v < 10))",
+        "INSERT INTO small VALUES (1, 1), (2, 2)",
+    )
+    with pytest.raises(DatabaseError, match="(?i)constraint|check"):
+        place.database.fill("small", ["id"], given([1, 2], extra=["a", "b"], v=[5.0, 50.0]))
+
+    assert place.rows("SELECT id, v FROM small ORDER BY id") == [(1, 1.0), (2, 2.0)]
+    if place.kind != "sqlalchemy":
+        assert list(place.database.table("small").columns) == ["id", "v"]
+
+
+@pytest.mark.parametrize(
+    ("type_", "values", "expected"),
+    [
+        ("VARCHAR(10)", [1.5], "the values are numbers"),
+        ("VARCHAR(10)", [1], "the values are integers"),
+        ("DOUBLE PRECISION", ["a"], "the values are texts"),
+        ("INTEGER", [1.5], "fractions that it would lose"),
+        ("DATE", [1.5], "the values are numbers"),
+    ],
+)
+def test_values_of_another_kind_are_refused(place, type_, values, expected) -> None:
+    place.run(f"CREATE TABLE t (id INTEGER PRIMARY KEY, v {type_})", "INSERT INTO t(id) VALUES (1)")
+    with pytest.raises(DatabaseError, match=expected):
+        place.database.fill("t", ["id"], given([1], v=values))
+
+    assert place.rows("SELECT v FROM t") == [(None,)]
+
+
+def test_the_key_itself_cannot_be_filled(place) -> None:
+    people(place)
+    with pytest.raises(DatabaseError, match="part of the key"):
+        place.database.fill("people", ["id"], given([1], id=[7]))
+
+
+def test_a_key_of_several_columns(place) -> None:
+    place.run(
+        "CREATE TABLE sales (shop VARCHAR(10), day INTEGER, v DOUBLE PRECISION, "
+        "PRIMARY KEY (shop, day))" if "sqlite" not in place.url else
+        "CREATE TABLE sales (shop VARCHAR(10) NOT NULL, day INTEGER NOT NULL, v DOUBLE, "
+        "PRIMARY KEY (shop, day))",
+        "INSERT INTO sales(shop, day) VALUES ('a', 1), ('a', 2), ('b', 1)",
+    )  # fmt: skip
+    key = place.database.table("sales").key
+    batch = pa.record_batch({"k": ["a", "b"], "l": [2, 1], "v": [12.0, 21.0]})
+
+    assert list(key) == ["shop", "day"]
+    assert place.database.fill("sales", key, Rows(batch.schema, [batch])) == 2
+    assert place.rows("SELECT shop, day, v FROM sales ORDER BY shop, day") == [
+        ("a", 1, None), ("a", 2, 12.0), ("b", 1, 21.0),
+    ]  # fmt: skip
+
+
+def test_a_unique_constraint_serves_as_key(place) -> None:
+    place.run("CREATE TABLE t (code VARCHAR(10) NOT NULL, v DOUBLE PRECISION, UNIQUE (code))",
+              "INSERT INTO t VALUES ('x', 1), ('y', 2)")  # fmt: skip
+
+    assert list(place.database.table("t").key) == ["code"]
+    assert place.database.fill("t", ["code"], given(["y"], v=[5.0])) == 1
+
+
+def test_a_table_without_a_key_says_what_to_do(place) -> None:
+    place.run(
+        "CREATE TABLE t (a INTEGER UNIQUE, v DOUBLE PRECISION)", "CREATE VIEW w AS SELECT a FROM t"
+    )
+    info = place.database.table("t")
+    view = place.database.table("w")
+
+    if place.kind.startswith(("duckdb", "sqlite")):
+        assert list(info.key) == ["rowid"]
+    else:
+        assert not info.key
+        assert "ALTER TABLE t ADD" in info.why_no_key
+    assert not view.key
+    assert view.why_no_key
+    assert place.database.table("nothing") is None
+    assert place.database.table("nothing.t") is None
+
+
+ODD = [
+    "select",
+    'a"b',
+    "a`b",
+    "it's",
+    "Upper Case",
+    "ä€",
+    "; DROP TABLE keep; --",
+    "100%",
+    "a%(x)s",
+    ":b",
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_name_is_never_sql(place, odd) -> None:
+    def quote(name: str) -> str:
+        return place.mark + name.replace(place.mark, place.mark * 2) + place.mark
+
+    place.run(
+        "CREATE TABLE keep (a INTEGER)",
+        f"CREATE TABLE {quote(odd)} ({quote(odd)} INTEGER PRIMARY KEY, v DOUBLE PRECISION)",
+        f"INSERT INTO {quote(odd)} VALUES (1, NULL)",
+    )
+    info = place.database.table(odd)
+    batch = pa.record_batch({"k": [1], "new " + odd: [2.5], "v": [1.5]})
+
+    assert list(info.key) == [odd]
+    assert place.database.quote(odd) == quote(odd)
+    assert place.database.fill(odd, info.key, Rows(batch.schema, [batch])) == 1
+    assert place.rows(f"SELECT {quote(odd)}, {quote('new ' + odd)}, v FROM {quote(odd)}") == [
+        (1, 2.5, 1.5)
+    ]
+    assert odd in place.database.tables()
+    result = pa.record_batch({odd: ["x"]})
+    assert place.database.append(odd + "_result", Rows(result.schema, [result])) == 1
+    assert place.rows(f"SELECT {quote(odd)} FROM {quote(odd + '_result')}") == [("x",)]
+    assert place.rows("SELECT * FROM keep") == []
+
+
+def test_a_value_is_never_sql(place) -> None:
+    place.run("CREATE TABLE t (id VARCHAR(60) NOT NULL PRIMARY KEY, v VARCHAR(60))")
+    words = [*ODD, "'; DELETE FROM t; --", "\\'; --", "\\", "\\N", "NULL", "\t\n", "%s"]
+    batch = pa.record_batch({"id": words})
+    place.database.append("t", Rows(batch.schema, [batch]))
+
+    assert place.database.fill("t", ["id"], given(words, v=words)) == len(words)
+    assert sorted(place.rows("SELECT id, v FROM t")) == sorted((w, w) for w in words)
+
+
+def test_names_are_found_in_any_case(place) -> None:
+    people(place)
+
+    assert place.database.fill("People", ["id"], given([1], SCORE=[9.0])) == 1
+    assert place.rows("SELECT score FROM people WHERE id = 1") == [(9.0,)]
+    assert place.database.table("PEOPLE").name == place.database.table("people").name
+
+
+def test_two_queries_can_be_read_at_a_time(place) -> None:
+    people(place)
+    with place.database.read("SELECT id FROM people ORDER BY id") as first:
+        ones = iter(first.batches)
+        one = next(ones)
+        assert place.rows("SELECT count(*) FROM people") == [(3,)]
+        assert sum(b.num_rows for b in [one, *ones]) == 3
+
+
+def test_rows_can_be_left_unread(place) -> None:
+    place.run("CREATE TABLE many (a INTEGER)")
+    batch = pa.record_batch({"a": list(range(100_000))})
+    place.database.append("many", Rows(batch.schema, [batch]))
+    with place.database.read("SELECT * FROM many") as rows:
+        first = next(iter(rows.batches))
+
+    assert 0 < first.num_rows <= 100_000
+    assert place.rows("SELECT count(*) FROM many") == [(100_000,)]
+
+
+def test_a_table_that_changes_while_it_is_read_gives_one_state(place) -> None:
+    if "memory" in place.kind:
+        pytest.skip("no other connection reaches it")
+    place.run("CREATE TABLE many (a INTEGER)")
+    batch = pa.record_batch({"a": list(range(100_000))})
+    place.database.append("many", Rows(batch.schema, [batch]))
+    changed = 0
+    with open_database(place.url) as other, place.database.read("SELECT a FROM many") as rows:
+        total = count = 0
+        for i, read in enumerate(rows.batches):
+            total += sum(read.column(0).to_pylist())
+            count += read.num_rows
+            if i == 0 and place.kind not in {"sqlite", "sqlalchemy"}:  # those lock writers out
+                with other.run("UPDATE many SET a = a + 1"):
+                    changed += 1
+                with other.run("DELETE FROM many WHERE a > 50000"):
+                    changed += 1
+
+    assert (count, total) == (100_000, sum(range(100_000)))
+    if changed:
+        assert place.rows("SELECT count(*) FROM many") == [(50_000,)]
+
+
+def test_rows_are_appended_by_name_and_nothing_is_replaced(place) -> None:
+    first = pa.record_batch({"name": ["a"], "v": [1.5]})
+    second = pa.record_batch({"v": [2.5], "name": ["b"]})
+
+    assert place.database.append("result", Rows(first.schema, [first])) == 1
+    assert place.database.append("result", Rows(second.schema, [second])) == 1
+    assert sorted(place.rows("SELECT name, v FROM result")) == [("a", 1.5), ("b", 2.5)]
+    wrong = pa.record_batch({"v": [1.0], "other": ["x"]})
+    with pytest.raises(DatabaseError, match="no column 'other'"):
+        place.database.append("result", Rows(wrong.schema, [wrong]))
+
+
+def test_a_failed_append_leaves_no_rows_and_no_table(place) -> None:
+    batch = pa.record_batch({"a": [1]})
+
+    def broken():
+        yield batch
+        raise KeyError("broken")
+
+    place.run("CREATE TABLE old (a INTEGER)")
+    for name in ("old", "new"):
+        with pytest.raises(Exception, match="broken"):
+            place.database.append(name, Rows(batch.schema, broken()))
+
+    assert place.rows("SELECT * FROM old") == []
+    if place.kind != "sqlalchemy":
+        assert place.database.table("new") is None
+
+
+def test_every_kind_of_value_is_written_and_read_back(place) -> None:
+    times = [dt.datetime.fromisoformat("2020-01-02 03:04:05.678"), None]
+    columns = {
+        "small": pa.array([1, None], pa.int8()),
+        "big": pa.array([2**62, -(2**62)]),
+        "half": pa.array([0.1, None], pa.float32()),
+        "number": [0.1, 1e300],
+        "exact": pa.array([Decimal("12.34"), None], pa.decimal128(10, 2)),
+        "yes": [True, False],
+        "word": ["ä€😀 x ", None],
+        "day": [dt.date(2020, 2, 29), None],
+        "moment": pa.array(times, pa.timestamp("us")),
+        "nothing": pa.array([None, None], pa.null()),
+    }
+    batch = pa.record_batch(columns)
+    place.database.append("t", Rows(batch.schema, [batch]))
+    found = dict(zip(columns, zip(*place.rows("SELECT * FROM t"), strict=True), strict=True))
+
+    assert found["small"] == (1, None)
+    assert found["big"] == (2**62, -(2**62))
+    assert found["number"] == (0.1, 1e300)
+    assert found["half"][0] == pytest.approx(0.1)
+    assert float(found["exact"][0]) == 12.34
+    assert found["word"] == ("ä€😀 x ", None)
+    assert found["nothing"] == (None, None)
+    if place.kind != "sqlalchemy":  # whose SQLite says nothing of types
+        assert found["yes"] == (True, False)
+        assert found["day"] == (dt.date(2020, 2, 29), None)
+        assert found["moment"] == tuple(times)
+
+
+def test_null_is_read_from_columns_of_nothing_else(place) -> None:
+    people(place)
+
+    assert place.rows("SELECT NULL AS a, name FROM people WHERE id = 3") == [(None, None)]
+
+
+def test_an_empty_result_has_its_columns(place) -> None:
+    people(place)
+    with place.database.read("SELECT id, name, score FROM people WHERE id > 9") as rows:
+        assert list(rows.batches) == [] or all(not b.num_rows for b in rows.batches)
+    assert rows.schema.names == ["id", "name", "score"]
+
+
+def test_the_message_of_the_database_arrives(place) -> None:
+    with (
+        pytest.raises(DatabaseError, match="nowhere"),
+        place.database.read("SELECT * FROM nowhere") as rows,
+    ):
+        list(rows.batches)
+    with pytest.raises(DatabaseError), place.database.run("SELEC 1"):
+        pass
+    with (
+        pytest.raises(DatabaseError, match="returns no rows"),
+        place.database.read("CREATE TABLE x (a INT)"),
+    ):
+        pass
+    with pytest.raises(DatabaseError, match="no table 'nowhere'"):
+        place.database.fill("nowhere", ["id"], given([1], v=[1.0]))
+    with pytest.raises(UsageError):
+        place.database.table("a..b")
+
+
+def test_a_plain_statement_is_done(place) -> None:
+    people(place)
+    place.run("DELETE FROM people WHERE id = 1")
+
+    assert place.rows("SELECT count(*) AS n FROM people") == [(2,)]
+    if place.kind != "mariadb":
+        place.run("INSERT INTO people VALUES (8, 'x', 1) RETURNING id")
+        assert place.rows("SELECT count(*) AS n FROM people WHERE id = 8") == [(1,)]
+
+
+def test_a_percent_sign_is_itself(place) -> None:
+    people(place)
+
+    assert place.rows("SELECT name FROM people WHERE name LIKE '%n%' AND id % 2 = 1") == [("ann",)]
+
+
+def test_closing_twice_does_no_harm(place) -> None:
+    place.database.close()
+    place.database.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["", "nothing", "nothing://x", "duckdb:x", "postgresql", "mysql:/x"]
+)
+def test_a_url_of_no_database_is_refused(url, monkeypatch) -> None:
+    monkeypatch.setenv("ELASTICDL_DATABASE", "nothing:at all")
+    with pytest.raises(UsageError, match="database"):
+        open_database(url)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mysql"])
+def test_a_server_that_is_not_there_may_be_later(kind) -> None:
+    pytest.importorskip({"postgresql": "adbc_driver_postgresql", "mysql": "pymysql"}[kind])
+    with pytest.raises(UnavailableError) as caught:
+        open_database(f"{kind}://me:secret@127.0.0.1:1/x")
+
+    assert "secret" not in str(caught.value)
+    assert caught.value.exit_code == 75
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_a_wrong_password_is_an_error_that_does_not_show_it(kind, request) -> None:
+    server = request.getfixturevalue(kind)
+    with pytest.raises(DatabaseError) as caught:
+        open_database(server.url.replace("secret", "wrongword"))
+    assert "wrongword" not in str(caught.value)
+    with pytest.raises(DatabaseError):
+        open_database(server.url.removesuffix("/test") + "/nowhere")
