@@ -9,6 +9,7 @@ Used by `database.py`.
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING, Any, Self
 
 import duckdb
@@ -20,6 +21,9 @@ from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
+
+# Set for statements of others (`elasticdl sql-server`), which may read and write no files.
+NO_FILES = "ELASTICDL_DATABASE_WITHOUT_FILES"
 
 _ROWID = "rowid"
 _GIVEN = "elasticdl_rows"
@@ -41,13 +45,26 @@ class DuckDB:
         self.name = f"duckdb:///{path}" if path else "duckdb://"
         self.is_in_memory = path is None
         collect_at_exit()
+        self._running: Any = None
+        config: Any = {"enable_external_access": "false"} if os.environ.get(NO_FILES) else {}
         with self._errors():
-            self._connection = duckdb.connect(path or ":memory:")
+            self._connection = duckdb.connect(path or ":memory:", config=config)
+
+    def interrupt(self) -> None:
+        """End the query that another thread runs here with a `DatabaseError`."""
+        running = self._running
+        if running is not None:
+            running.interrupt()
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
+        except RuntimeError as error:
+            # What DuckDB makes of Ctrl-C.
+            if str(error) == "Query interrupted":
+                raise KeyboardInterrupt from error
+            raise
         except duckdb.Error as error:
             raise DatabaseError(f"{self.name}: {str(error).strip()}") from error
 
@@ -71,7 +88,7 @@ class DuckDB:
     @contextlib.contextmanager
     def run(self, statement: str) -> Iterator[Rows | None]:
         """See `Database`."""
-        with contextlib.closing(self._connection.cursor()) as cursor:
+        with contextlib.closing(self._connection.cursor()) as cursor, self._interruptible(cursor):
             with self._errors():
                 # None for what has no result, whatever its stubs say.
                 relation: Any = cursor.sql(statement)
@@ -80,6 +97,14 @@ class DuckDB:
                 yield None
                 return
             yield Rows(_plain_schema(reader.schema), self._batches(reader))
+
+    @contextlib.contextmanager
+    def _interruptible(self, cursor: Any) -> Iterator[None]:
+        self._running = cursor
+        try:
+            yield
+        finally:
+            self._running = None
 
     def _batches(self, reader: Any) -> Iterator[pa.RecordBatch]:
         schema = _plain_schema(reader.schema)
