@@ -30,6 +30,7 @@ _COMMANDS = {
     "predict": ("elasticdl.cli.predict", "predict", "Write a trained model's outputs."),
     "data": ("elasticdl.cli.data", "data", "Make, prepare and look at record files."),
     "sql": ("elasticdl.cli.sql", "sql", "Train and predict with SQL statements."),
+    "sql-server": ("elasticdl.cli.sql_server", "sql_server", "Serve SQL statements over gRPC."),
     "session": ("elasticdl.cli.session", "session", "Train what a project's config describes."),
     "federated": ("elasticdl.cli.federated", "group", "Train with parties that keep their data."),
     "job": ("elasticdl.cli.job", "job", "Ask what a training did."),

@@ -134,6 +134,7 @@ class Connection:
     Attributes:
         dialect: sqlglot's name of the database's SQL dialect.
         name: The database's address without a password.
+        is_in_memory: Whether the database is gone when the connection is closed.
 
     Args:
         session: Where statements run.
@@ -147,8 +148,8 @@ class Connection:
         self._models = Models(session.models)
         with open_database(session.database) as database:
             self.dialect, self.name = database.dialect, database.name
-            self._is_in_memory = bool(getattr(database, "is_in_memory", False))
-        self._kept = open_database(session.database) if self._is_in_memory else None
+            self.is_in_memory = bool(getattr(database, "is_in_memory", False))
+        self._kept = open_database(session.database) if self.is_in_memory else None
         self._open: Database | None = self._kept
 
     def __enter__(self) -> Self:
