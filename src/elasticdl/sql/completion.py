@@ -27,6 +27,7 @@ KEYWORDS = (
     "DELETE FROM", "DESCRIBE", "TO TRAIN", "TO PREDICT", "TO EVALUATE", "TO EXPLAIN", "SHOW TRAIN",
     "WITH", "COLUMN", "LABEL", "USING", "INTO",
 )  # fmt: skip
+_VERBS = ("TRAIN", "PREDICT", "EVALUATE", "EXPLAIN")
 _COMMANDS = ("\\d", "\\models", "\\zoo", "\\?", "\\q")
 _WORD = re.compile(r"[\w.\\?]*$")
 _ANY_WORD = re.compile(r"\w[\w.]*")
@@ -121,6 +122,8 @@ def _following(previous: str, words: Sequence[str], text: str, names: Names) -> 
         return [*(names.trained() if words[-2:-1] == ["SHOW"] else names.zoo())]
     if previous in _TRAINED_FOLLOWS:
         return [*names.trained()]
+    if previous == "TO":
+        return [*_VERBS]
     tables = names.tables()
     if previous in _TABLE_FOLLOWS:
         return [*tables]

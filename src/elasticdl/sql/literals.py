@@ -18,14 +18,14 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from sqlglot import expressions
 from sqlglot.dialects.dialect import Dialect
-from sqlglot.errors import SqlglotError, TokenError
+from sqlglot.errors import TokenError
 from sqlglot.tokens import TokenType
 
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UsageError
-from elasticdl.sql.statements import Span, StatementError
+from elasticdl.sql.parse import parse
+from elasticdl.sql.statements import Query, Span, StatementError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +75,28 @@ def with_values(program: str, variables: Mapping[str, Any], dialect: str = "duck
             # Apart from what stands beside it: `-${x}` must not become the comment `--1`.
             parts.append(f" {_value(match['name'].strip(), variables, dialect, program, span)} ")
     parts.append(program[stop:])
-    return "".join(parts)
+    expanded = "".join(parts)
+    used = {match["name"].strip() for match in found}
+    _check_backslashes({name: variables.get(name) for name in used}, program, expanded, dialect)
+    return expanded
+
+
+def _check_backslashes(
+    values: Mapping[str, Any], program: str, expanded: str, dialect: str
+) -> None:
+    r"""Refuse a `\` that a SELECT and the extension behind it would read differently."""
+    if "\\" not in Dialect.get_or_raise(dialect).tokenizer_class.STRING_ESCAPES:
+        return
+    for name, value in values.items():
+        if "\\" in str(value) and any(
+            not isinstance(statement, Query) for statement in parse(expanded, dialect)
+        ):
+            raise StatementError(
+                f"{name} holds a backslash, which {dialect} and the clauses of TRAIN, PREDICT and "
+                "their like read differently. Keep such values in statements of their own.",
+                program,
+                Span(program.index("${"), program.index("${") + 2),
+            )
 
 
 def _standing(program: str, found: list[re.Match[str]], dialect: str) -> list[str]:
@@ -158,11 +179,17 @@ def literal(value: Any, dialect: str = "duckdb") -> str:  # noqa: C901, PLR0911,
 
 
 def _text(value: str, dialect: str) -> str:
+    known = Dialect.get_or_raise(dialect)
+    escapes = known.tokenizer_class.STRING_ESCAPES
+    # Doubled backslashes and quotes cannot end the text in any mode of MySQL's.
+    text = value.replace("\\", "\\\\") if "\\" in escapes else value
+    text = "'" + text.replace("'", "''" if "'" in escapes else "\\'") + "'"
     try:
-        text = expressions.Literal.string(value).sql(dialect=dialect)
-        (token,) = Dialect.get_or_raise(dialect).tokenize(text)
-    except (SqlglotError, ValueError) as error:
-        raise UsageError("this text cannot be quoted in SQL.") from error
-    if "\0" in value or token.token_type != TokenType.STRING or token.text != value:
+        tokens = known.tokenize(text)
+    except TokenError:
+        tokens = []
+    if "\0" in value or [(each.token_type, each.text) for each in tokens] != [
+        (TokenType.STRING, value)
+    ]:
         raise UsageError("this text cannot be quoted in SQL.")
     return text

@@ -139,7 +139,7 @@ class Server:
         )
 
     def _run(
-        self, request: sqlflow_pb2.Request | None, context: grpc.ServicerContext
+        self, request: sqlflow_pb2.Request | _Unreadable, context: grpc.ServicerContext
     ) -> Iterator[sqlflow_pb2.Response]:
         checked = self._checked(request, context)
         database = self._chosen_database(checked.session.db_conn_str, context)
@@ -192,9 +192,9 @@ class Server:
         threading.Thread(target=run, daemon=True).start()
 
     def _fetch(
-        self, request: sqlflow_pb2.FetchRequest | None, context: grpc.ServicerContext
+        self, request: sqlflow_pb2.FetchRequest | _Unreadable, context: grpc.ServicerContext
     ) -> sqlflow_pb2.FetchResponse:
-        if request is None:
+        if isinstance(request, _Unreadable):
             _refuse_bytes(context)
         try:
             output = self._jobs.output(request.job.id)
@@ -218,9 +218,9 @@ class Server:
         )
 
     def _checked(
-        self, request: sqlflow_pb2.Request | None, context: grpc.ServicerContext
+        self, request: sqlflow_pb2.Request | _Unreadable, context: grpc.ServicerContext
     ) -> sqlflow_pb2.Request:
-        if request is None:
+        if isinstance(request, _Unreadable):
             _refuse_bytes(context)
         token = self._security.token
         given = request.session.token.encode()
@@ -281,14 +281,18 @@ class _Outbox:
         return self._failure
 
 
+class _Unreadable:
+    """In place of a message; None would be an internal error to gRPC."""
+
+
 def _reader(message: Any) -> Callable[[bytes], Any]:
-    """Return a function that reads a message; None for bytes that are not one."""
+    """Return a function that reads a message."""
 
     def read(content: bytes) -> Any:
         try:
             return message.FromString(content)
         except DecodeError:
-            return None
+            return _Unreadable()
 
     return read
 
