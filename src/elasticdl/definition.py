@@ -217,6 +217,8 @@ class ModelDefinition:
         create_callbacks: Keras callbacks of the user's.
         labels_as_numpy: The user's functions treat labels as numpy arrays
             (`labels.flatten()`), also while a step is being compiled.
+        predictions: Returns what is written of a batch of outputs: name -> array; None, or a
+            function that returns None, writes the outputs themselves.
         create_outputs_processor: Returns an object with `process(predictions, worker_id)`,
             called with every batch of predictions.
         open_source: A reader of the user's own, `data -> RecordSource`; None for ours.
@@ -227,7 +229,7 @@ class ModelDefinition:
         notes: What a person should be told when a training begins, one line each; asked after
             the data were opened.
         places: File and line of the user's functions, for errors: of "model", "input", "loss",
-            "optimizer", "callbacks", "processor"; others are at the origin.
+            "optimizer", "callbacks", "processor", "predictions"; others are at the origin.
     """
 
     origin: Origin
@@ -241,6 +243,7 @@ class ModelDefinition:
     create_metrics: Callable[[Mode], MetricFunctions] = no_metrics
     create_callbacks: Callable[[], Sequence[Any]] = list
     labels_as_numpy: bool = False
+    predictions: Callable[[Any], Mapping[str, Any] | None] | None = None
     create_outputs_processor: Callable[[], Any] | None = None
     open_source: Callable[[str], RecordSource] | None = None
     params: Mapping[str, Any] = field(default_factory=dict)

@@ -335,3 +335,83 @@ def test_a_file_that_changed_after_opening_is_refused(write):
 
     with pytest.raises(CorruptDataError, match="expected 2 rows, as when it was opened, found 1"):
         source.read_records(0, 2, schema_of(x=([], "int64")))
+
+
+# --- what is missing, dates and truth ------------------------------------------------------------
+
+OF_ANY = Schema.from_user(
+    [
+        {"name": "age", "shape": [], "dtype": "float32", "nullable": True},
+        {"name": "name", "shape": [], "dtype": "string", "nullable": True},
+        {"name": "hired", "shape": [], "dtype": "float64", "nullable": True, "time": True},
+        {"name": "ok", "shape": [], "dtype": "float64", "nullable": True},
+    ]
+)
+
+
+def test_an_empty_cell_of_a_nullable_field_is_missing(write):
+    path = write('age,name,hired,ok\n31,NA,1970-01-02,true\n,,,\n2.5,"",1970-01-01T00:00:01.5,0\n')
+
+    records = read_all(path, OF_ANY)
+
+    found = [[record[name].item() for name in OF_ANY.names] for record in records]
+    # "NA" is a text like others; an empty one is no value.
+    np.testing.assert_equal(
+        found,
+        [[31.0, b"NA", 86400.0, 1.0], [np.nan, None, np.nan, np.nan], [2.5, None, 1.5, 0.0]],
+    )
+
+
+def test_an_empty_cell_of_another_field_says_how_it_may_be_missing(write):
+    with pytest.raises(
+        SchemaError, match=r"record 0: column 'age' has no value\..*\"nullable\": T"
+    ):
+        read_all(write("age,name\n,x\n"), schema_of(age=([], "float32")))
+
+
+def test_an_empty_text_that_may_not_be_missing_stays_an_empty_text(write):
+    (record,) = read_all(write("age,name\n1,\n"), schema_of(name=([], "string")))
+
+    assert record["name"].item() == b""
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2020-01-02", 1577923200),
+        ("2020-01-02 00:00:01", 1577923201),
+        ("2020-01-02T01:00:00+01:00", 1577923200),
+        ("2020-01-02T00:00:00Z", 1577923200),
+        ("1577923200", 1577923200),
+    ],
+)
+def test_text_of_a_time_field_is_seconds(write, text, seconds):
+    entry = {"name": "t", "shape": [], "dtype": "int64", "time": True}
+
+    (record,) = read_all(write(f"t,x\n{text},1\n"), Schema.from_user([entry]))
+
+    assert (record["t"].dtype, record["t"].item()) == (np.int64, seconds)
+
+
+def test_text_that_is_no_time_is_named(write):
+    entry = {"name": "t", "shape": [], "dtype": "float64", "time": True}
+
+    with pytest.raises(SchemaError, match="record 1: column 't': holds b'soon', which is no date"):
+        read_all(write("t\n2020-01-02\nsoon\n"), Schema.from_user([entry]))
+
+
+def test_true_is_1_in_a_field_of_numbers(write):
+    schema = schema_of(ok=([], "float32"), n=([], "int64"))
+
+    records = read_all(write("ok,n\ntrue,true\nFalse,0\n"), schema)
+
+    assert [(record["ok"].item(), record["n"].item()) for record in records] == [(1, 1), (0, 0)]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_column_may_be_truth_in_one_block_and_numbers_in_another(write):
+    path = write("ok\n" + "true\n" * 20 + "0\n" * 20)
+
+    records = read_all(path, schema_of(ok=([], "float32")))
+
+    assert [record["ok"].item() for record in records] == [1] * 20 + [0] * 20

@@ -228,9 +228,24 @@ def test_files_in_memory_are_read():
         ({"x": pa.nulls(2)}, None, "record 0: column 'x' has no value"),
         ({"x": ["a", None]}, schema_of(x=([], "string")), "record 1: column 'x' has no value"),
         (
-            {"x": [dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]},
+            {"x": [{"y": 1}]},
             None,
-            r"record 0: column 'x' has the type timestamp\[us, tz=UTC\], which is neither",
+            r"record 0: column 'x' has the type struct<y: int64>, which is neither",
+        ),
+        (
+            {"x": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))},
+            None,
+            r"record 0: column 'x' has the type map<string, int64 .*>, which is neither",
+        ),
+        (
+            {"x": [dt.date(2020, 1, 1)]},
+            schema_of(x=([], "float32")),
+            r"record 0: column 'x' has the type date32\[day\], which is seconds since 1970; ",
+        ),
+        (
+            {"x": [dt.datetime(2020, 1, 1, microsecond=500_000, tzinfo=dt.UTC)]},
+            schema_of(x=([], "int64")),
+            r"record 0: column 'x': holds 1577836800.5, which an int64 cannot hold",
         ),
         (
             {"x": [1, 2]},
@@ -316,3 +331,124 @@ def test_a_file_that_changed_after_opening_is_refused(write):
 
     with pytest.raises(CorruptDataError, match="expected 3 rows, found 1"):
         source.read_records(0, 3, None)
+
+
+# --- dates, times and what is missing ------------------------------------------------------------
+
+NOON = dt.datetime(2020, 1, 2, 12, 0, 0, 250_000, tzinfo=dt.UTC)
+NOON_S = 1_577_966_400.25
+
+
+@pytest.mark.parametrize(
+    ("value", "arrow_type", "seconds"),
+    [
+        (dt.date(2020, 1, 2), pa.date32(), NOON_S - 12 * 3600 - 0.25),
+        (dt.date(2020, 1, 2), pa.date64(), NOON_S - 12 * 3600 - 0.25),
+        (dt.date(1969, 12, 31), pa.date32(), -86400.0),
+        (NOON, pa.timestamp("us"), NOON_S),
+        (NOON, pa.timestamp("ns"), NOON_S),
+        (NOON, pa.timestamp("ms", tz="Europe/Berlin"), NOON_S),
+        (dt.time(1, 0, 1), pa.time32("s"), 3601.0),
+        (dt.time(1, 0, 1, 500_000), pa.time64("us"), 3601.5),
+        (dt.timedelta(minutes=-1), pa.duration("ms"), -60.0),
+    ],
+)
+def test_dates_and_times_are_seconds(write, value, arrow_type, seconds):
+    path = write({"x": pa.array([value], arrow_type)})
+
+    (record,) = read_all(path)
+    (by_schema,) = read_all(path, schema_of(x=([], "float64")))
+
+    assert (record["x"].dtype, record["x"].tolist()) == (np.float64, [seconds])
+    assert by_schema["x"].item() == seconds
+    (again,) = schema_of(x=([1], "float64")).decode_batch(
+        ParquetSource([path]).read_bytes(0, 1), str
+    )
+    assert again["x"].item() == seconds
+
+
+def nullable(**fields):
+    return Schema.from_user(
+        [
+            {"name": name, "shape": shape, "dtype": dtype, "nullable": True}
+            for name, (shape, dtype) in fields.items()
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "shape", "dtype", "expected"),
+    [
+        ([7, None], [], "float64", [7.0, np.nan]),
+        ([2**53, None], [1], "float64", [[2.0**53], [np.nan]]),
+        ([0.5, np.nan], [], "float32", [0.5, np.nan]),
+        ([True, None], [], "float32", [1.0, np.nan]),
+        ([decimal.Decimal("1.25"), None], [], "float64", [1.25, np.nan]),
+        ([dt.date(1970, 1, 2), None], [], "float64", [86400.0, np.nan]),
+        ([None, None], [], "float32", [np.nan, np.nan]),
+        ([[1, 2], None], [2], "float64", [[1, 2], [np.nan, np.nan]]),
+        ([[1, 2], [None, 3]], [2], "float64", [[1, 2], [np.nan, 3]]),
+        (pa.array([[1, 2], None], pa.list_(pa.int64(), 2)), [2], "float32", [[1, 2], [np.nan] * 2]),
+        (["a", None], [], "string", [b"a", None]),
+        (["", None], [], "string", [b"", None]),
+        ([["a", "b"], None], [2], "string", [[b"a", b"b"], [None, None]]),
+    ],
+)
+def test_what_is_missing_is_nan_or_none(write, values, shape, dtype, expected):
+    schema = nullable(x=(shape, dtype))
+    source = ParquetSource([write({"x": values})])
+
+    records = source.read_records(0, 2, schema)
+    encoded = schema.decode_batch([schema.encode(record) for record in records], str)
+
+    for found in (records, encoded):
+        for record, value in zip(found, expected, strict=True):
+            assert record["x"].shape == tuple(shape)
+            np.testing.assert_array_equal(record["x"], np.array(value, record["x"].dtype))
+
+
+def test_columns_of_one_field_may_lack_values_each_on_its_own(write):
+    path = write({"x_0": [1, None], "x_1": [None, 4]})
+
+    records = read_all(path, nullable(x=([2], "float32")))
+
+    np.testing.assert_array_equal([r["x"] for r in records], [[1, np.nan], [np.nan, 4]])
+
+
+def test_a_column_that_is_not_there_is_not_a_missing_value(write):
+    with pytest.raises(SchemaError, match=r"field 'xs' is missing \(it has 'x'\)"):
+        read_all(write({"x": [1.0]}), nullable(xs=([], "float32")))
+
+
+def test_a_large_whole_number_beside_a_missing_one_is_not_rounded(write):
+    with pytest.raises(SchemaError, match="record 1: column 'x': holds 9007199254740993, which a"):
+        read_all(write({"x": [None, 2**53 + 1]}), nullable(x=([], "float64")))
+
+
+def test_lists_of_any_length_are_a_field(write):
+    path = write({"x": [[1, 2], [], [3]], "tag": [["a"], ["b", "c"], []]})
+    schema = schema_of(x=([None], "float32"), tag=([None], "string"))
+
+    records = read_all(path, schema)
+    encoded = schema.decode_batch([schema.encode(record) for record in records], str)
+
+    for found in (records, encoded):
+        assert [record["x"].tolist() for record in found] == [[1, 2], [], [3]]
+        assert [record["tag"].tolist() for record in found] == [[b"a"], [b"b", b"c"], []]
+
+
+def test_text_of_any_kind_is_text(write):
+    texts = pa.array(["a", None])
+    kinds = {
+        "large": texts.cast(pa.large_string()),
+        "dictionary": texts.dictionary_encode(),
+        "list": pa.array([["a"], None], pa.list_(pa.dictionary(pa.int32(), pa.string()))),
+    }
+    path = write(kinds)
+
+    records = read_all(path, nullable(**{name: ([], "string") for name in kinds}))
+
+    assert [[record[name].item() for name in kinds] for record in records] == [
+        [b"a"] * 3,
+        [None] * 3,
+    ]

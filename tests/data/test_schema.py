@@ -94,6 +94,22 @@ def test_tensorflows_own_dtypes_and_shapes_are_understood():
         ([{"name": "x", "shape": [2.5], "dtype": "int64"}], r"shape is \[2.5\]; expected"),
         ([{"name": "x", "shape": "12", "dtype": "int64"}], "shape is '12'; expected"),
         ([{"name": "x", "shape": None, "dtype": "int64"}], "shape is None; expected"),
+        (
+            [{"name": "x", "shape": [1], "dtype": "int64", "nullable": True}],
+            "it is nullable, and its dtype is int64, which has no value for what is missing",
+        ),
+        (
+            [{"name": "x", "shape": [1], "dtype": "float32", "nullable": "yes"}],
+            "nullable is 'yes'; expected True or False",
+        ),
+        (
+            [{"name": "x", "shape": [1], "dtype": "float32", "nulable": True}],
+            r"has an entry 'nulable'; .* did you mean 'nullable'\?",
+        ),
+        (
+            [{"name": "x", "shape": [1], "dtype": "float32", "time": True}],
+            "it is a time, and its dtype is float32; expected float64 or int64",
+        ),
         ([{"name": "x", "shape": [1], "dtype": "float31"}], "dtype is 'float31'; expected one of"),
         ([{"name": "x", "shape": [1], "dtype": None}], "dtype is None; expected one of"),
         ([{"name": "x", "shape": [1], "dtype": "complex64"}], "dtype is 'complex64'; expected"),
@@ -120,6 +136,65 @@ def test_a_schema_survives_json(dtype):
     schema = schema_of(x=([2, 3], dtype), y=((), dtype))
 
     assert Schema.from_json(schema.to_json()) == schema
+
+
+def test_flags_and_lists_survive_json():
+    schema = Schema.from_user(
+        [
+            {"name": "a", "shape": [2], "dtype": "float32", "nullable": True},
+            {"name": "b", "shape": [None], "dtype": "string"},
+            {"name": "c", "shape": [], "dtype": "float64", "time": True},
+        ]
+    )
+
+    assert Schema.from_json(schema.to_json()) == schema
+
+
+def test_a_schema_of_before_still_loads():
+    (field,) = Schema.from_json('[{"name": "x", "shape": [2], "dtype": "float32"}]').fields
+
+    assert (field.shape, field.nullable, field.time) == ((2,), False, False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "string"])
+def test_an_example_may_lack_a_nullable_field(dtype):
+    schema = Schema.from_user([{"name": "x", "shape": [], "dtype": dtype, "nullable": True}])
+    value = "a" if dtype == "string" else 1.5
+    absent = example.encode({"y": np.float32([1])})
+    empty = [example.encode({"x": np.zeros(0, kind)}) for kind in (np.float32, np.int64, object)]
+    given = schema.encode({"x": value})
+
+    records = schema.decode_batch([given, absent, *empty, schema.encode({"x": None})] * 2, str)
+
+    missing = None if dtype == "string" else np.nan
+    wanted = value.encode() if dtype == "string" else value
+    np.testing.assert_equal(
+        [record["x"].item() for record in records], [wanted, *[missing] * 5] * 2
+    )
+    assert all(record["x"].shape == () for record in records)
+
+
+def test_a_whole_number_fits_a_nullable_field():
+    schema = Schema.from_user([{"name": "x", "shape": [1], "dtype": "float64", "nullable": True}])
+
+    (record,) = schema.decode_batch([example.encode({"x": np.int64([3])})], str)
+
+    assert record["x"].tolist() == [3.0]
+
+
+def test_a_list_with_none_in_it_has_a_missing_number():
+    schema = Schema.from_user([{"name": "x", "shape": [2], "dtype": "float32", "nullable": True}])
+
+    (record,) = schema.decode_batch([schema.encode({"x": [None, 2]})], str)
+
+    np.testing.assert_equal(record["x"], np.float32([np.nan, 2]))
+
+
+def test_some_missing_strings_of_several_cannot_be_stored():
+    schema = Schema.from_user([{"name": "x", "shape": [2], "dtype": "string", "nullable": True}])
+
+    with pytest.raises(SchemaError, match="field 'x': 1 of 2 strings are None"):
+        schema.encode({"x": ["a", None]})
 
 
 def test_a_stored_schema_that_is_damaged_is_refused():

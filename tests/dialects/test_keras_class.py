@@ -281,3 +281,33 @@ def test_a_missing_value_of_the_constructor_is_told(refused) -> None:
 
     assert message.startswith("--params: hidden_units missing. m.py:4: MyKerasModel(hidden_units")
     assert '--params="hidden_units=..."' in message
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "def default_predictions(self, outputs): return {'twice': 2 * outputs}",
+        "def default_predictions(outputs): return {'twice': 2 * outputs}",
+        "@staticmethod\ndef default_predictions(outputs): return {'twice': 2 * outputs}",
+    ],
+)
+def test_a_class_may_say_what_is_written_of_its_outputs(define, more) -> None:
+    definition = define(with_body(more=more), NAME)
+
+    assert definition.predictions(3) == {"twice": 6}
+    assert definition.where("predictions").line > definition.origin.line
+
+
+def test_outputs_are_written_as_they_are_otherwise(define) -> None:
+    assert define(CLASS, NAME).predictions is None
+
+
+def test_predictions_that_cannot_be_called_are_refused(define) -> None:
+    with pytest.raises(DefinitionError, match="default_predictions is a dict"):
+        define(with_body(more="default_predictions = {}"), NAME)
+
+
+def test_a_class_may_have_no_schema_for_some_params(define) -> None:
+    more = "def data_schema(self): return None"
+
+    assert define(with_body(more=more), NAME).input.schema is None

@@ -232,6 +232,16 @@ def test_a_symbol_is_loaded_without_a_model(tmp_path) -> None:
     assert load_symbol(None, "os.path.sep").value == "/"
 
 
+def test_files_of_the_prebuilt_zoo_are_of_one_import() -> None:
+    pytest.importorskip("keras")
+
+    for _ in range(2):
+        loaded = load(ModelReference(None, "wide_and_deep.Regressor"))
+
+        base = loaded.symbol.value.__mro__[1]
+        assert base is sys.modules["elasticdl.zoo.prebuilt.regressor"].DNN
+
+
 def test_the_prebuilt_zoo_keeps_its_full_module_names() -> None:
     pytest.importorskip("keras")
 

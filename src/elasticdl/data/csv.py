@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from elasticdl.data.csv_index import BLOCK_BYTES, CSVIndex, index_rows
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from elasticdl.data.stored_file import StoredFile
 
 _Types = dict[str, pa.DataType]
+
+# Text whose empty cells have no value; of other text, an empty cell is an empty text.
+_MAY_BE_EMPTY = pa.large_binary()
 
 # How pyarrow says which cell it could not convert.
 _CELL = re.compile(r"CSV column #(\d+): Row #(\d+): .*?invalid value '(.*)'", re.DOTALL)
@@ -129,7 +133,8 @@ class CSVSource:
         for file, index in self._files:
             types = [] if schema is None else list(_types_of(schema, index.header).values())
             # Texts take about what they take in the file; without a schema any column may be one.
-            texts = file.size_bytes if schema is None or pa.binary() in types else 0
+            is_text = {pa.binary(), _MAY_BE_EMPTY} & set(types)
+            texts = file.size_bytes if schema is None or is_text else 0
             columns = len(index.header) if schema is None else len(types)
             memory_bytes += texts + _CELL_BYTES * columns * index.firsts[-1]
         remote = is_remote([file.uri for file, _ in self._files])
@@ -224,8 +229,8 @@ def _types_of(schema: Schema, header: Sequence[str]) -> _Types:
 
 
 def _type_of(field: Field) -> pa.DataType:
-    if field.dtype == STRING:
-        return pa.binary()
+    if field.dtype == STRING or field.time:
+        return _MAY_BE_EMPTY if field.nullable else pa.binary()
     if field.dtype.kind == "f":
         return pa.float64()
     # A bool may be written as true or as 1; another integer's range is checked afterwards.
@@ -269,24 +274,67 @@ def _read(file: StoredFile, index: CSVIndex, blocks: tuple[int, int], types: _Ty
         SchemaError: A cell is something else.
     """
     try:
-        return _parse(file, index, blocks, types)
+        return _with_nulls(_parse(file, index, blocks, types))
     except pa.ArrowInvalid:
         # 3.0 is an integer, too; whether all are is checked where the field is known.
         relaxed = {name: _relaxed(arrow_type) for name, arrow_type in types.items()}
-    try:
-        return _parse(file, index, blocks, relaxed)
-    except pa.ArrowInvalid as error:
-        cell = _CELL.search(str(error))
-        if cell is None:
-            first, last = index.firsts[blocks[0]], index.firsts[blocks[1]] - 1
-            raise SchemaError(f"{file.uri}, {record_range(first, last)}: {error}") from None
-        name = index.header[int(cell[1])]
-        record = index.firsts[blocks[0]] + int(cell[2]) - 1
-        expected = {pa.bool_(): "true, false, 1 or 0"}.get(types[name], "a number")
-        raise SchemaError(
-            f"{file.uri}, record {record}: column {name!r} holds {shown(cell[3])}; data_schema() "
-            f"says {expected}. Correct the cell, or the dtype in data_schema()."
-        ) from None
+    flags: list[str] = []
+    while True:
+        try:
+            table = _parse(file, index, blocks, relaxed | dict.fromkeys(flags, pa.bool_()))
+        except pa.ArrowInvalid as error:
+            name = _flag_column(error, index, relaxed, flags)
+            if name is None:
+                raise _wrong_cell(file, index, blocks, types, error) from None
+            # true and false are numbers, too.
+            flags.append(name)
+        else:
+            break
+    for name in flags:
+        at = table.column_names.index(name)
+        table = table.set_column(at, name, table.column(at).cast(pa.float64()))
+    return _with_nulls(table)
+
+
+def _with_nulls(table: pa.Table) -> pa.Table:
+    """Return the table without a value where text that may be missing is empty."""
+    for at, field in enumerate(table.schema):
+        if field.type == _MAY_BE_EMPTY:
+            column = table.column(at)
+            filled = pc.if_else(pc.equal(pc.binary_length(column), 0), None, column)
+            table = table.set_column(at, field.name, filled)
+    return table
+
+
+def _flag_column(
+    error: pa.ArrowInvalid, index: CSVIndex, types: _Types, known: Sequence[str]
+) -> str | None:
+    """Return which column of numbers holds true or false, if that is the error."""
+    cell = _CELL.search(str(error))
+    if cell is None or cell[3].strip().lower() not in ("true", "false"):
+        return None
+    name = index.header[int(cell[1])]
+    return name if name not in known and types[name] == pa.float64() else None
+
+
+def _wrong_cell(
+    file: StoredFile,
+    index: CSVIndex,
+    blocks: tuple[int, int],
+    types: _Types,
+    error: pa.ArrowInvalid,
+) -> SchemaError:
+    cell = _CELL.search(str(error))
+    if cell is None:
+        first, last = index.firsts[blocks[0]], index.firsts[blocks[1]] - 1
+        return SchemaError(f"{file.uri}, {record_range(first, last)}: {error}")
+    name = index.header[int(cell[1])]
+    record = index.firsts[blocks[0]] + int(cell[2]) - 1
+    expected = {pa.bool_(): "true, false, 1 or 0"}.get(types[name], "a number")
+    return SchemaError(
+        f"{file.uri}, record {record}: column {name!r} holds {shown(cell[3])}; data_schema() "
+        f"says {expected}. Correct the cell, or the dtype in data_schema()."
+    )
 
 
 def _relaxed(arrow_type: pa.DataType) -> pa.DataType:

@@ -68,6 +68,11 @@ class Group(Protocol):
     """Records of a batch that hold the same fields with values of the same kinds."""
 
     @property
+    def may_lack_fields(self) -> bool:
+        """Whether a field that is not in `kinds` is a missing value, and not a mistake."""
+        ...
+
+    @property
     def rows(self) -> Sequence[int]:
         """Their numbers in the batch."""
         ...
@@ -192,6 +197,8 @@ def _not_an_example(record: bytes, where: str) -> str:
 class _Uniform:
     """Records whose payloads lie in the same places: a column is one slice of a 2-D array."""
 
+    may_lack_fields = True
+
     def __init__(self, rows: Sequence[int], block: Array, layout: Layout) -> None:
         self.rows = rows
         self.layout = layout
@@ -249,6 +256,8 @@ class _Uniform:
 
 class _Ragged:
     """Records whose payloads lie anywhere: a column is joined from one slice a record."""
+
+    may_lack_fields = True
 
     def __init__(self, kinds: Mapping[str, Kind]) -> None:
         self.rows: list[int] = []

@@ -4,6 +4,9 @@ A value is taken if it stays what it is: an int32 for an int64 field, 3.0 for an
 Python float for a float32 field (rounded, which is what its dtype asks for); not 3.5 for an
 int64 field, and not 300 for a uint8. How a field is stored in an example is not known here.
 
+A nullable field need not have a value in every record. A missing number is NaN, a missing string
+None; a NaN that is stored counts as missing, too.
+
 Callers: `schema.py`, `stored_field.py`, `table.py`.
 """
 
@@ -27,12 +30,16 @@ if TYPE_CHECKING:
 STRING = np.dtype(object)
 """The dtype of a field of bytes or text; a value is read as `bytes`."""
 
+ANY_LENGTH = (-1,)
+"""The shape of a field whose number of values differs from record to record."""
+
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _NUMBERS = ("bool", *_INTEGERS, "float16", "float32", "float64")
 _LIMITS: dict[str, tuple[int, int]] = {"bool": (0, 1)} | {
     name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in _INTEGERS
 }
 _KEYS = ("name", "shape", "dtype")
+_FLAGS = ("nullable", "time")
 _AN_ENTRY = '{"name": "image", "shape": [28, 28], "dtype": "float32"}'
 
 
@@ -42,18 +49,41 @@ class Field:
 
     Attributes:
         name: What it is called in the record.
-        shape: Its shape; `()` is a single value.
+        shape: Its shape; `()` is a single value, `ANY_LENGTH` a list whose length differs from
+            record to record.
         dtype: A boolean, integer or floating dtype of numpy, or `STRING`.
+        nullable: A record may lack its value. A missing number is NaN, a missing string None.
+        time: It is a date or a time, in seconds since 1970-01-01 UTC; text in a table is read as
+            ISO 8601.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    nullable: bool = False
+    time: bool = False
 
     @property
     def size(self) -> int:
-        """How many values it has."""
+        """How many values it has, where that is the same in all records."""
         return math.prod(self.shape)
+
+    @property
+    def varies(self) -> bool:
+        """Whether the number of values differs from record to record."""
+        return self.shape == ANY_LENGTH
+
+    def entry(self) -> dict[str, Any]:
+        """Return the entry of a `data_schema()` that means this field, as plain JSON."""
+        flags = {flag: True for flag in _FLAGS if getattr(self, flag)}
+        shape = [None] if self.varies else list(self.shape)
+        return {"name": self.name, "shape": shape, "dtype": self.dtype_name, **flags}
+
+    def missing(self, num_records: int) -> Array:
+        """Return what stands for missing values, `[records, *shape]`; an empty list has none."""
+        shape = (num_records, 0) if self.varies else (num_records, *self.shape)
+        fill = None if self.dtype == STRING else np.nan
+        return np.full(shape, 0 if self.varies else fill, self.dtype)
 
     @property
     def dtype_name(self) -> str:
@@ -62,14 +92,16 @@ class Field:
 
     def __str__(self) -> str:
         """Return `name: dtype[shape]`."""
-        return f"{self.name}: {self.dtype_name}{list(self.shape)}"
+        shape = [None] if self.varies else list(self.shape)
+        return f"{self.name}: {self.dtype_name}{shape}"
 
     @staticmethod
     def from_user(entry: Any, where: str) -> Field:
         """Return the field that one entry of a user's `data_schema()` means.
 
         Args:
-            entry: A dict with name, shape and dtype.
+            entry: A dict with name, shape and dtype; `"nullable": True` and `"time": True` where
+                they hold.
             where: Which entry it is, for an error message.
 
         Raises:
@@ -90,15 +122,29 @@ class Field:
                     f"name, shape and dtype: {_AN_ENTRY}."
                 )
         for key in entry:
-            if key not in _KEYS:
+            if key not in (*_KEYS, *_FLAGS):
                 raise DefinitionError(
-                    f"{where} has an entry {key!r}; a field has name, shape and dtype only."
+                    f"{where} has an entry {key!r}; a field has name, shape, dtype, nullable and "
+                    f"time only{did_you_mean(str(key), _FLAGS)}"
                 )
         name = entry["name"]
         if not isinstance(name, str) or not name:
             raise DefinitionError(f"{where}: name is {shown(name)}; expected some text.")
         where = f"{where} ({name!r})"
-        return Field(name, _shape(entry["shape"], where), _dtype(entry["dtype"], where))
+        nullable, time = (_flag(entry, flag, where) for flag in _FLAGS)
+        dtype = _dtype(entry["dtype"], where)
+        if nullable and dtype.kind != "f" and dtype != STRING:
+            raise DefinitionError(
+                f"{where}: it is nullable, and its dtype is {dtype.name}, which has no value for "
+                "what is missing. Use float32 or float64, where it is NaN, or string, where it is "
+                "None."
+            )
+        if time and dtype.name not in ("float64", "int64"):
+            raise DefinitionError(
+                f"{where}: it is a time, and its dtype is {'string' if dtype == STRING else dtype}"
+                "; expected float64 or int64: seconds since 1970-01-01 UTC."
+            )
+        return Field(name, _shape(entry["shape"], where), dtype, nullable, time)
 
     def values(self, value: Any, where: str) -> Array:
         """Return a value as an array of the field's dtype and number of values.
@@ -113,6 +159,10 @@ class Field:
         """
         # As objects: numpy's own arrays of bytes lose the zeros at the end of a value.
         wanted = STRING if self.dtype == STRING else None
+        if self.nullable:
+            if value is None:
+                return self.missing(1)[0, ...]
+            value = self._with_nan(value)
         try:
             array = value if isinstance(value, np.ndarray) else np.array(value, wanted)
         except ValueError:
@@ -122,7 +172,7 @@ class Field:
             ) from None
         if self.dtype == STRING:
             self._check_shape(array, where)
-            return _as_bytes(array, where)
+            return _as_bytes(array, where, nullable=self.nullable)
         if array.dtype == self.dtype and array.shape == self.shape:
             return array
         if array.dtype.name not in _NUMBERS:
@@ -153,9 +203,24 @@ class Field:
             )
         return array.astype(self.dtype, copy=False)
 
+    def _with_nan(self, value: Any) -> Any:
+        """Return a list of numbers with NaN for each None."""
+        if self.dtype == STRING or not isinstance(value, (list, tuple, np.ndarray)):
+            return value
+        array = np.asarray(value) if isinstance(value, np.ndarray) else np.array(value, object)
+        if array.dtype != object or not (array == None).any():  # noqa: E711 - value by value
+            return value
+        return [np.nan if item is None else item for item in array.ravel().tolist()]
+
     def _check_shape(self, array: Array, where: str) -> None:
         if array.shape == self.shape or array.size == self.size == 1:
             return
+        if self.varies:
+            if array.ndim <= 1:
+                return
+            raise SchemaError(
+                f"{where}: has shape {list(array.shape)}; data_schema() says a list of any length."
+            )
         advice = ""
         if array.size == self.size:
             advice = f" The number of values is right: reshape({list(self.shape)}) would do."
@@ -191,9 +256,18 @@ def first_changed(array: Array, dtype: np.dtype[Any]) -> int | None:
     return int(changed.argmax()) if changed.any() else None
 
 
-def _as_bytes(array: Array, where: str) -> Array:
+def _flag(entry: Mapping[str, Any], flag: str, where: str) -> bool:
+    value = entry.get(flag, False)
+    if not isinstance(value, bool):
+        raise DefinitionError(f"{where}: {flag} is {shown(value)}; expected True or False.")
+    return value
+
+
+def _as_bytes(array: Array, where: str, *, nullable: bool) -> Array:
     values = np.empty(array.size, STRING)
     for i, item in enumerate(array.ravel().tolist()):
+        if item is None and nullable:
+            continue
         if not isinstance(item, (bytes, str)):
             raise SchemaError(f"{where}: holds {shown(item)}; data_schema() says string.")
         values[i] = item.encode() if isinstance(item, str) else item
@@ -203,6 +277,8 @@ def _as_bytes(array: Array, where: str) -> Array:
 def _shape(value: Any, where: str) -> tuple[int, ...]:
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         value = (value,)
+    if isinstance(value, (list, tuple)) and list(value) == [None]:
+        return ANY_LENGTH
     try:
         # Not int(): a shape of 2.5 or "3" is a mistake.
         shape = tuple(side.__index__() for side in value)
@@ -211,8 +287,8 @@ def _shape(value: Any, where: str) -> tuple[int, ...]:
     if isinstance(value, (str, bytes)) or any(side < 1 for side in shape):
         raise DefinitionError(
             f"{where}: shape is {shown(value)}; expected a list of numbers above 0, such as "
-            "[28, 28], or [] for a single value. Shapes are the same for all records: pad what "
-            "differs in length."
+            "[28, 28], [] for a single value, or [None] for a list of any length. Other shapes "
+            "are the same for all records: pad what differs in length."
         )
     return shape
 

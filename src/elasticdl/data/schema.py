@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from elasticdl.data import example
 from elasticdl.data.field import STRING, Field
-from elasticdl.data.stored_field import decoded_values, stored_values
+from elasticdl.data.stored_field import decoded_rows, stored_values
 from elasticdl.data.wording import counted, did_you_mean, listed, shown
 from elasticdl.errors import DefinitionError, SchemaError
 
@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
-__all__ = ["STRING", "Field", "Schema"]
+__all__ = ["STRING", "Field", "MissingFieldError", "Schema"]
+
+
+class MissingFieldError(SchemaError):
+    """Records have no field of this name."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +59,9 @@ class Schema:
 
         Args:
             value: What it returned: a list of dicts with `name`, `shape` and `dtype`; a dtype is
-                a `tf.DType`, a numpy dtype or its name, "string" for bytes and text. A `Schema`
-                is taken as it is.
+                a `tf.DType`, a numpy dtype or its name, "string" for bytes and text. With
+                `"nullable": True` records may lack the field; with `"time": True` text in a table
+                is a date or a time. A `Schema` is taken as it is.
             where: Where it comes from, for an error message.
 
         Raises:
@@ -88,12 +93,7 @@ class Schema:
 
     def to_json(self) -> str:
         """Return the schema as JSON, for a trained model."""
-        return json.dumps(
-            [
-                {"name": field.name, "shape": list(field.shape), "dtype": field.dtype_name}
-                for field in self.fields
-            ]
-        )
+        return json.dumps([field.entry() for field in self.fields])
 
     @staticmethod
     def from_json(text: str) -> Schema:
@@ -129,7 +129,9 @@ class Schema:
         return example.encode(
             {
                 field.name: stored_values(
-                    field, field.values(values[field.name], f"{where}, field {field.name!r}")
+                    field,
+                    field.values(values[field.name], f"{where}, field {field.name!r}"),
+                    f"{where}, field {field.name!r}",
                 )
                 for field in self.fields
             }
@@ -184,7 +186,7 @@ class Schema:
         decoded: list[dict[str, Array]] = [{} for _ in range(num_records)]
         for group in groups:
             fields = self._fields_of(group, where, optional)
-            columns = [_items(decoded_values(field, group, where)) for field in fields]
+            columns = [decoded_rows(field, group, where) for field in fields]
             names = [field.name for field in fields]
             for row, values in zip(group.rows, zip(*columns, strict=True), strict=False):
                 decoded[row] = dict(zip(names, values, strict=True))
@@ -221,16 +223,13 @@ class Schema:
     ) -> list[Field]:
         fields = []
         for field in self.fields:
-            if field.name in group.kinds:
+            if field.name in group.kinds or (field.nullable and group.may_lack_fields):
                 fields.append(field)
             elif field.name not in optional:
-                raise SchemaError(_missing(field.name, list(group.kinds), where(group.rows[0])))
+                raise MissingFieldError(
+                    _missing(field.name, list(group.kinds), where(group.rows[0]))
+                )
         return fields
-
-
-def _items(column: Array) -> Iterable[Array]:
-    """Return the rows; of a column of single values as arrays of shape `()`, not as scalars."""
-    return [column[i, ...] for i in range(len(column))] if column.ndim == 1 else column
 
 
 def _missing(name: str, present: Sequence[str], where: str) -> str:

@@ -22,7 +22,7 @@ from elasticdl.data.wording import counted
 from elasticdl.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from elasticdl.data import example
 
@@ -34,31 +34,43 @@ _LIST_OF = {"f": "float", "O": "bytes"}
 _KIND_WORDS = {"bytes": "bytes", "float": "floating numbers", "int64": "integers"}
 
 
-def stored_values(field: Field, values: Array) -> Array | list[bytes]:
+def stored_values(field: Field, values: Array, where: str) -> Array | list[bytes]:
     """Return what an example holds for a field.
 
     Args:
         field: The field.
         values: Of the field's dtype.
+        where: What to call the field in an error message.
+
+    Raises:
+        SchemaError: Some of several strings are missing, which no example can say.
     """
     if field.dtype == STRING:
-        return values
+        num_missing = sum(value is None for value in values.ravel())
+        if num_missing and (num_missing < values.size or field.varies):
+            raise SchemaError(
+                f"{where}: {num_missing} of {counted(values.size, 'string')} are None; an example "
+                "holds all of them or none. Use an empty string for what is missing."
+            )
+        return [] if num_missing else values
     name = field.dtype.name
-    if name in _RAW or (name in _RAW_IF_MANY and field.size > 1):
+    if name in _RAW or (name in _RAW_IF_MANY and field.size != 1):
         return [values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()]
     return values.astype(np.float32 if field.dtype.kind == "f" else np.int64, copy=False)
 
 
-def decoded_values(field: Field, group: example.Group, where: Callable[[int], str]) -> Array:
-    """Return a field of all records of a group.
+def decoded_rows(
+    field: Field, group: example.Group, where: Callable[[int], str]
+) -> Sequence[Array]:
+    """Return a field of each record of a group.
 
     Args:
-        field: One of those the group has.
+        field: One of those the group has, or a nullable one.
         group: Records with equal fields.
         where: What to call record i of the batch in an error message.
 
     Returns:
-        `[records, *shape]`, of the field's dtype, writable.
+        One array a record, of the field's shape and dtype, writable.
 
     Raises:
         SchemaError: A record has another number or kind of values.
@@ -67,38 +79,100 @@ def decoded_values(field: Field, group: example.Group, where: Callable[[int], st
     def of_field(row: int) -> str:
         return f"{where(group.rows[row])}: field {field.name!r}"
 
-    kind = group.kinds[field.name]
+    column = _decoded(field, group, of_field)
+    if isinstance(column, list):
+        return column
+    column = column.reshape(len(group.rows), *(field.shape if not field.varies else (-1,)))
+    # Rows of single values are arrays of shape `()`, not scalars.
+    return [column[i, ...] for i in range(len(column))] if column.ndim == 1 else list(column)
+
+
+def _decoded(
+    field: Field, group: example.Group, of_field: Callable[[int], str]
+) -> Array | list[Array]:
+    kind = group.kinds.get(field.name)
+    if kind is None:
+        return field.missing(len(group.rows))
     if kind == "bytes" and field.dtype != STRING:
-        values = _from_raw_bytes(field, group, of_field)
-    elif kind != _LIST_OF.get(field.dtype.kind, "int64"):
+        return _from_raw_bytes(field, group, of_field)
+    if kind != _LIST_OF.get(field.dtype.kind, "int64") and not (
+        # A nullable whole number has to be a floating one in the schema.
+        field.nullable and kind == "int64" and field.dtype.kind == "f"
+    ):
+        if field.nullable and not np.any(group.column(field.name).counts):
+            # An empty list of another kind has no value either.
+            return field.missing(len(group.rows))
         raise SchemaError(
             f"{of_field(0)} is stored as {_KIND_WORDS[kind]}; data_schema() says "
             f"{field.dtype_name}. Correct the dtype there, or write the data again."
         )
-    else:
-        values = _from_list(field, group, of_field)
-    return values.reshape(len(group.rows), *field.shape)
+    return _from_list(field, group, of_field)
 
 
-def _from_list(field: Field, group: example.Group, of_field: Callable[[int], str]) -> Array:
+def _from_list(
+    field: Field, group: example.Group, of_field: Callable[[int], str]
+) -> Array | list[Array]:
     values, counts = group.column(field.name)
+    if field.varies:
+        return _lists(field, values, counts, of_field, len(group.rows))
+    filled: Array | None = None
     if not isinstance(counts, int) or counts != field.size:
-        row = 0 if isinstance(counts, int) else int(np.argmax(counts != field.size))
-        count = counts if isinstance(counts, int) else int(counts[row])
-        raise SchemaError(
-            f"{of_field(row)} has {counted(count, 'value')}; data_schema() says shape "
-            f"{list(field.shape)}, which is {field.size}. Correct the shape there, or write the "
-            "data again."
-        )
-    if values.dtype == field.dtype:
+        each = np.broadcast_to(counts, len(group.rows))
+        filled = each > 0
+        if not field.nullable or not np.array_equal(each, np.where(filled, field.size, 0)):
+            raise _wrong_count(field, counts, of_field)
+    if values.dtype != field.dtype:
+        rows = np.arange(len(group.rows)) if filled is None else np.flatnonzero(filled)
+        values = field.cast(values, lambda i: of_field(int(rows[i // field.size])))
+    if filled is None:
         return values
-    return field.cast(values, lambda i: of_field(i // field.size))
+    every = field.missing(len(group.rows))
+    every[filled] = values.reshape(-1, *field.shape)
+    return every
 
 
-def _from_raw_bytes(field: Field, group: example.Group, of_field: Callable[[int], str]) -> Array:
+def _lists(
+    field: Field,
+    values: Array,
+    counts: int | Array,
+    of_field: Callable[[int], str],
+    num_rows: int,
+) -> Array | list[Array]:
+    """Return lists of any length, one a record."""
+    if values.dtype != field.dtype:
+        row_of = np.repeat(np.arange(num_rows), counts)
+        values = field.cast(values, lambda i: of_field(int(row_of[i])))
+    if isinstance(counts, int):
+        return values.reshape(num_rows, counts)
+    return np.split(values, np.cumsum(counts)[:-1])
+
+
+def _wrong_count(field: Field, counts: int | Array, of_field: Callable[[int], str]) -> SchemaError:
+    wrong = np.atleast_1d(counts) != field.size
+    if field.nullable:
+        wrong &= np.atleast_1d(counts) > 0
+    row = int(np.argmax(wrong))
+    count = int(np.atleast_1d(counts)[row])
+    empty = ' If it may be missing, add "nullable": True to the field there.' * (
+        count == 0 and not field.nullable
+    )
+    return SchemaError(
+        f"{of_field(row)} has {counted(count, 'value')}; data_schema() says shape "
+        f"{list(field.shape)}, which is {field.size}. Correct the shape there, or write the "
+        f"data again.{empty}"
+    )
+
+
+def _from_raw_bytes(
+    field: Field, group: example.Group, of_field: Callable[[int], str]
+) -> Array | list[Array]:
+    if field.varies:
+        return _raw_lists(field, group, of_field)
     num_bytes = field.size * field.dtype.itemsize
     raw = group.raw(field.name, num_bytes)
     if raw is None:
+        if field.nullable:
+            return _raw_or_missing(field, group, of_field)
         row, found = _first_unlike(group, field.name, num_bytes)
         raise SchemaError(
             f"{of_field(row)} is stored as {found}; data_schema() says "
@@ -109,6 +183,42 @@ def _from_raw_bytes(field: Field, group: example.Group, of_field: Callable[[int]
         row = int(np.argmax(np.any(raw > 1, axis=1)))
         raise SchemaError(f"{of_field(row)} holds the byte {raw[row].max()}; a bool is 0 or 1.")
     return raw.view(field.dtype.newbyteorder("<")).astype(field.dtype, copy=False)
+
+
+def _raw_or_missing(field: Field, group: example.Group, of_field: Callable[[int], str]) -> Array:
+    """Return raw values where each record has one byte string or none."""
+    stored, counts = group.column(field.name)
+    every = field.missing(len(group.rows))
+    at = 0
+    for row, count in enumerate(np.broadcast_to(counts, len(group.rows)).tolist()):
+        if count == 0:
+            continue
+        size = len(stored[at])
+        if count > 1 or size != field.size * field.dtype.itemsize:
+            found = counted(count, "byte string") if count > 1 else f"a byte string of {size} bytes"
+            raise SchemaError(
+                f"{of_field(row)} is stored as {found}; data_schema() says "
+                f"{field.dtype_name}{list(field.shape)}. Correct data_schema(), or write the data "
+                "again."
+            )
+        every[row] = np.frombuffer(stored[at], field.dtype.newbyteorder("<")).reshape(field.shape)
+        at += 1
+    return every
+
+
+def _raw_lists(field: Field, group: example.Group, of_field: Callable[[int], str]) -> list[Array]:
+    """Return lists of any length that are stored as one byte string each."""
+    stored, counts = group.column(field.name)
+    width = field.dtype.itemsize
+    if not np.all(np.asarray(counts) == 1) or any(len(value) % width for value in stored):
+        raise SchemaError(
+            f"{of_field(0)} is stored as bytes that are no {field.dtype_name} values. Correct the "
+            "dtype in data_schema(), or write the data again."
+        )
+    return [
+        np.frombuffer(bytearray(value), field.dtype.newbyteorder("<")).astype(field.dtype)
+        for value in stored
+    ]
 
 
 def _first_unlike(group: example.Group, name: str, num_bytes: int) -> tuple[int, str]:

@@ -2,9 +2,10 @@
 
 A column of numbers or text is a field of one value; a column of lists, or the columns `name_0`
 to `name_{n-1}`, are a field of several. Without a schema every column is a field as it is:
-floating numbers become float32, integers and booleans int64, text bytes.
+floating numbers and decimals become float32, integers and booleans int64, text bytes; dates and
+times become float64, seconds since 1970-01-01 UTC (those of a day: since midnight).
 
-An empty cell is an error: what it should count as is for who made the data to say.
+An empty cell is an error, unless the schema says that the field is nullable.
 
 Which file a row lies in is not known here.
 
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 
 from elasticdl.data import example
 from elasticdl.data.field import STRING, Field
+from elasticdl.data.table_times import is_time, parsed_seconds, seconds
 from elasticdl.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -60,7 +62,17 @@ def encode_table(table: pa.Table, where: Callable[[int], str]) -> list[bytes]:
     Raises:
         SchemaError: A cell is empty, or a column is of a type that is no field.
     """
-    return [example.encode(record) for record in decode_table(table, None, where)]
+    return [_encoded(record) for record in decode_table(table, None, where)]
+
+
+def _encoded(record: Record) -> bytes:
+    """Return a record as an example; float64 as raw little-endian bytes, as a schema stores it."""
+    return example.encode(
+        {
+            name: [values.astype("<f8").tobytes()] if values.dtype == np.float64 else values
+            for name, values in record.items()
+        }
+    )
 
 
 def columns_of(field: Field, names: Sequence[str]) -> list[str]:
@@ -124,7 +136,7 @@ class TableUnit:
     @staticmethod
     def serialized(picked: Picked) -> list[bytes]:
         """Return the picked rows as serialized `tf.Example`s."""
-        return [example.encode(record) for record in TableUnit.records(picked, None)]
+        return [_encoded(record) for record in TableUnit.records(picked, None)]
 
     @staticmethod
     def _tables(picked: Picked) -> Iterator[tuple[Array, pa.Table]]:
@@ -169,6 +181,8 @@ def _name_at(name: Callable[[int], str], places: Array, row: int) -> str:
 class _TableGroup:
     """The rows of a table in the form in which examples are decoded; see `example.Group`."""
 
+    may_lack_fields = False
+
     def __init__(self, table: pa.Table, schema: Schema | None, where: Callable[[int], str]) -> None:
         self.rows = range(table.num_rows)
         self._table = table
@@ -184,16 +198,17 @@ class _TableGroup:
             self.kinds |= {name: "bytes" for name in table.column_names if name not in self.kinds}
 
     def column(self, name: str) -> example.Column:
-        columns = [self._values(part) for part in self._parts[name]]
+        columns = [self._values(part, name) for part in self._parts[name]]
         values, counts = columns[0]
         if len(columns) > 1:
             for part, column in zip(self._parts[name], columns, strict=True):
-                if not isinstance(column.counts, int) or column.counts != 1:
+                if np.any(np.asarray(column.counts) > 1):
                     raise SchemaError(
                         f"{self._where(0)}: column {part!r} holds lists, and {name!r} is made of "
                         f"{len(columns)} columns of single values. Rename it."
                     )
-            values = np.stack([column.values for column in columns], axis=1).reshape(-1)
+            singles = [_one_a_row(column, len(self.rows)) for column in columns]
+            values = np.stack(singles, axis=1).reshape(-1)
             counts = len(columns)
         dtype = self._dtype(name)
         if values.dtype != dtype:
@@ -202,27 +217,43 @@ class _TableGroup:
 
     def raw(self, name: str, num_bytes: int) -> Array | None:
         values, counts = self.column(name)
-        if counts != 1 or any(len(value) != num_bytes for value in values):
+        if np.any(np.asarray(counts) != 1) or any(len(value) != num_bytes for value in values):
             return None
         return np.frombuffer(bytearray().join(values), np.uint8).reshape(-1, num_bytes)
 
     def _kind(self, name: str) -> example.Kind:
         """Return what a field is, integers and floating numbers as the schema wants them."""
         schema = self._table.schema
+        field = self._fields.get(name)
         types = {_value_type(schema.field(part).type) for part in self._parts[name]}
         kinds = {_arrow_kind(value_type) for value_type in types}
         if None in kinds:
             raise SchemaError(
                 f"{self._where(0)}: column {self._parts[name][0]!r} has the type "
-                f"{', '.join(map(str, types))}, which is neither number nor text. Turn it into "
-                "one of these where the table is made, or leave it out of data_schema()."
+                f"{', '.join(map(str, types))}, which is neither a number, text, a date nor a "
+                "time. Turn it into one of these where the table is made, or leave it out of "
+                "data_schema()."
             )
-        if "bytes" in kinds:
+        wants_number = field is not None and field.dtype != STRING
+        if field is not None and field.dtype.name in ("float16", "float32"):
+            self._check_precise(field, types)
+        if wants_number and any(map(pa.types.is_null, types)):
+            # No cell of the column has a value.
+            kinds = {_arrow_kind(each) for each in types if not pa.types.is_null(each)}
+        if "bytes" in kinds and not (field is not None and field.time):
             return "bytes"
-        field = self._fields.get(name)
         if field is None or field.dtype == STRING:
             return "float" if "float" in kinds else "int64"
         return "float" if field.dtype.kind == "f" else "int64"
+
+    def _check_precise(self, field: Field, types: set[pa.DataType]) -> None:
+        dates = [each for each in types if is_time(each)]
+        if dates:
+            raise SchemaError(
+                f"{self._where(0)}: column {self._parts[field.name][0]!r} has the type {dates[0]}, "
+                f"which is seconds since 1970; data_schema() says {field.dtype.name}, which cannot "
+                "tell apart times within two minutes. Say float64 or int64 there."
+            )
 
     def _dtype(self, name: str) -> np.dtype[Any]:
         """Return which dtype the values of a field are given out as."""
@@ -231,6 +262,9 @@ class _TableGroup:
             return STRING
         if name in self._fields and self._fields[name].dtype != STRING:
             return self._fields[name].dtype
+        if any(is_time(_value_type(self._table.schema.field(p).type)) for p in self._parts[name]):
+            # Seconds since 1970 have more digits than a float32.
+            return np.dtype(np.float64)
         return np.dtype(np.float32 if kind == "float" else np.int64)
 
     def _cast(self, name: str, values: Array, counts: int | Array, dtype: np.dtype[Any]) -> Array:
@@ -243,29 +277,72 @@ class _TableGroup:
 
         return Field(name, (), dtype).cast(values, where)
 
-    def _values(self, name: str) -> example.Column:
-        """Return the values of one column; counts are those of its lists."""
-        column = self._table[name].combine_chunks()
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
+    def _values(self, name: str, field_name: str) -> example.Column:
+        """Return the values of one column; counts are those of its lists, 0 for a missing value."""
+        field = self._fields.get(field_name)
+        nullable = field is not None and field.nullable
+        column = _plain(self._table[name].combine_chunks())
         counts = np.ones(len(column), np.int64)
-        self._check_filled(name, column, counts)
-        while _is_list(column.type):
+        within = False
+        while True:
+            if column.null_count:
+                if not nullable or (within and _is_list(column.type)):
+                    raise self._no_value(name, column, counts)
+                if not within:
+                    counts = column.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
+                    column = column.drop_null()
+            if not _is_list(column.type):
+                break
             lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
-            counts = np.add.reduceat(np.append(lengths, 0), _starts(counts)) * (counts > 0)
-            column = pc.list_flatten(column)
-            self._check_filled(name, column, counts)
+            counts[counts > 0] = np.add.reduceat(np.append(lengths, 0), _starts(counts))[counts > 0]
+            column = _plain(pc.list_flatten(column))
+            within = True
         one_count = bool((counts == counts[:1]).all()) and len(counts) > 0
-        return example.Column(_to_numpy(column), int(counts[0]) if one_count else counts)
+        return example.Column(
+            self._numbers(name, field, column, counts), int(counts[0]) if one_count else counts
+        )
 
-    def _check_filled(self, name: str, column: pa.Array, counts: Array) -> None:
-        if column.null_count:
-            at = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            row = int(np.repeat(np.arange(len(counts)), counts)[at])
-            raise SchemaError(
-                f"{self._where(row)}: column {name!r} has no value. Fill it in, leave out the "
-                "row, or leave the column out of data_schema()."
+    def _numbers(self, name: str, field: Field | None, column: pa.Array, counts: Array) -> Array:
+        """Return the values of a column without lists."""
+        if field is not None and field.time and _arrow_kind(column.type) == "bytes":
+            row_of = np.repeat(np.arange(len(self.rows)), counts)
+            return parsed_seconds(
+                column, lambda at: f"{self._where(int(row_of[at]))}: column {name!r}"
             )
+        try:
+            return _to_numpy(column)
+        except pa.ArrowInvalid as error:
+            raise SchemaError(f"{self._where(0)}: column {name!r}: {error}.") from None
+
+    def _no_value(self, name: str, column: pa.Array, counts: Array) -> SchemaError:
+        at = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+        row = int(np.repeat(np.arange(len(counts)), counts)[at])
+        way_out = (
+            'add "nullable": True to its field in data_schema(), or leave the column out there'
+            if self._fields
+            else 'or write a data_schema() whose field has "nullable": True (for a prebuilt table '
+            "model, describe the column in its param columns)"
+        )
+        return SchemaError(
+            f"{self._where(row)}: column {name!r} has no value. Fill it in, leave out the row, "
+            f"{way_out}."
+        )
+
+
+def _one_a_row(column: example.Column, num_rows: int) -> Array:
+    """Return single values, of which some may be missing."""
+    values, counts = column
+    if isinstance(counts, int) and counts == 1:
+        return values
+    dtype = STRING if values.dtype == STRING else np.dtype(np.float64)
+    every = np.full(num_rows, None if dtype == STRING else np.nan, dtype)
+    every[np.broadcast_to(counts, num_rows) > 0] = values
+    return every
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """Return a column without a dictionary."""
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _starts(counts: Array) -> Array:
@@ -294,24 +371,38 @@ def _value_type(arrow_type: pa.DataType) -> pa.DataType:
 @functools.cache
 def _arrow_kind(arrow_type: pa.DataType) -> example.Kind | None:
     types = pa.types
-    if types.is_floating(arrow_type) or types.is_decimal(arrow_type):
+    if types.is_floating(arrow_type) or types.is_decimal(arrow_type) or is_time(arrow_type):
         return "float"
     if types.is_integer(arrow_type) or types.is_boolean(arrow_type):
         return "int64"
-    is_text = types.is_string(arrow_type) or types.is_large_string(arrow_type)
     # A column without any value has the type null; the empty cell is what must be reported.
-    is_bytes = types.is_binary(arrow_type) or types.is_large_binary(arrow_type)
-    if is_text or is_bytes or types.is_fixed_size_binary(arrow_type) or types.is_null(arrow_type):
+    if types.is_null(arrow_type) or any(is_kind(arrow_type) for is_kind in _BYTES):
         return "bytes"
     return None
 
 
+_BYTES = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+    pa.types.is_fixed_size_binary,
+)
+
+
 def _to_numpy(column: pa.Array) -> Array:
-    """Return the values of a column without lists, writable."""
+    """Return the values of a column without lists, writable; NaN or None for those missing."""
     if _arrow_kind(column.type) == "bytes":
         values = np.empty(len(column), STRING)
+        if pa.types.is_string_view(column.type):
+            column = column.cast(pa.large_string())
         values[:] = column.cast(pa.large_binary()).to_pylist()
         return values
-    if pa.types.is_decimal(column.type):
+    if is_time(column.type):
+        return seconds(column)
+    if pa.types.is_decimal(column.type) or column.null_count:
+        # Of integers and booleans, what is missing has no value but in a floating dtype.
         column = column.cast(pa.float64())
     return np.array(column.to_numpy(zero_copy_only=False))

@@ -76,17 +76,31 @@ def as_input(
     return DatasetInput(create_dataset)
 
 
-def schema_of(symbol: Symbol | None, reading: Reading) -> Callable[[], Schema | None]:
+def schema_of(
+    symbol: Symbol | None, reading: Reading, *, may_be_none: bool = False
+) -> Callable[[], Schema | None]:
     """Return what reads the schema a user's `data_schema` says: a function, or the list itself.
 
     It is asked for after the params were checked.
+
+    Args:
+        symbol: The user's function or list.
+        reading: For params and errors.
+        may_be_none: The function may return None for records as they are.
     """
     if symbol is None:
         return lambda: None
     if not callable(symbol.value):
         return lambda: Schema.from_user(symbol.value, f"{symbol}: {symbol.name}")
     given = reading.params.declare(symbol)
-    return lambda: Schema.from_user(call(symbol, **given), f"{symbol}: {symbol.name}()")
+
+    def read() -> Schema | None:
+        value = call(symbol, **given)
+        if value is None and may_be_none:
+            return None
+        return Schema.from_user(value, f"{symbol}: {symbol.name}()")
+
+    return read
 
 
 def with_schema(model_input: Input, read_schema: Callable[[], Schema | None]) -> Input:

@@ -7,6 +7,7 @@
         def default_metrics(self): ...                 # optional
         default_weighted_metrics = ["accuracy"]        # optional: sample weights count in them
         default_class_weight = {0: 1.0, 1: 5.0}        # optional
+        def default_predictions(self, outputs): ...    # optional: what is written of them
 
 Each may be an attribute, a property, a method, a static method or a plain function in the class
 body. Methods that need an object are asked of the model being trained; `default_input` of one
@@ -82,7 +83,8 @@ def define(reference: Reference) -> ModelDefinition:
     model_input = as_input(pieces["default_input"], reading)
     in_class = hasattr(model.value, "data_schema")
     schema = objects.default("data_schema") if in_class else reference.find("data_schema")
-    read_schema = schema_of(schema, reading)
+    # A class may take its schema from its params, and have none without them.
+    read_schema = schema_of(schema, reading, may_be_none=in_class)
     loss = as_loss(pieces["default_loss"], reading, may_be_factory=True)
     create_optimizer = as_optimizer_factory(pieces["default_optimizer"], reading)
     create_metrics: Callable[[Mode], MetricFunctions] = no_metrics
@@ -97,6 +99,15 @@ def define(reference: Reference) -> ModelDefinition:
     class_weight = None
     if "default_class_weight" in found:
         class_weight = as_class_weight(objects.default("default_class_weight"), reading)
+    predictions = None
+    if "default_predictions" in found:
+        predictions = objects.default("default_predictions")
+        if not callable(predictions.value):
+            raise reading.error(
+                predictions,
+                f"{predictions.name} is {described(predictions.value)}, not a function.",
+                "It is called with the outputs of a batch and returns a dict of name and array.",
+            )
     reading.params.check()
     objects.prepare()
     return ModelDefinition(
@@ -108,12 +119,14 @@ def define(reference: Reference) -> ModelDefinition:
         create_optimizer=create_optimizer,
         class_weight=class_weight,
         create_metrics=create_metrics,
+        predictions=None if predictions is None else predictions.value,
         params=dict(reference.params),
         places=places_of(
             model=model,
             input=pieces["default_input"],
             loss=pieces["default_loss"],
             optimizer=pieces["default_optimizer"],
+            predictions=predictions,
         ),
     )
 

@@ -30,6 +30,7 @@ DEFAULTS = (
     "default_metrics",
     "default_weighted_metrics",
     "default_class_weight",
+    "default_predictions",
 )
 """What a class says of itself instead."""
 

@@ -21,7 +21,7 @@ import numpy as np
 from elasticdl.data.batch import Batch, Record, batch_of, leaves
 from elasticdl.data.class_weights import with_class_weights
 from elasticdl.data.file_ranges import Numbering
-from elasticdl.data.schema import Schema
+from elasticdl.data.schema import STRING, Field, MissingFieldError, Schema
 from elasticdl.data.sources import open_source
 from elasticdl.data.unit_reader import UnitReader
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
@@ -325,7 +325,7 @@ def batches_in_order(
         records = source.read_records(first, last, schema)
         for at in range(0, len(records), minibatch_size):
             some = [
-                {**record, **{f.name: np.zeros(f.shape, f.dtype) for f in missing}}
+                {**record, **{field.name: _filled(field, 0) for field in missing}}
                 if missing
                 else record
                 for record in records[at : at + minibatch_size]
@@ -501,36 +501,55 @@ def _without_labels(
     Raises:
         DataError: A missing field is needed for the features.
     """
-    try:
-        # Tables keep a field of many values in many columns: only the schema finds it.
-        source.read_records(0, 1, schema)
-    except SchemaError:
-        present = set(source.read_records(0, 1, None)[0])
-    else:
-        return schema, []
-    missing = [field for field in schema.fields if field.name not in present]
+    missing = [field for field in schema.fields if _is_missing(source, field)]
     if not missing:
         return schema, []
-    reduced = Schema(tuple(field for field in schema.fields if field.name in present))
+    present = [field for field in schema.fields if field not in missing]
+    reduced = Schema(tuple(present))
     how = definition.input
     assert isinstance(how, RecordInput)  # noqa: S101 - only these have a schema
     where = functools.partial(_names, source, np.arange(1))
 
-    def features_with(value: int) -> list[Any]:
-        record = dict(source.read_records(0, 1, reduced)[0])
-        record.update({f.name: np.full(f.shape, value).astype(f.dtype) for f in missing})
+    def features_with(value: int | None) -> list[Any]:
+        record = dict(source.read_records(0, 1, reduced)[0]) if present else {}
+        record.update({field.name: _filled(field, value) for field in missing})
         with seeded(0):
             return leaves(make_batch(definition, how, [record], Mode.PREDICTION, where).features)
 
-    if any(
-        not np.array_equal(a, b) for a, b in zip(features_with(0), features_with(1), strict=True)
-    ):
-        raise DataError(
-            f"{where()}: the records have no {', '.join(f.name for f in missing)}, which "
-            f"{definition.origin} makes the model's inputs from. They have "
-            f"{', '.join(sorted(present))}."
-        )
+    first = features_with(0)
+    for value in (1, None):
+        if not all(map(np.array_equal, first, features_with(value))):
+            raise DataError(
+                f"{where()}: the records have no {', '.join(f.name for f in missing)}, which "
+                f"{definition.origin} makes the model's inputs from. They have "
+                f"{', '.join(sorted(f.name for f in present)) or 'none of its fields'}."
+            )
     return reduced, missing
+
+
+def _is_missing(source: RecordSource, field: Field) -> bool:
+    """Return whether the records have no such field.
+
+    Asked of a reader: tables keep a field of many values in many columns, and columns that the
+    schema does not name need not be readable.
+    """
+    try:
+        source.read_records(0, 1, Schema((field,)))
+    except MissingFieldError:
+        return True
+    except SchemaError:
+        # It is there; what is wrong with it is told where it is read.
+        return False
+    return False
+
+
+def _filled(field: Field, value: int | None) -> np.ndarray[Any, Any]:
+    """Return a value of a field: a number or a text; what is missing, if it may be."""
+    if value is None and field.nullable:
+        return field.missing(1)[0, ...]
+    shape = (1,) if field.varies else field.shape
+    number = value or 0
+    return np.full(shape, b"%d" % number if field.dtype == STRING else number, field.dtype)
 
 
 def _names_of(source: RecordSource, numbers: Ints, some: slice) -> str:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.errors import DataError, ElasticDLError, UserCodeError, raised_at, users_traceback
+from elasticdl.errors import (
+    DataError,
+    DefinitionError,
+    ElasticDLError,
+    UserCodeError,
+    raised_at,
+    users_traceback,
+)
 from elasticdl.prediction.rows import RecordKeys
 
 if TYPE_CHECKING:
@@ -59,7 +66,8 @@ class Predictor:
         Raises:
             DataError: There are not as many examples as records.
             OutputError: They cannot be written.
-            UserCodeError: The processor raised.
+            UserCodeError: The processor or the model's `default_predictions` raised.
+            DefinitionError: `default_predictions` returned something else than a dict or None.
         """
         keys = RecordKeys(self._source.files)
         done = start
@@ -67,7 +75,7 @@ class Predictor:
             self._check_complete(first, done)
             outputs = self._trainer.predict(batch.features)
             done = first + batch.num_examples
-            write(first, keys.between(first, done), outputs)
+            write(first, keys.between(first, done), self._written(outputs))
             if self._processor is not None:
                 self._call(partial(self._processor.process, outputs, worker_id))
             yield done
@@ -82,14 +90,34 @@ class Predictor:
                 "prediction mode."
             )
 
-    def _call(self, function: Callable[[], Any]) -> Any:
+    def _written(self, outputs: Arrays) -> Arrays:
+        """Return what is written of a batch's outputs: what the model's own hook makes of them."""
+        hook = self._definition.predictions
+        if hook is None:
+            return outputs
+        made = self._call(partial(hook, outputs), "predictions", "default_predictions()")
+        if made is None:
+            return outputs
+        if not isinstance(made, Mapping) or not made:
+            raise DefinitionError(
+                f"{self._definition.where('predictions')}: default_predictions() returned "
+                f"{type(made).__name__} {made!r:.60}; expected a dict of name and array, or None "
+                "to write the outputs as they are."
+            )
+        return dict(made)
+
+    def _call(
+        self,
+        function: Callable[[], Any],
+        part: str = "processor",
+        name: str = "PredictionOutputsProcessor",
+    ) -> Any:
         try:
             return function()
         except ElasticDLError:
             raise
         except Exception as error:
             raise UserCodeError(
-                f"{raised_at(error, self._definition.where('processor'))}: "
-                "PredictionOutputsProcessor raised:\n"
+                f"{raised_at(error, self._definition.where(part))}: {name} raised:\n"
                 f"{users_traceback(error)}"
             ) from error

@@ -52,6 +52,15 @@ def forget(zoo: Zoo) -> None:
             _is_of(zoo, name, module) or _stands_in_the_way(zoo, name, module)
         ):
             del sys.modules[name]
+            _forget_in_package(name, module)
+
+
+def _forget_in_package(name: str, module: object) -> None:
+    """Remove a module from its package, where `from package import module` would still find it."""
+    package, _, last = name.rpartition(".")
+    parent = sys.modules.get(package)
+    if parent is not None and vars(parent).get(last) is module:
+        delattr(parent, last)
 
 
 def import_place(zoo: Zoo, place: Place) -> ModuleType:

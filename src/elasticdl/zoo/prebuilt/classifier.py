@@ -1,21 +1,24 @@
 r"""Predict to which class a row belongs, from a table's other columns.
 
-Data: records of numbers and text, one field of which is the class (`label`), an integer from 0.
-All other fields are features, whatever they are called; there is nothing to declare.
+Data: records of numbers and text, one field of which is the class (`label`), an integer from 0 or
+one of the values in `classes`. All other fields are features, whatever they are called; there is
+nothing to declare. `columns` says more of them: categories, dates, lists, missing values.
 
     elasticdl train --model_def=classifier.DNN --data=DATA --output=OUTPUT \
-        --params='label="species", num_classes=3'
+        --params='label="species", classes=["setosa", "versicolor", "virginica"]'
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
-from elasticdl.errors import SchemaError
-from elasticdl.zoo.prebuilt.tabular import Tower, features_and_label
+from elasticdl.errors import SchemaError, UsageError
+from elasticdl.zoo.prebuilt.label import Classes, balanced, label_entry
+from elasticdl.zoo.prebuilt.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,16 +27,29 @@ if TYPE_CHECKING:
     from elasticdl.definition import Mode
 
 
+@dataclass(frozen=True)
+class _Weights:
+    """Weights by class, in what Keras does not take for a part of the model."""
+
+    weights: Mapping[int, float]
+
+
 class DNN(keras.Model):
     """A dense network that predicts the probability of each class.
 
     Args:
         hidden_units: Width of each hidden layer, the first one first.
         learning_rate: Step size of Adam.
-        num_classes: How many classes there are; the label is 0 .. num_classes - 1.
+        num_classes: How many classes there are; the label is 0 .. num_classes - 1. Two without
+            `classes`, else their number.
+        classes: The label's own values, in order: all text, all numbers or all booleans.
+            Predictions are then these values, with their probability.
+        class_counts: How many rows each class has; the classes then count the same together.
         label: Name of the field to predict.
         ignore: Names of fields that are no features, such as an identifier.
         embedding_size: How many numbers stand for a text.
+        columns: The features, a dict each; see "Features of a table" in docs/model-files.md.
+            Without it, all fields are features.
     """
 
     def __init__(
@@ -41,18 +57,25 @@ class DNN(keras.Model):
         hidden_units: Sequence[int] = (64, 64),
         *,
         learning_rate: float = 0.001,
-        num_classes: int = 2,
+        num_classes: int | None = None,
+        classes: Sequence[str | float] | None = None,
+        class_counts: Sequence[int] | None = None,
         label: str = "label",
         ignore: Sequence[str] = (),
         embedding_size: int = 8,
+        columns: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         super().__init__(name="classifier")
         self._learning_rate = learning_rate
-        self._num_classes = num_classes
+        self._classes = None if classes is None else Classes.of(classes)
+        self._num_classes = _number_of(num_classes, self._classes)
+        self._class_weight = (
+            None if class_counts is None else _Weights(balanced(class_counts, self._num_classes))
+        )
         self._label = label
-        self._ignore = tuple(ignore)
-        self._tower = Tower(hidden_units, embedding_size)
-        self._output = keras.layers.Dense(num_classes, name="output")
+        self._table = Table.of(columns, label=label, ignore=ignore)
+        self._tower = self._table.tower(hidden_units, embedding_size)
+        self._output = keras.layers.Dense(self._num_classes, name="output")
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
         """Return the probability of each class, [batch, num_classes]."""
@@ -61,14 +84,20 @@ class DNN(keras.Model):
     def _logits(self, inputs: Mapping[str, Any], training: bool | None) -> Any:
         return self._output(self._tower(inputs, training=training))
 
+    def data_schema(self) -> list[dict[str, Any]] | None:
+        """Return what is read of the table; None where all of it is."""
+        return self._table.schema(label_entry(self._label, self._classes))
+
     def default_input(self, records: Sequence[Record], mode: Mode) -> tuple[Any, Any]:
         """Return the features and the class of each row of a batch.
 
         Raises:
             SchemaError: A label is not one of the classes.
         """
-        features, labels = features_and_label(records, mode, label=self._label, ignore=self._ignore)
-        if labels is not None:
+        features, labels = self._table.features_and_label(records, mode)
+        if labels is not None and self._classes is not None:
+            labels = self._classes.ids(labels, self._label)
+        elif labels is not None:
             self._check(labels)
         return features, labels
 
@@ -76,18 +105,27 @@ class DNN(keras.Model):
         whole = labels.dtype.kind in "biuf" and bool(np.all(labels == np.floor(labels)))
         if not whole or np.any(labels < 0) or np.any(labels >= self._num_classes):
             wrong = labels[(labels < 0) | (labels >= self._num_classes)] if whole else labels
-            value = wrong.ravel()[0].item()
+            value = wrong.ravel()[0]
+            value = value.item() if isinstance(value, np.generic) else value
             raise SchemaError(
                 f"Field {self._label!r} has the value {value!r}; a class is a whole number from "
                 f"0 to {self._num_classes - 1}. Say how many classes there are with "
-                " --params='num_classes=...'  and number them from 0."
+                " --params='num_classes=...'  and number them from 0, or name the label's own "
+                "values:  --params='classes=[...]'"
             )
 
+    def default_predictions(self, outputs: Any) -> dict[str, Any] | None:
+        """Return the likeliest class by its own value, its probability, and all probabilities."""
+        return None if self._classes is None else self._classes.predictions(outputs)
+
     def default_loss(self, outputs: Any, labels: Any) -> Any:
-        """Return the mean cross-entropy of the true class."""
-        return keras.ops.mean(
-            keras.losses.sparse_categorical_crossentropy(keras.ops.ravel(labels), outputs)
-        )
+        """Return the cross-entropy of the true class: the mean, or of each row to be weighed."""
+        losses = keras.losses.sparse_categorical_crossentropy(keras.ops.ravel(labels), outputs)
+        return keras.ops.mean(losses) if self._class_weight is None else losses
+
+    def default_class_weight(self) -> Mapping[int, float] | None:
+        """Return how much a row of each class counts; None counts each once."""
+        return None if self._class_weight is None else self._class_weight.weights
 
     def default_optimizer(self) -> keras.optimizers.Optimizer:
         """Return Adam."""
@@ -96,3 +134,14 @@ class DNN(keras.Model):
     def default_metrics(self) -> dict[str, keras.metrics.Metric]:
         """Return the share of rows whose likeliest class is the true one."""
         return {"accuracy": keras.metrics.SparseCategoricalAccuracy()}
+
+
+def _number_of(num_classes: int | None, classes: Classes | None) -> int:
+    if classes is None:
+        return 2 if num_classes is None else num_classes
+    if num_classes not in (None, len(classes.values)):
+        raise UsageError(
+            f"--params: num_classes is {num_classes}, and classes has {len(classes.values)}. Leave "
+            "num_classes out."
+        )
+    return len(classes.values)

@@ -1,7 +1,8 @@
 r"""Predict a number from a table's other columns.
 
 Data: records of numbers and text, one field of which is the number to learn (`label`). All
-other fields are features, whatever they are called; there is nothing to declare.
+other fields are features, whatever they are called; there is nothing to declare. `columns` says
+more of them: categories, dates, lists, missing values.
 
     elasticdl train --model_def=regressor.DNN --data=DATA --output=OUTPUT \
         --params='label="salary", hidden_units=[64, 32]'
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from elasticdl.zoo.prebuilt.tabular import Tower, features_and_label
+from elasticdl.zoo.prebuilt.label import label_entry
+from elasticdl.zoo.prebuilt.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +36,8 @@ class DNN(keras.Model):
         label_scale: ... about its spread. The network learns (label - mean) / scale; far from
             0 and 1, saying so saves many epochs. Predictions are in the label's own unit.
         embedding_size: How many numbers stand for a text.
+        columns: The features, a dict each; see "Features of a table" in docs/model-files.md.
+            Without it, all fields are features.
     """
 
     def __init__(
@@ -46,14 +50,15 @@ class DNN(keras.Model):
         label_mean: float = 0.0,
         label_scale: float = 1.0,
         embedding_size: int = 8,
+        columns: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         super().__init__(name="regressor")
         self._learning_rate = learning_rate
         self._label = label
-        self._ignore = tuple(ignore)
         self._label_mean = label_mean
         self._label_scale = label_scale
-        self._tower = Tower(hidden_units, embedding_size)
+        self._table = Table.of(columns, label=label, ignore=ignore)
+        self._tower = self._table.tower(hidden_units, embedding_size)
         self._output = keras.layers.Dense(1, name="output")
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
@@ -63,9 +68,13 @@ class DNN(keras.Model):
     def _scaled(self, inputs: Mapping[str, Any], training: bool | None) -> Any:
         return self._output(self._tower(inputs, training=training))
 
+    def data_schema(self) -> list[dict[str, Any]] | None:
+        """Return what is read of the table; None where all of it is."""
+        return self._table.schema(label_entry(self._label, None))
+
     def default_input(self, records: Sequence[Record], mode: Mode) -> tuple[Any, Any]:
         """Return the features and the label of a batch of rows."""
-        return features_and_label(records, mode, label=self._label, ignore=self._ignore)
+        return self._table.features_and_label(records, mode)
 
     def default_loss(self, outputs: Any, labels: Any) -> Any:
         """Return the mean squared error in units of `label_scale`."""

@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from elasticdl.zoo.prebuilt import classifier, regressor
+from elasticdl.zoo.prebuilt.column_layers import ColumnWide
 from elasticdl.zoo.prebuilt.tabular import NUM_BUCKETS, Standardise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from elasticdl.zoo.prebuilt.tables import Table
 
 
 class Regressor(regressor.DNN):
@@ -35,6 +38,7 @@ class Regressor(regressor.DNN):
         label_mean: About the mean of the label, and ...
         label_scale: ... about its spread; see `regressor.DNN`.
         embedding_size: How many numbers stand for a text in the deep part.
+        columns: The features, a dict each; see `regressor.DNN`.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Regressor(regressor.DNN):
         label_mean: float = 0.0,
         label_scale: float = 1.0,
         embedding_size: int = 8,
+        columns: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         super().__init__(
             hidden_units,
@@ -56,8 +61,9 @@ class Regressor(regressor.DNN):
             label_mean=label_mean,
             label_scale=label_scale,
             embedding_size=embedding_size,
+            columns=columns,
         )
-        self._wide = Wide(1)
+        self._wide = _wide(self._table, 1)
 
     def _scaled(self, inputs: Mapping[str, Any], training: bool | None) -> Any:
         return super()._scaled(inputs, training) + self._wide(inputs, training=training)
@@ -69,10 +75,13 @@ class Classifier(classifier.DNN):
     Args:
         hidden_units: Width of each hidden layer of the deep part, the first one first.
         learning_rate: Step size of Adam.
-        num_classes: How many classes there are; the label is 0 .. num_classes - 1.
+        num_classes: How many classes there are; see `classifier.DNN`.
+        classes: The label's own values, in order.
+        class_counts: How many rows each class has; the classes then count the same together.
         label: Name of the field to predict.
         ignore: Names of fields that are no features, such as an identifier.
         embedding_size: How many numbers stand for a text in the deep part.
+        columns: The features, a dict each; see `regressor.DNN`.
     """
 
     def __init__(
@@ -80,23 +89,33 @@ class Classifier(classifier.DNN):
         hidden_units: Sequence[int] = (64, 64),
         *,
         learning_rate: float = 0.001,
-        num_classes: int = 2,
+        num_classes: int | None = None,
+        classes: Sequence[str | float] | None = None,
+        class_counts: Sequence[int] | None = None,
         label: str = "label",
         ignore: Sequence[str] = (),
         embedding_size: int = 8,
+        columns: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         super().__init__(
             hidden_units,
             learning_rate=learning_rate,
             num_classes=num_classes,
+            classes=classes,
+            class_counts=class_counts,
             label=label,
             ignore=ignore,
             embedding_size=embedding_size,
+            columns=columns,
         )
-        self._wide = Wide(num_classes)
+        self._wide = _wide(self._table, self._num_classes)
 
     def _logits(self, inputs: Mapping[str, Any], training: bool | None) -> Any:
         return super()._logits(inputs, training) + self._wide(inputs, training=training)
+
+
+def _wide(table: Table, num_outputs: int) -> keras.layers.Layer:
+    return Wide(num_outputs) if table.columns is None else ColumnWide(table.columns, num_outputs)
 
 
 class Wide(keras.layers.Layer):

@@ -1,0 +1,105 @@
+"""Dates and times of Arrow tables as seconds.
+
+    date, timestamp (with a zone or without)    since 1970-01-01 UTC
+    time                                        since midnight
+    duration                                    its length
+    text, ISO 8601                              as a timestamp; without a zone it is UTC
+
+Callers: `table.py`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from elasticdl.data.wording import shown
+from elasticdl.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DAY_S = 24 * 60 * 60
+
+
+@functools.cache
+def is_time(arrow_type: pa.DataType) -> bool:
+    """Return whether a type is a date, a time, a timestamp or a duration."""
+    types = pa.types
+    return bool(
+        types.is_date(arrow_type)
+        or types.is_timestamp(arrow_type)
+        or types.is_time(arrow_type)
+        or types.is_duration(arrow_type)
+    )
+
+
+def seconds(column: pa.Array) -> Array:
+    """Return dates and times as seconds.
+
+    Returns:
+        int64 where all are whole seconds, else float64; NaN for a missing value.
+    """
+    if column.null_count:
+        known = column.is_valid().to_numpy(zero_copy_only=False)
+        every = np.full(len(column), np.nan)
+        every[known] = seconds(column.drop_null())
+        return every
+    if pa.types.is_date32(column.type):
+        days = column.cast(pa.int32()).to_numpy(zero_copy_only=False)
+        return np.asarray(days.astype(np.int64) * _DAY_S)
+    unit = "ms" if pa.types.is_date64(column.type) else column.type.unit
+    # time32 has the width of an int32.
+    width = pa.int32() if pa.types.is_time32(column.type) else pa.int64()
+    counts = column.cast(width).to_numpy(zero_copy_only=False).astype(np.int64)
+    whole, rest = np.divmod(counts, _PER_SECOND[unit])
+    # The parts are added as floats: the counts of nanoseconds themselves have too many digits.
+    return np.asarray(whole + rest / _PER_SECOND[unit] if rest.any() else whole)
+
+
+def parsed_seconds(column: pa.Array, where: Callable[[int], str]) -> Array:
+    """Return dates and times that are text as seconds.
+
+    Args:
+        column: ISO 8601 dates and times as text; a number is taken as seconds.
+        where: What to call the i-th of them in an error message.
+
+    Returns:
+        As `seconds`.
+
+    Raises:
+        SchemaError: A text is neither.
+    """
+    text = column.cast(pa.large_binary())
+    try:
+        return seconds(text.cast(pa.large_string()).cast(pa.timestamp("us")))
+    except pa.ArrowInvalid:
+        # Of several forms, or with a zone: one by one.
+        found = [_parsed(value, where, at) for at, value in enumerate(text.to_pylist())]
+        return np.array(found, np.float64)
+
+
+def _parsed(value: bytes | None, where: Callable[[int], str], at: int) -> float:
+    if value is None:
+        return np.nan
+    try:
+        text = value.decode().strip()
+        try:
+            return float(text)
+        except ValueError:
+            moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise SchemaError(
+            f"{where(at)}: holds {shown(value)}, which is no date or time; data_schema() says that "
+            "it is one. Write it as 2024-12-31 or 2024-12-31T23:59:00."
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.UTC)
+    return moment.timestamp()

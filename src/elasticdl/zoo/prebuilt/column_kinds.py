@@ -1,0 +1,244 @@
+"""The kinds of features there are in the param `columns`, as values.
+
+    number, category, time, sequence, sparse     read a column
+    bucket, cross                                make ids of others
+    indicator, embedding                         say how ids enter the network
+
+Nothing here knows records or layers. How entries are read is `column_entries.py`'s.
+
+Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Word: TypeAlias = "str | int | float | bool"
+
+CYCLES = ("year", "week", "day")
+COMBINERS = ("mean", "sum", "sqrtn")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A column of numbers, standardised.
+
+    Attributes:
+        column: Its name.
+        size: How many numbers a row has.
+        delimiter: What stands between them where they are text.
+        nullable: Whether the network is given, beside the number, whether it is missing.
+    """
+
+    kind: ClassVar[str] = "number"
+    column: str
+    size: int = 1
+    delimiter: str | None = None
+    nullable: bool = False
+
+    def schema(self) -> dict[str, Any]:
+        """Return the entry of `data_schema()`."""
+        if self.delimiter is not None:
+            return _entry(self.column, "string")
+        return {**_entry(self.column, "float64"), "shape": [] if self.size == 1 else [self.size]}
+
+
+@dataclass(frozen=True)
+class Time:
+    """A column of dates or times: standardised, and where it is in some cycles.
+
+    Attributes:
+        column: Its name.
+        cycles: Those of `CYCLES` it is looked at in.
+        nullable: As for a number.
+    """
+
+    kind: ClassVar[str] = "time"
+    column: str
+    cycles: tuple[str, ...] = CYCLES
+    nullable: bool = False
+    size: ClassVar[int] = 1
+
+    def schema(self) -> dict[str, Any]:
+        """Return the entry of `data_schema()`."""
+        return {**_entry(self.column, "float64"), "time": True}
+
+
+@dataclass(frozen=True)
+class _Ids:
+    """Values of a column as ids.
+
+    Attributes:
+        column: Its name.
+        vocabulary: The values that have an id of their own, or None.
+        buckets: How many ids values are hashed into, or None.
+        is_text: Whether the values are text, not numbers.
+    """
+
+    column: str
+    vocabulary: tuple[Word, ...] | None = None
+    buckets: int | None = None
+    is_text: bool = True
+
+    @property
+    def unknown_id(self) -> int:
+        """The id of all values that are not in the vocabulary."""
+        return len(self.vocabulary or ())
+
+    @property
+    def missing_id(self) -> int:
+        """The id of a missing value."""
+        return self.unknown_id + 1 if self.buckets is None else self.buckets
+
+    @property
+    def num_ids(self) -> int:
+        """How many ids there are."""
+        return self.missing_id + 1
+
+    def schema(self) -> dict[str, Any]:
+        """Return the entry of `data_schema()`."""
+        return _entry(self.column, "string" if self.is_text else "float64")
+
+
+@dataclass(frozen=True)
+class Category(_Ids):
+    """A column of values that are one of some."""
+
+    kind: ClassVar[str] = "category"
+
+
+@dataclass(frozen=True)
+class IdSequence(_Ids):
+    """A column of lists of such values.
+
+    Attributes:
+        delimiter: What stands between them where a list is text.
+    """
+
+    kind: ClassVar[str] = "sequence"
+    delimiter: str | None = None
+
+    @property
+    def padding(self) -> int:
+        """What shorter lists of a batch are filled up with; a list has no missing values."""
+        return self.missing_id
+
+    @property
+    def input_name(self) -> str:
+        """The name of its array among the model's inputs."""
+        return f"sequence_{self.column}"
+
+    def schema(self) -> dict[str, Any]:
+        """Return the entry of `data_schema()`."""
+        if self.delimiter is not None:
+            return _entry(self.column, "string")
+        return {**super().schema(), "shape": [None]}
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """A column of vectors, written as places and values.
+
+    Attributes:
+        column: Its name.
+        size: Length of the vectors.
+        delimiter: What stands between two places; None for any white space.
+    """
+
+    kind: ClassVar[str] = "sparse"
+    column: str
+    size: int
+    delimiter: str | None = None
+
+    def schema(self) -> dict[str, Any]:
+        """Return the entry of `data_schema()`."""
+        return _entry(self.column, "string")
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Which of some intervals a number lies in.
+
+    Attributes:
+        of: The number.
+        boundaries: Between the intervals, ascending.
+    """
+
+    kind: ClassVar[str] = "bucket"
+    of: Number
+    boundaries: tuple[float, ...]
+
+    @property
+    def num_ids(self) -> int:
+        """How many ids there are; the last one is that of a missing number."""
+        return len(self.boundaries) + 2
+
+
+@dataclass(frozen=True)
+class Cross:
+    """Combinations of ids, hashed.
+
+    Attributes:
+        of: At least two.
+        buckets: How many ids they are hashed into.
+    """
+
+    kind: ClassVar[str] = "cross"
+    of: tuple[Category | Bucket, ...]
+    buckets: int
+
+    @property
+    def num_ids(self) -> int:
+        """How many ids there are."""
+        return self.buckets
+
+
+@dataclass(frozen=True)
+class Indicator:
+    """Ids, one input of the network for each."""
+
+    kind: ClassVar[str] = "indicator"
+    of: Category | Bucket | Cross | IdSequence
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Ids, a trained vector for each.
+
+    Attributes:
+        of: The ids.
+        dimension: Length of the vectors.
+        combiner: How the vectors of a sequence become one.
+    """
+
+    kind: ClassVar[str] = "embedding"
+    of: Category | Bucket | Cross | IdSequence
+    dimension: int
+    combiner: str = "mean"
+
+
+Source: TypeAlias = Number | Time | Category | IdSequence | Sparse
+"""What reads a column."""
+
+Feature: TypeAlias = Source | Bucket | Cross | Indicator | Embedding
+
+
+def sources_of(features: Iterable[Feature]) -> tuple[Source, ...]:
+    """Return what features read of a table, each once, in order."""
+    found: dict[Any, None] = {}
+    for feature in features:
+        inner: Any = getattr(feature, "of", None)
+        if inner is None:
+            found[feature] = None
+        else:
+            found |= dict.fromkeys(sources_of(inner if isinstance(inner, tuple) else (inner,)))
+    return tuple(found)
+
+
+def _entry(column: str, dtype: str) -> dict[str, Any]:
+    # A row to be predicted may lack what no row in training did.
+    return {"name": column, "shape": [], "dtype": dtype, "nullable": True}

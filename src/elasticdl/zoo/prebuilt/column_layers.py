@@ -1,0 +1,356 @@
+"""What a network makes of the features of `columns.py`: layers, those of Keras where it has them.
+
+    numbers, missing, plain, ids, sequences  --ColumnTower--> the last hidden layer of a network
+                                             --ColumnWide---> weighted sums of single values
+
+Everything here is a function of numbers and runs inside a compiled step.
+
+Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import keras
+
+from elasticdl.zoo.prebuilt.column_kinds import (
+    Bucket,
+    Category,
+    Cross,
+    Embedding,
+    IdSequence,
+    Indicator,
+    Number,
+    Sparse,
+    Time,
+)
+from elasticdl.zoo.prebuilt.columns import IDS, MISSING, NUMBERS, PLAIN
+from elasticdl.zoo.prebuilt.tabular import NUM_BUCKETS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from elasticdl.zoo.prebuilt.columns import Columns
+
+    Inputs: TypeAlias = Mapping[str, Any]
+    Shapes: TypeAlias = Mapping[str, tuple[int | None, ...]]
+
+# With fewer rows there is no variance.
+_FEWEST = 2.0
+# The square of what float32 can tell apart, with room: less is no variation.
+_RELATIVE_VARIANCE = 1e-12
+
+
+class StandardiseKnown(keras.layers.Layer):
+    """Brings numbers to mean 0 and variance 1; what is missing, or never varied, becomes 0.
+
+    Mean and variance are those of all rows of the batches *before*, in float64. So a row's value
+    does not depend on its batch, and the sums of several workers add up to those of one process.
+    Before the first two rows were seen, a number says nothing: it is 0.
+    """
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Make the sums for numbers of this shape."""
+        sums: dict[str, Any] = {
+            "shape": (input_shape[-1],),
+            "initializer": "zeros",
+            "dtype": "float64",
+            "autocast": False,
+            "trainable": False,
+        }
+        self._count = self.add_weight(name="count", **sums)
+        self._sum = self.add_weight(name="sum", **sums)
+        self._sum_of_squares = self.add_weight(name="sum_of_squares", **sums)
+        self.built = True
+
+    def call(self, inputs: Any, missing: Any, training: bool | None = None) -> Any:
+        """Return the standardised numbers, [batch, numbers]."""
+        ops = keras.ops
+        values = ops.cast(inputs, "float64")
+        known = 1.0 - ops.cast(missing, "float64")
+        count = ops.maximum(self._count, 1.0)
+        mean = self._sum / count
+        variance = self._sum_of_squares / count - ops.square(mean)
+        varies = ops.logical_and(
+            self._count >= _FEWEST, variance > _RELATIVE_VARIANCE * ops.square(mean)
+        )
+        deviation = ops.sqrt(ops.where(varies, variance, 1.0))
+        known_and_varies = known * ops.cast(varies, "float64")
+        standardised = (values - mean) / deviation * known_and_varies
+        if training:
+            self._count.assign(self._count + ops.sum(known, axis=0))
+            self._sum.assign(self._sum + ops.sum(values * known, axis=0))
+            squares = ops.sum(ops.square(values) * known, axis=0)
+            self._sum_of_squares.assign(self._sum_of_squares + squares)
+        return ops.cast(standardised, "float32")
+
+
+class IdsOf(keras.layers.Layer):
+    """The ids of a category, a sequence, a bucket or a cross, from a model's inputs."""
+
+    def __init__(self, feature: Any, columns: Columns) -> None:
+        super().__init__()
+        self._feature = feature
+        self._place = 0
+        self._parts: list[IdsOf] = []
+        if isinstance(feature, Category):
+            self._place = _places(columns)[feature]
+        elif isinstance(feature, Bucket):
+            self._place = _places(columns)[feature.of]
+            self._intervals = keras.layers.Discretization(list(feature.boundaries))
+        elif isinstance(feature, Cross):
+            self._parts = [IdsOf(part, columns) for part in feature.of]
+            self._crossing = keras.layers.HashedCrossing(feature.buckets)
+
+    def build(self, input_shape: Shapes) -> None:
+        """Make nothing: there are no weights."""
+        del input_shape
+        self.built = True
+
+    def call(self, inputs: Inputs) -> Any:
+        """Return ids, int [batch, 1]; of a sequence [batch, longest]."""
+        feature, place = self._feature, self._place
+        if isinstance(feature, IdSequence):
+            return inputs[feature.input_name]
+        if isinstance(feature, Category):
+            return inputs[IDS][:, place : place + 1]
+        if isinstance(feature, Bucket):
+            missing = inputs[MISSING][:, place : place + 1] > 0
+            found = self._intervals(inputs[NUMBERS][:, place : place + 1])
+            return keras.ops.where(missing, feature.num_ids - 1, keras.ops.cast(found, "int32"))
+        parts = [keras.ops.cast(part(inputs), "int64") for part in self._parts]
+        return self._crossing(tuple(parts))
+
+
+class IdVector(keras.layers.Layer):
+    """Ids as numbers: one input for each id, or a trained vector.
+
+    Args:
+        feature: An indicator or an embedding.
+        columns: The features of the model.
+        initializer: Of the vectors.
+    """
+
+    def __init__(
+        self, feature: Indicator | Embedding, columns: Columns, initializer: str = "uniform"
+    ) -> None:
+        super().__init__()
+        self._feature = feature
+        self._is_sequence = isinstance(feature.of, IdSequence)
+        self._ids = IdsOf(feature.of, columns)
+        num_ids = feature.of.num_ids
+        if isinstance(feature, Indicator):
+            mode = "multi_hot" if self._is_sequence else "one_hot"
+            self._encode = keras.layers.CategoryEncoding(num_ids, output_mode=mode)
+            # The last id of a sequence is what fills it up.
+            self.width = num_ids - 1 if self._is_sequence else num_ids
+        else:
+            self._embed = keras.layers.Embedding(
+                num_ids, feature.dimension, embeddings_initializer=initializer, name="embed"
+            )
+            self.width = feature.dimension
+
+    def build(self, input_shape: Shapes) -> None:
+        """Make the vectors."""
+        del input_shape
+        if isinstance(self._feature, Embedding):
+            self._embed.build((None, 1))
+        self.built = True
+
+    def call(self, inputs: Inputs) -> Any:
+        """Return [batch, width]."""
+        feature, ids = self._feature, self._ids(inputs)
+        if isinstance(feature, Indicator):
+            encoded = keras.ops.cast(self._encode(ids), "float32")
+            return encoded[:, : self.width]
+        vectors = self._embed(ids)
+        if not isinstance(feature.of, IdSequence):
+            return vectors[:, 0, :]
+        given = keras.ops.cast(ids != feature.of.padding, "float32")
+        total = keras.ops.sum(vectors * given[:, :, None], axis=1)
+        if feature.combiner == "sum":
+            return total
+        count = keras.ops.maximum(keras.ops.sum(given, axis=1, keepdims=True), 1.0)
+        return total / (count if feature.combiner == "mean" else keras.ops.sqrt(count))
+
+
+class Values(keras.layers.Layer):
+    """What enters without ids: numbers, whether they are missing, cycles of times, vectors.
+
+    Args:
+        columns: The features of the model.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        super().__init__()
+        places, plain = _places(columns), _plain_places(columns)
+        self._numbers: tuple[int, ...] = ()
+        self._missing: tuple[int, ...] = ()
+        self._plain: tuple[int, ...] = ()
+        for feature in columns.features:
+            if isinstance(feature, (Number, Time)):
+                here = tuple(range(places[feature], places[feature] + feature.size))
+                self._numbers += here
+                self._missing += here if feature.nullable else ()
+            if isinstance(feature, (Time, Sparse)):
+                self._plain += tuple(plain[feature])
+        self._standardise = StandardiseKnown(name="standardise")
+        self.width = len(self._numbers) + len(self._missing) + len(self._plain)
+
+    def build(self, input_shape: Shapes) -> None:
+        """Make the statistics."""
+        del input_shape
+        if self._numbers:
+            self._standardise.build((None, len(self._numbers)))
+        self.built = True
+
+    def call(self, inputs: Inputs, training: bool | None = None) -> Any:
+        """Return [batch, width], None where there is nothing."""
+        parts = []
+        if self._numbers:
+            numbers = keras.ops.take(inputs[NUMBERS], self._numbers, axis=1)
+            missing = keras.ops.take(inputs[MISSING], self._numbers, axis=1)
+            parts.append(self._standardise(numbers, missing, training=training))
+        if self._missing:
+            parts.append(keras.ops.take(inputs[MISSING], self._missing, axis=1))
+        if self._plain:
+            parts.append(keras.ops.take(inputs[PLAIN], self._plain, axis=1))
+        return _joined(parts)
+
+
+class ColumnTower(keras.layers.Layer):
+    """The features of `columns` -> the last hidden layer of a dense network.
+
+    Args:
+        columns: The features.
+        hidden_units: Width of each hidden layer, the first one first.
+        embedding_size: How many numbers stand for an id of a category that does not say so.
+    """
+
+    def __init__(self, columns: Columns, hidden_units: Sequence[int], embedding_size: int) -> None:
+        super().__init__(name="tower")
+        self._values = Values(columns)
+        self._vectors = [
+            IdVector(_with_vectors(feature, embedding_size), columns)
+            for feature in columns.features
+            if not isinstance(feature, (Number, Time, Sparse))
+        ]
+        self._hidden = [
+            keras.layers.Dense(units, activation="relu", name=f"hidden_{number}")
+            for number, units in enumerate(hidden_units)
+        ]
+
+    def build(self, input_shape: Shapes) -> None:
+        """Make the weights."""
+        self._values.build(input_shape)
+        for vector in self._vectors:
+            vector.build(input_shape)
+        size = self._values.width + sum(vector.width for vector in self._vectors)
+        for layer in self._hidden:
+            layer.build((None, size))
+            size = layer.units
+        self.built = True
+
+    def call(self, inputs: Inputs, training: bool | None = None) -> Any:
+        """Return the last hidden layer, [batch, units]."""
+        parts = [vector(inputs) for vector in self._vectors]
+        if self._values.width:
+            parts.insert(0, self._values(inputs, training=training))
+        x = _joined(parts)
+        for layer in self._hidden:
+            x = layer(x)
+        return x
+
+
+class ColumnWide(keras.layers.Layer):
+    """The features of `columns`, and pairs of their ids, each with a weight of its own.
+
+    Args:
+        columns: The features.
+        num_outputs: How many sums are made of them.
+    """
+
+    def __init__(self, columns: Columns, num_outputs: int) -> None:
+        super().__init__(name="wide")
+        self._values = Values(columns)
+        self._numbers = keras.layers.Dense(num_outputs, use_bias=False, name="numbers")
+        of = {
+            feature.of if isinstance(feature, (Indicator, Embedding)) else feature: None
+            for feature in columns.features
+            if not isinstance(feature, (Number, Time, Sparse))
+        }
+        # Zeros: a value that was never seen in training must add nothing.
+        self._weights = [IdVector(Embedding(each, num_outputs), columns, "zeros") for each in of]
+        self._ids = [IdsOf(each, columns) for each in of if isinstance(each, (Category, Bucket))]
+        self._pairs = keras.layers.Embedding(
+            NUM_BUCKETS, num_outputs, embeddings_initializer="zeros", name="pairs"
+        )
+
+    def build(self, input_shape: Shapes) -> None:
+        """Make the weights."""
+        self._values.build(input_shape)
+        if self._values.width:
+            self._numbers.build((None, self._values.width))
+        for weight in self._weights:
+            weight.build(input_shape)
+        if len(self._ids) > 1:
+            self._pairs.build((None, 1))
+        self.built = True
+
+    def call(self, inputs: Inputs, training: bool | None = None) -> Any:
+        """Return the weighted sums, [batch, num_outputs]."""
+        total: Any = 0.0
+        if self._values.width:
+            total = total + self._numbers(self._values(inputs, training=training))
+        for weight in self._weights:
+            total = total + weight(inputs)
+        ids = [keras.ops.cast(each(inputs), "int64") for each in self._ids]
+        pairs = [
+            # Primes, so that (a, b), (b, a) and other pairs fall into different buckets.
+            (first * 7919 + second * 104729 + number * 1299709) % NUM_BUCKETS
+            for number, (first, second) in enumerate(itertools.combinations(ids, 2))
+        ]
+        if pairs:
+            weights = self._pairs(keras.ops.concatenate(pairs, axis=1))
+            total = total + keras.ops.sum(weights, axis=1)
+        return total
+
+
+def _with_vectors(feature: Any, embedding_size: int) -> Indicator | Embedding:
+    """Return how ids enter the network, where the user does not say so."""
+    if isinstance(feature, (Indicator, Embedding)):
+        return feature
+    few = feature.num_ids <= embedding_size and not isinstance(feature, IdSequence)
+    return Indicator(feature) if few else Embedding(feature, embedding_size)
+
+
+def _places(columns: Columns) -> dict[Any, int]:
+    """Return where each number, time and category begins in its array."""
+    places: dict[Any, int] = {}
+    numbers = ids = 0
+    for source in columns.sources:
+        if isinstance(source, (Number, Time)):
+            places[source] = numbers
+            numbers += source.size
+        elif isinstance(source, Category):
+            places[source] = ids
+            ids += 1
+    return places
+
+
+def _plain_places(columns: Columns) -> dict[Any, range]:
+    """Return where each time's cycles and each vector lie in the array of plain values."""
+    places: dict[Any, range] = {}
+    first = 0
+    for source in columns.sources:
+        if isinstance(source, (Time, Sparse)):
+            size = source.size if isinstance(source, Sparse) else 2 * len(source.cycles)
+            places[source] = range(first, first + size)
+            first += size
+    return places
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else keras.ops.concatenate(parts, axis=-1)

@@ -1,0 +1,288 @@
+"""Features of a table as values: what the param `columns` says, checked, and its records as arrays.
+
+    columns=[{"kind": "number", "column": "age"},
+             {"kind": "category", "column": "role", "vocabulary": ["clerk", "boss"]}]
+
+    {"age": 31.0, "role": b"boss"}
+      -> {"numbers": [31.0], "missing": [0.0], "ids": [1]}
+
+Text becomes ids here, in the input function, so that models and exports take numbers alone. What
+the model makes of the numbers is `column_layers.py`'s, how entries are read `column_entries.py`'s.
+
+Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from elasticdl.errors import SchemaError
+from elasticdl.zoo.prebuilt.column_entries import read_columns
+from elasticdl.zoo.prebuilt.column_kinds import (
+    Category,
+    Feature,
+    IdSequence,
+    Number,
+    Source,
+    Sparse,
+    Time,
+    sources_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from elasticdl.data.batch import Record
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+NUMBERS, MISSING, PLAIN, IDS = "numbers", "missing", "plain", "ids"
+_DAY_S = 86_400
+_WEEK_S = 7 * _DAY_S
+# 1970-01-01 was a Thursday; weeks begin on Monday.
+_FIRST_MONDAY_S = 4 * _DAY_S
+# Days since 2000 have fewer digits than those since 1970, and float32 has few.
+_YEAR_2000_S = 946_684_800
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The features of a model.
+
+    Attributes:
+        features: What the model is made of, in the user's order.
+        sources: What is read of the table for them, each once.
+    """
+
+    features: tuple[Feature, ...]
+    sources: tuple[Source, ...]
+
+    @staticmethod
+    def of(entries: Sequence[Mapping[str, Any]], label: str) -> Columns:
+        """Return the features that a param says.
+
+        Args:
+            entries: Plain JSON; see `docs/model-files.md`.
+            label: The column to be learned, which cannot be a feature.
+
+        Raises:
+            UsageError: An entry is not one of the kinds there are.
+        """
+        features = read_columns(entries, label)
+        return Columns(features, sources_of(features))
+
+    def schema(self) -> list[dict[str, Any]]:
+        """Return the entries of `data_schema()` for the columns that are read."""
+        entries: dict[str, dict[str, Any]] = {}
+        for source in self.sources:
+            entries.setdefault(source.column, source.schema())
+        return [*entries.values()]
+
+    def arrays(self, records: Sequence[Record]) -> dict[str, Array]:
+        """Return the features of a batch.
+
+        Returns:
+            `numbers` and `missing`, float32 [batch, numbers], 0 and 1 where there is no value;
+            `plain`, float32 [batch, values], which is not standardised; `ids`, int32 [batch,
+            categories]; and int32 [batch, longest] for each sequence, filled up with
+            `IdSequence.padding`. Each only where there are such features.
+
+        Raises:
+            SchemaError: A value is not what its feature says.
+        """
+        numbers: list[Array] = []
+        plain: list[Array] = []
+        ids: list[Array] = []
+        found: dict[str, Array] = {}
+        for source in self.sources:
+            if isinstance(source, Number):
+                numbers.append(_numbers(source, records))
+            elif isinstance(source, Time):
+                days, cycles = _time(source, records)
+                numbers.append(days)
+                plain += [cycles] if source.cycles else []
+            elif isinstance(source, Category):
+                ids.append(_ids(source, _single(records, source.column)))
+            elif isinstance(source, Sparse):
+                plain.append(_sparse(source, records))
+            elif isinstance(source, IdSequence):
+                found[source.input_name] = _padded(source, records)
+        if numbers:
+            values = np.concatenate(numbers, axis=1)
+            missing = np.isnan(values)
+            found[MISSING] = missing.astype(np.float32)
+            found[NUMBERS] = np.where(missing, 0, values).astype(np.float32)
+        if plain:
+            found[PLAIN] = np.concatenate(plain, axis=1, dtype=np.float32)
+        if ids:
+            found[IDS] = np.stack(ids, axis=1)
+        return found
+
+
+def _single(records: Sequence[Record], column: str) -> list[Any]:
+    """Return the only value of a column in each record."""
+    return [record[column].item() for record in records]
+
+
+def _numbers(source: Number, records: Sequence[Record]) -> Array:
+    """Return [batch, size], float64, NaN where there is no value."""
+    if source.delimiter is None:
+        values = np.array([record[source.column] for record in records], np.float64)
+        values = values.reshape(len(records), source.size)
+    else:
+        texts = _single(records, source.column)
+        values = np.array([_parsed_array(source, text) for text in texts], np.float64)
+    with np.errstate(over="ignore"):
+        infinite = np.isinf(values.astype(np.float32))
+    if infinite.any():
+        raise SchemaError(
+            f"Column {source.column!r} holds {values[infinite][0]}, which is no number that a "
+            "network can take (the largest is 3.4e38). Leave such rows out, or scale the column."
+        )
+    return values
+
+
+def _parsed_array(source: Number, text: bytes | None) -> list[float]:
+    if text is None or not text.strip():
+        return [np.nan] * source.size
+    parts = [part.strip() for part in text.decode().split(source.delimiter)]
+    try:
+        values = [float(part) if part else np.nan for part in parts]
+    except ValueError:
+        values = []
+    if len(values) != source.size:
+        raise SchemaError(
+            f"Column {source.column!r} holds {text.decode()!r}; expected {source.size} numbers "
+            f"with {source.delimiter!r} between them, as its entry in `columns` says."
+        )
+    return values
+
+
+def _time(source: Time, records: Sequence[Record]) -> tuple[Array, Array]:
+    """Return days [batch, 1], NaN where there is no time, and the cycles [batch, 2 * cycles]."""
+    seconds = np.array(_single(records, source.column), np.float64)
+    known = ~np.isnan(seconds)
+    turns = np.zeros((len(seconds), len(source.cycles)))
+    for at, cycle in enumerate(source.cycles):
+        turns[known, at] = _TURNS[cycle](seconds[known])
+    angles = 2 * np.pi * turns
+    cycles = np.concatenate([np.sin(angles), np.cos(angles)], axis=1) * known[:, None]
+    return ((seconds - _YEAR_2000_S) / _DAY_S)[:, None], cycles
+
+
+def _turn_of_year(seconds: Array) -> Array:
+    try:
+        moments = seconds.astype("datetime64[s]")
+        years = moments.astype("datetime64[Y]")
+        first = years.astype("datetime64[s]").astype(np.int64)
+        past = (years + 1).astype("datetime64[s]").astype(np.int64)
+    except (OverflowError, ValueError):
+        raise SchemaError("A time is too far away to be in a year.") from None
+    return np.asarray((seconds - first) / (past - first))
+
+
+_TURNS: dict[str, Callable[[Array], Array]] = {
+    "year": _turn_of_year,
+    "week": lambda seconds: (seconds - _FIRST_MONDAY_S) % _WEEK_S / _WEEK_S,
+    "day": lambda seconds: seconds % _DAY_S / _DAY_S,
+}
+
+
+def _ids(source: Category | IdSequence, values: Iterable[Any]) -> Array:
+    """Return the id of each value, int32."""
+    if source.vocabulary is not None:
+        known: dict[Any, int] = {}
+        for number, word in enumerate(source.vocabulary):
+            known[word.encode() if isinstance(word, str) else float(word)] = number
+        known[None] = source.missing_id
+        unknown = source.unknown_id
+        found = [
+            known.get(value, source.missing_id if _is_nan(value) else unknown) for value in values
+        ]
+    else:
+        assert source.buckets is not None  # noqa: S101 - the entry was checked
+        buckets = source.buckets
+        salt = zlib.crc32(source.column.encode())
+        found = [
+            source.missing_id
+            if _is_missing(value)
+            else zlib.crc32(_as_bytes(value), salt) % buckets
+            for value in values
+        ]
+    return np.array(found, np.int32)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or _is_nan(value)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _as_bytes(value: Any) -> bytes:
+    """Return what is hashed: of whole numbers, what they look like in a file of text."""
+    if isinstance(value, bytes):
+        return value
+    return str(int(value) if float(value).is_integer() else float(value)).encode()
+
+
+def _words(source: IdSequence, record: Record) -> list[Any]:
+    """Return the values of a sequence, those missing left out."""
+    values = record[source.column].ravel().tolist()
+    if source.delimiter is None:
+        return [value for value in values if not _is_missing(value)]
+    text = values[0] if values else None
+    words = [] if text is None else [w.strip() for w in text.split(source.delimiter.encode())]
+    if not source.is_text:
+        return [_as_number(source, word) for word in words if word]
+    return [word for word in words if word]
+
+
+def _as_number(source: IdSequence, word: bytes) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise SchemaError(
+            f"Column {source.column!r} holds {word.decode(errors='replace')!r} in a sequence; "
+            "its vocabulary has numbers only."
+        ) from None
+
+
+def _padded(source: IdSequence, records: Sequence[Record]) -> Array:
+    """Return the ids of sequences, [batch, longest]."""
+    lists = [_words(source, record) for record in records]
+    lengths = [len(words) for words in lists]
+    # An axis of length 0 is no shape that every layer takes.
+    every = np.full((len(lists), max(*lengths, 1)), source.padding, np.int32)
+    every[np.arange(every.shape[1]) < np.array(lengths)[:, None]] = _ids(
+        source, [word for words in lists for word in words]
+    )
+    return every
+
+
+def _sparse(source: Sparse, records: Sequence[Record]) -> Array:
+    """Return the vectors that texts as `0:1.2 3:4` mean, [batch, size]."""
+    every = np.zeros((len(records), source.size), np.float32)
+    for row, text in enumerate(_single(records, source.column)):
+        if text is None:
+            continue
+        parts = text.decode().split(source.delimiter)
+        for part in filter(None, map(str.strip, parts)):
+            place, _, value = part.partition(":")
+            try:
+                at, number = int(place), float(value) if value else 1.0
+            except ValueError:
+                at, number = -1, 0.0
+            if not (0 <= at < source.size and np.isfinite(np.float32(number))):
+                raise SchemaError(
+                    f"Column {source.column!r} holds {part!r}; expected PLACE or PLACE:VALUE, with "
+                    f"a place from 0 to {source.size - 1}, as its entry in `columns` says."
+                )
+            every[row, at] = number
+    return every

@@ -1,0 +1,186 @@
+"""The label of a table: its values as numbers, and predictions as its values.
+
+    classes=["clerk", "boss"]:  b"boss" -> 1,  and the probabilities [0.3, 0.7] -> "boss", 0.7
+
+Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from elasticdl.errors import SchemaError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from elasticdl.data.batch import Record
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+    Value: TypeAlias = str | int | float | bool
+
+_FEWEST = 2
+_MOST_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The values of a label in the order of a model's outputs.
+
+    Attributes:
+        values: All text, all numbers, or all booleans; each once.
+        are_text: Whether they are text.
+    """
+
+    values: tuple[Value, ...]
+    are_text: bool
+
+    @staticmethod
+    def of(values: Any) -> Classes:
+        """Return the classes that a param says.
+
+        Raises:
+            UsageError: They are not at least two different texts, numbers or booleans.
+        """
+        is_list = isinstance(values, (list, tuple))
+        kinds = {_kind(value) for value in values} if is_list else {None}
+        if len(kinds) != 1 or None in kinds:
+            raise UsageError(
+                f"--params: classes is {values!r}; expected a list of the label's values, all text "
+                'or all numbers, such as ["no", "yes"].'
+            )
+        classes = Classes(tuple(values), kinds == {"text"})
+        compared = [classes._compared(value) for value in values]
+        for value, one in zip(values, compared, strict=True):
+            if compared.count(one) > 1:
+                raise UsageError(f"--params: classes has {value!r} twice.")
+        if len(compared) < _FEWEST:
+            raise UsageError(
+                f"--params: classes has {values[0]!r} only; there is nothing to learn from a label "
+                "that is always the same."
+            )
+        return classes
+
+    def ids(self, labels: Array, label: str) -> Array:
+        """Return the class of each label, int64, of the labels' shape.
+
+        Args:
+            labels: Text or numbers, as the label's column has them.
+            label: The column's name, for an error message.
+
+        Raises:
+            SchemaError: A label is none of the classes.
+        """
+        known = {self._compared(value): number for number, value in enumerate(self.values)}
+        if not self.are_text:
+            # As a record holds them that has no float64.
+            for number, value in enumerate(self.values):
+                known.setdefault(float(np.float32(value)), number)
+        found = [known.get(_plain(value)) for value in labels.ravel().tolist()]
+        if None in found:
+            raise self._unknown(_plain(labels.ravel().tolist()[found.index(None)]), label)
+        return np.array(found, np.int64).reshape(labels.shape)
+
+    def predictions(self, outputs: Any) -> dict[str, Array]:
+        """Return what is written of the probabilities of a batch, [batch, classes]."""
+        outputs = np.asarray(outputs)
+        likeliest = outputs.argmax(axis=-1)
+        return {
+            "prediction": np.array(self.values)[likeliest],
+            "probability": np.take_along_axis(outputs, likeliest[:, None], axis=-1)[:, 0],
+            "output": outputs,
+        }
+
+    def _compared(self, value: Any) -> Any:
+        return value.encode() if self.are_text else float(value)
+
+    def _unknown(self, value: Any, label: str) -> SchemaError:
+        if value is None or value != value:  # noqa: PLR0124 - NaN
+            return missing_label(label)
+        shown = value.decode(errors="replace") if isinstance(value, bytes) else value
+        if isinstance(shown, float) and shown.is_integer():
+            shown = int(shown)
+        near = difflib.get_close_matches(str(shown), map(str, self.values), n=1)
+        guess = f" Did you mean {near[0]!r}?" if near else ""
+        some = ", ".join(map(repr, self.values[:_MOST_SHOWN]))
+        more = f", ... ({len(self.values)} in all)" if len(self.values) > _MOST_SHOWN else ""
+        return SchemaError(
+            f"Field {label!r} has the value {shown!r}, which is none of the classes {some}{more}."
+            f"{guess} Name all values of the label:  --params='classes=[...]'"
+        )
+
+
+def label_entry(label: str, classes: Classes | None) -> dict[str, Any]:
+    """Return the label's entry of `data_schema()`; in prediction it may be missing."""
+    dtype = "string" if classes is not None and classes.are_text else "float64"
+    return {"name": label, "shape": [], "dtype": dtype, "nullable": True}
+
+
+def labels_of(records: Sequence[Record], label: str) -> Array:
+    """Return the labels of a batch, [batch, 1].
+
+    Raises:
+        SchemaError: One is missing.
+    """
+    values = [record[label].item() for record in records]
+    if any(value is None or value != value for value in values):  # noqa: PLR0124 - NaN
+        raise missing_label(label)
+    dtype = object if isinstance(values[0], bytes) else np.float64
+    return np.array(values, dtype).reshape(-1, 1)
+
+
+def missing_label(label: str) -> SchemaError:
+    """Return the error of a row without a label."""
+    return SchemaError(
+        f"Field {label!r}, which is to be learned, has no value in a row. Leave such rows out of "
+        "training and evaluation; in prediction they are welcome."
+    )
+
+
+def balanced(class_counts: Sequence[int], num_classes: int) -> Mapping[int, float]:
+    """Return weights by which all classes count the same together.
+
+    Args:
+        class_counts: How many rows each class has, in the order of the classes.
+        num_classes: How many classes there are.
+
+    Raises:
+        UsageError: There is not one count for each class.
+
+    Example:
+        >>> balanced([30, 10], 2)
+        {0: 0.6666666666666666, 1: 2.0}
+    """
+    fits = len(class_counts) == num_classes and all(count >= 0 for count in class_counts)
+    if not fits or not any(class_counts):
+        raise UsageError(
+            f"--params: class_counts is {list(class_counts)!r}; expected how many rows each of the "
+            f"{num_classes} classes has, in their order."
+        )
+    present = [count for count in class_counts if count]
+    return {
+        number: sum(present) / (len(present) * count)
+        for number, count in enumerate(class_counts)
+        # Of a class without rows no example will be weighed.
+        if count
+    }
+
+
+def _kind(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        return "number"
+    return "text" if isinstance(value, str) else None
+
+
+def _plain(value: Any) -> Any:
+    """Return a label as it is compared."""
+    if isinstance(value, str):
+        return value.encode()
+    return value if value is None or isinstance(value, bytes) else float(value)

@@ -1,0 +1,82 @@
+"""How a model reads a table: every field as it is, or the features that `columns` says.
+
+Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from elasticdl.definition import Mode
+from elasticdl.errors import UsageError
+from elasticdl.zoo.prebuilt.column_layers import ColumnTower
+from elasticdl.zoo.prebuilt.columns import Columns
+from elasticdl.zoo.prebuilt.label import labels_of
+from elasticdl.zoo.prebuilt.tabular import Tower, features_and_label
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import keras
+    import numpy as np
+
+    from elasticdl.data.batch import Record
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a model reads of a table.
+
+    Attributes:
+        label: Name of the field to learn.
+        ignore: Names of fields that are no features.
+        columns: The features; None takes all other fields.
+    """
+
+    label: str
+    ignore: tuple[str, ...]
+    columns: Columns | None
+
+    @staticmethod
+    def of(
+        columns: Sequence[Mapping[str, Any]] | None, *, label: str, ignore: Sequence[str]
+    ) -> Table:
+        """Return what the params of a model say.
+
+        Raises:
+            UsageError: `columns` is wrong, or there is an `ignore` beside it.
+        """
+        if columns is None:
+            return Table(label, tuple(ignore), None)
+        if ignore:
+            raise UsageError(
+                "--params: there are columns, which name every feature, and an ignore. Leave "
+                "ignore out."
+            )
+        return Table(label, (), Columns.of(columns, label))
+
+    def schema(self, label_entry: dict[str, Any]) -> list[dict[str, Any]] | None:
+        """Return the model's `data_schema()`; None takes records as they are."""
+        return None if self.columns is None else [*self.columns.schema(), label_entry]
+
+    def features_and_label(
+        self, records: Sequence[Record], mode: Mode
+    ) -> tuple[dict[str, Array], Array | None]:
+        """Return the features of a batch, and its labels [batch, values], None in prediction.
+
+        Raises:
+            SchemaError: A record does not fit.
+        """
+        if self.columns is None:
+            return features_and_label(records, mode, label=self.label, ignore=self.ignore)
+        features = self.columns.arrays(records)
+        return features, None if mode == Mode.PREDICTION else labels_of(records, self.label)
+
+    def tower(self, hidden_units: Sequence[int], embedding_size: int) -> keras.layers.Layer:
+        """Return the layers from the features to the last hidden one."""
+        if self.columns is None:
+            return Tower(hidden_units, embedding_size)
+        return ColumnTower(self.columns, hidden_units, embedding_size)

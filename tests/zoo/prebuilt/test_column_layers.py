@@ -1,0 +1,152 @@
+"""What a network makes of features: the layers of Keras, and statistics that add up."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from elasticdl.zoo.prebuilt.column_layers import (
+    ColumnTower,
+    ColumnWide,
+    IdsOf,
+    IdVector,
+    StandardiseKnown,
+)
+from elasticdl.zoo.prebuilt.columns import Columns
+
+ROLE = {"kind": "category", "column": "role", "vocabulary": ["clerk", "boss"]}
+AGE = {"kind": "number", "column": "age"}
+
+
+def columns(*entries) -> Columns:
+    return Columns.of(entries, "label")
+
+
+def seen(*batches) -> StandardiseKnown:
+    """Return the layer after some batches of training."""
+    layer = StandardiseKnown()
+    for values in batches:
+        missing = np.isnan(values)
+        layer(np.where(missing, 0, values), np.float32(missing), training=True)
+    return layer
+
+
+def standardised(layer: StandardiseKnown, values) -> np.ndarray:
+    missing = np.isnan(values)
+    return np.array(layer(np.float32(np.where(missing, 0, values)), np.float32(missing)))
+
+
+def test_statistics_are_those_of_all_known_values() -> None:
+    rows = np.float32([[1, 100], [2, np.nan], [6, 200], [3, 0], [8, 400]])
+
+    layer = seen(rows[:3], rows[3:])
+
+    expected = (rows - np.nanmean(rows, axis=0)) / np.nanstd(rows, axis=0)
+    np.testing.assert_allclose(standardised(layer, rows), np.nan_to_num(expected), rtol=1e-6)
+
+
+def test_a_far_mean_costs_no_digits() -> None:
+    rows = np.float32([[9000.25], [9000.5], [9000.75]])
+
+    expected = np.float32([[-1], [0], [1]]) * np.sqrt(1.5)
+    np.testing.assert_allclose(standardised(seen(rows), rows), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_batch_is_judged_by_those_before() -> None:
+    layer = StandardiseKnown()
+    rows, known = np.float32([[1.0], [3.0]]), np.zeros((2, 1), np.float32)
+
+    first, second = (np.array(layer(rows, known, training=True)) for _ in range(2))
+
+    assert (first.tolist(), second.tolist()) == ([[0], [0]], [[-1], [1]])
+
+
+def test_a_column_that_never_varied_says_nothing() -> None:
+    layer = seen(np.full((7, 1), 0.1, np.float32))
+
+    assert standardised(layer, np.float32([[0.1], [500.0]])).tolist() == [[0], [0]]
+
+
+def test_a_bucket_is_the_interval_and_a_missing_number_has_its_own() -> None:
+    bucket = {"kind": "bucket", "of": AGE, "boundaries": [18, 65]}
+    found = columns(bucket)
+    rows = [{"age": np.float64(age)} for age in (17, 18, 64.5, 65, np.nan)]
+
+    ids = IdsOf(found.features[0], found)(found.arrays(rows))
+
+    assert np.ravel(ids).tolist() == [0, 1, 1, 2, 3]
+
+
+def test_a_cross_is_the_hash_of_keras() -> None:
+    found = columns({"kind": "cross", "of": [ROLE, ROLE | {"vocabulary": ["cook"]}], "buckets": 7})
+    inputs = {"ids": np.int32([[0, 1], [1, 0], [0, 1]])}
+
+    ids = np.ravel(IdsOf(found.features[0], found)(inputs))
+
+    expected = keras.layers.HashedCrossing(7)((np.int64([0, 1, 0]), np.int64([1, 0, 1])))
+    assert ids.tolist() == np.array(expected).tolist()
+
+
+def test_an_indicator_has_an_input_for_each_id() -> None:
+    found = columns({"kind": "indicator", "of": ROLE})
+
+    encoded = IdVector(found.features[0], found)({"ids": np.int32([[1], [3]])})
+
+    assert np.array(encoded).tolist() == [[0, 1, 0, 0], [0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("combiner", "of_two"), [("mean", 1.5), ("sum", 3.0), ("sqrtn", 3 / np.sqrt(2))]
+)
+def test_a_sequence_is_combined_without_what_fills_it_up(combiner, of_two) -> None:
+    tags = {"kind": "sequence", "column": "tags", "vocabulary": ["a", "b"]}
+    found = columns({"kind": "embedding", "of": tags, "dimension": 1, "combiner": combiner})
+    vector = IdVector(found.features[0], found)
+    vector.build({})
+    vector._embed.set_weights([np.float32([[1], [2], [3], [100]])])
+
+    combined = vector({"sequence_tags": np.int32([[0, 1], [1, 3], [3, 3]])})
+
+    np.testing.assert_allclose(combined, [[of_two], [2], [0]], rtol=1e-6)
+
+
+def test_the_indicator_of_a_sequence_says_which_ids_are_in_it() -> None:
+    tags = {"kind": "sequence", "column": "tags", "vocabulary": ["a", "b"]}
+    found = columns({"kind": "indicator", "of": tags})
+
+    encoded = IdVector(found.features[0], found)({"sequence_tags": np.int32([[1, 1], [0, 3]])})
+
+    assert np.array(encoded).tolist() == [[0, 1, 0], [1, 0, 0]]
+
+
+def test_a_category_of_few_ids_is_an_indicator_and_of_many_an_embedding() -> None:
+    found = columns(ROLE)
+
+    few, many = ColumnTower(found, [3], 4), ColumnTower(found, [3], 2)
+    for tower in (few, many):
+        tower({"ids": np.int32([[0]])})
+
+    assert [weight.shape for weight in few.weights] == [(4, 3), (3,)]
+    assert [weight.shape for weight in many.weights] == [(4, 2), (2, 3), (3,)]
+
+
+def test_a_nullable_number_is_an_input_more() -> None:
+    inputs = {"numbers": np.float32([[1.0]]), "missing": np.float32([[0.0]])}
+    widths = {}
+    for nullable in (False, True):
+        tower = ColumnTower(columns({**AGE, "nullable": nullable}), [3], 4)
+        tower(inputs)
+        widths[nullable] = tower.trainable_weights[0].shape[0]
+
+    assert widths == {False: 1, True: 2}
+
+
+def test_the_wide_part_begins_with_nothing() -> None:
+    found = columns(ROLE, {**ROLE, "column": "city"})
+
+    wide = ColumnWide(found, 2)
+
+    assert np.array(wide({"ids": np.int32([[0, 1], [2, 3]])})).tolist() == [[0, 0], [0, 0]]
+    # A weight for each value of the two, and for their pairs.
+    assert [weight.shape for weight in wide.weights] == [(4, 2), (4, 2), (1024, 2)]

@@ -1,0 +1,257 @@
+"""Features as values: an entry of `columns` says how a column becomes numbers."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import numpy as np
+import pytest
+
+from elasticdl.data.schema import Schema
+from elasticdl.errors import SchemaError, UsageError
+from elasticdl.zoo.prebuilt.columns import Columns
+
+NAN = float("nan")
+PAIR = {"kind": "number", "column": "x", "size": 2}
+
+
+def columns(*entries) -> Columns:
+    return Columns.of(json.loads(json.dumps(entries)), "label")
+
+
+def rows(**fields) -> list[dict[str, np.ndarray]]:
+    """Return records as a reader decodes them: arrays of shape () or of a list."""
+    number = len(next(iter(fields.values())))
+
+    def value(one):
+        if one is None or isinstance(one, bytes):
+            array = np.empty((), object)
+            array[()] = one
+            return array
+        return np.array(one, object if isinstance(one, list) and b"" in map(type, one) else None)
+
+    return [{name: value(values[i]) for name, values in fields.items()} for i in range(number)]
+
+
+def arrays(entry, values) -> dict[str, np.ndarray]:
+    return columns(entry).arrays(rows(**{entry.get("column"): values}))
+
+
+def test_a_missing_number_is_marked() -> None:
+    found = arrays({"kind": "number", "column": "age"}, [31.0, NAN])
+
+    assert found["numbers"].tolist() == [[31.0], [0.0]]
+    assert found["missing"].tolist() == [[0.0], [1.0]]
+    assert found["numbers"].dtype == np.float32
+
+
+def test_text_with_a_delimiter_is_an_array() -> None:
+    entry = {"kind": "number", "column": "x", "size": 3, "delimiter": ","}
+
+    found = arrays(entry, [b"1, 2,3", b"4,,6", None])
+
+    assert found["numbers"].tolist() == [[1, 2, 3], [4, 0, 6], [0, 0, 0]]
+    assert found["missing"].tolist() == [[0, 0, 0], [0, 1, 0], [1, 1, 1]]
+
+
+@pytest.mark.parametrize("text", [b"1,2", b"1,2,x"])
+def test_an_array_of_another_length_is_named(text) -> None:
+    entry = {"kind": "number", "column": "x", "size": 3, "delimiter": ","}
+
+    with pytest.raises(SchemaError, match="Column 'x' holds '1,2.*expected 3 numbers with ','"):
+        arrays(entry, [text])
+
+
+def test_a_number_that_no_network_can_take_is_named() -> None:
+    with pytest.raises(SchemaError, match="Column 'x' holds 1e\\+300, which is no number"):
+        arrays({"kind": "number", "column": "x"}, [1.0, 1e300])
+
+
+def test_values_outside_of_the_vocabulary_share_an_id_and_missing_ones_another() -> None:
+    entry = {"kind": "category", "column": "role", "vocabulary": ["clerk", "boss"]}
+
+    found = arrays(entry, [b"boss", b"clerk", b"cook", b"king", None])
+
+    assert found["ids"].tolist() == [[1], [0], [2], [2], [3]]
+
+
+def test_a_vocabulary_of_numbers_reads_numbers() -> None:
+    entry = {"kind": "category", "column": "floor", "vocabulary": [10, 20]}
+
+    assert arrays(entry, [20.0, 10.0, 11.0, NAN])["ids"].tolist() == [[1], [0], [2], [3]]
+    assert columns(entry).schema()[0]["dtype"] == "float64"
+
+
+def test_hashed_ids_are_the_same_everywhere() -> None:
+    entry = {"kind": "category", "column": "role", "buckets": 1000}
+
+    found = arrays(entry, [b"clerk", None])
+
+    # As any CRC-32 says, and the bucket after the last one.
+    expected = zlib.crc32(b"roleclerk") % 1000
+    assert found["ids"].tolist() == [[expected], [1000]]
+
+
+def test_whole_numbers_are_hashed_as_their_text() -> None:
+    as_text = {"kind": "category", "column": "zip", "buckets": 1000}
+
+    texts = arrays(as_text, [b"8001"])["ids"]
+    numbers = arrays({**as_text, "dtype": "int64"}, [8001.0])["ids"]
+
+    np.testing.assert_array_equal(texts, numbers)
+
+
+def test_a_time_is_days_and_where_it_is_in_its_cycles() -> None:
+    # A Monday at 06:00, the first day of a year.
+    monday = (np.datetime64("2018-01-01T06:00") - np.datetime64("1970-01-01T00:00")).astype(int)
+    seconds = float(monday) * 60
+
+    found = arrays({"kind": "time", "column": "hired"}, [seconds, NAN])
+
+    days = (np.datetime64("2018-01-01") - np.datetime64("2000-01-01")).astype(int) + 0.25
+    assert found["numbers"].tolist() == [[days], [0.0]]
+    sines, cosines = np.split(found["plain"][0], 2)
+    np.testing.assert_allclose(sines, np.sin(2 * np.pi * np.array([0.25 / 365, 0.25 / 7, 0.25])))
+    np.testing.assert_allclose(cosines[2], 0, atol=1e-7)
+    assert found["plain"][1].tolist() == [0] * 6
+
+
+def test_a_time_has_the_cycles_that_are_named() -> None:
+    entry = {"kind": "time", "column": "hired", "cycles": ["week"]}
+
+    assert arrays(entry, [0.0])["plain"].shape == (1, 2)
+    assert "plain" not in arrays({**entry, "cycles": []}, [0.0])
+
+
+def test_sequences_are_filled_up_to_the_longest() -> None:
+    entry = {"kind": "sequence", "column": "tags", "vocabulary": ["a", "b"], "delimiter": ","}
+
+    found = arrays(entry, [b"a, b,z", b"b", b"", None])
+
+    assert found["sequence_tags"].tolist() == [[0, 1, 2], [1, 3, 3], [3, 3, 3], [3, 3, 3]]
+
+
+def test_a_sequence_may_be_a_column_of_lists() -> None:
+    entry = {"kind": "sequence", "column": "tags", "vocabulary": [5, 7]}
+
+    found = arrays(entry, [[7.0, 5.0], [], [NAN, 7.0]])
+
+    assert found["sequence_tags"].tolist() == [[1, 0], [3, 3], [1, 3]]
+    assert Schema.from_user(columns(entry).schema()).fields[0].varies
+
+
+def test_sparse_text_is_a_vector() -> None:
+    entry = {"kind": "sparse", "column": "f", "size": 4, "delimiter": " "}
+
+    found = arrays(entry, [b"0:1.5 3:-2", b"1  2", None])
+
+    assert found["plain"].tolist() == [[1.5, 0, 0, -2], [0, 1, 1, 0], [0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("text", [b"4:1", b"-1:1", b"x:1", b"1:x", b"1:nan"])
+def test_a_place_that_is_not_in_the_vector_is_named(text) -> None:
+    with pytest.raises(SchemaError, match="Column 'f' holds '.*with a place from 0 to 3"):
+        arrays({"kind": "sparse", "column": "f", "size": 4}, [text])
+
+
+def test_a_column_of_several_features_is_read_once() -> None:
+    number = {"kind": "number", "column": "age"}
+    found = columns(number, {"kind": "bucket", "of": number, "boundaries": [30]})
+
+    assert [entry["name"] for entry in found.schema()] == ["age"]
+    assert found.arrays(rows(age=[1.0]))["numbers"].shape == (1, 1)
+
+
+def test_a_crossed_column_is_the_one_that_is_described_elsewhere() -> None:
+    role = {"kind": "category", "column": "role", "vocabulary": ["clerk"]}
+    found = columns({"kind": "cross", "of": ["role", "city"], "buckets": 10}, role)
+
+    assert found.arrays(rows(role=[b"clerk"], city=[b"Rome"]))["ids"][0, 0] == 0
+    assert [source.column for source in found.sources] == ["role", "city"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"kind": "numbr", "column": "x"}, r"kind 'numbr'; did you mean 'number'\? The kinds are"),
+        ({"column": "x"}, r"columns\[0\] has the kind None. The kinds are number, category"),
+        ("age", r"columns\[0\] is 'age'; expected a dict"),
+        ({"kind": "number", "colum": "x"}, r"unknown key 'colum'; did you mean 'column'\?"),
+        ({"kind": "number"}, r"columns\[0\] \(number\) has no 'column'"),
+        ({"kind": "number", "column": ""}, "column is ''; expected its name"),
+        ({"kind": "number", "column": "label"}, "is the label, 'label', which is to be learned"),
+        ({"kind": "number", "column": "x", "size": 0}, "size is 0; expected a whole number above"),
+        ({"kind": "number", "column": "x", "nullable": 1}, "nullable is 1; expected true or false"),
+        ({"kind": "number", "column": "x", "delimiter": ""}, "delimiter is ''; expected some text"),
+        ({"kind": "category", "column": "x"}, "needs either a vocabulary or a number of buckets"),
+        (
+            {"kind": "category", "column": "x", "vocabulary": ["a"], "buckets": 3},
+            "needs either a vocabulary or a number of buckets",
+        ),
+        ({"kind": "category", "column": "x", "vocabulary": []}, r"vocabulary is \[\]; expected"),
+        ({"kind": "category", "column": "x", "vocabulary": ["a", 1]}, "expected a list of texts"),
+        ({"kind": "category", "column": "x", "vocabulary": [1, 1.0]}, "has 1 twice"),
+        (
+            {"kind": "category", "column": "x", "vocabulary": ["a"], "dtype": "int64"},
+            "dtype is 'int64', and its vocabulary has texts",
+        ),
+        ({"kind": "category", "column": "x", "buckets": 3, "dtype": "text"}, "dtype is 'text'"),
+        (
+            {"kind": "time", "column": "x", "cycles": ["weak"]},
+            r"cycles has 'weak'; did you mean 'week'\?",
+        ),
+        ({"kind": "time", "column": "x", "cycles": "week"}, "cycles is 'week'; expected a list"),
+        (
+            {"kind": "bucket", "of": {"kind": "time", "column": "x"}, "boundaries": [1]},
+            r"columns\[0\] \(bucket\).of is a time; expected a number",
+        ),
+        (
+            {"kind": "bucket", "of": {"kind": "number", "column": "x"}, "boundaries": [2, 1]},
+            r"boundaries is \[2, 1\]; expected ascending numbers",
+        ),
+        (
+            {
+                "kind": "bucket",
+                "of": {"kind": "number", "column": "x", "size": 2},
+                "boundaries": [1],
+            },
+            "its number has size 2; expected 1",
+        ),
+        ({"kind": "cross", "of": ["x"], "buckets": 3}, "expected a list of at least two"),
+        ({"kind": "cross", "of": ["x", "label"], "buckets": 3}, "is the label"),
+        ({"kind": "embedding", "of": "role", "dimension": 2}, "'role', which no other entry"),
+        (
+            {
+                "kind": "embedding",
+                "of": {"kind": "category", "column": "x", "buckets": 3},
+                "dimension": 2,
+                "combiner": "men",
+            },
+            r"combiner is 'men'; did you mean 'mean'\?",
+        ),
+    ],
+)
+def test_an_entry_that_means_nothing_is_refused(entry, message) -> None:
+    with pytest.raises(UsageError, match=message):
+        columns(entry)
+
+
+def test_a_name_is_near_another_entry() -> None:
+    roles = {"kind": "number", "column": "roles"}
+
+    with pytest.raises(UsageError, match=r"'role', which no other .*; did you mean 'roles'\?"):
+        columns(roles, {"kind": "indicator", "of": "role"})
+
+
+def test_a_column_is_read_in_one_way() -> None:
+    with pytest.raises(UsageError, match="read 'x' as a number and as a category of another type"):
+        columns(
+            {"kind": "number", "column": "x"}, {"kind": "category", "column": "x", "buckets": 3}
+        )
+
+
+@pytest.mark.parametrize("entries", [[], {}, "age"])
+def test_columns_are_a_list(entries) -> None:
+    with pytest.raises(UsageError, match="expected a list with one dict a feature"):
+        Columns.of(entries, "label")

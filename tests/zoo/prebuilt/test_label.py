@@ -1,0 +1,112 @@
+"""A label's own values become classes, and predictions become these values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elasticdl.definition import Mode
+from elasticdl.errors import SchemaError, UsageError
+from elasticdl.zoo.prebuilt.label import Classes, balanced
+
+
+def text(*values) -> np.ndarray:
+    return np.array([*values], object).reshape(-1, 1)
+
+
+def test_text_is_the_number_of_its_class() -> None:
+    classes = Classes.of(["no", "yes"])
+
+    ids = classes.ids(text(b"yes", "no"), "label")
+
+    assert (ids.tolist(), ids.dtype) == ([[1], [0]], np.int64)
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ([10, 20], np.int64([[20], [10]])),
+        ([0.1, 0.2], np.float32([[0.2], [0.1]])),
+        ([False, True], np.float64([[1], [0]])),
+    ],
+)
+def test_numbers_are_the_number_of_their_class(values, labels) -> None:
+    assert Classes.of(values).ids(labels, "label").tolist() == [[1], [0]]
+
+
+def test_a_label_that_is_none_of_the_classes_is_named_with_a_near_one() -> None:
+    with pytest.raises(
+        SchemaError,
+        match=r"'who' has the value 'rihc', .* classes 'poor', 'rich'\. Did .* 'rich'\?",
+    ):
+        Classes.of(["poor", "rich"]).ids(text(b"rihc"), "who")
+
+
+@pytest.mark.parametrize("labels", [text(None), np.float64([[np.nan]])])
+def test_a_missing_label_is_named(labels) -> None:
+    with pytest.raises(SchemaError, match="Field 'who', .* has no value in a row"):
+        Classes.of(["poor", "rich"]).ids(labels, "who")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([], "expected a list of the label's values"),
+        ("no, yes", "expected a list of the label's values"),
+        (["no", 1], "expected a list of the label's values, all text or all numbers"),
+        (["no"], "a label that is always the same"),
+        (["no", "no"], "has 'no' twice"),
+        ([1, 2, 1.0], "has 1 twice"),
+    ],
+)
+def test_classes_are_different_values_of_one_kind(values, message) -> None:
+    with pytest.raises(UsageError, match=message):
+        Classes.of(values)
+
+
+def test_a_prediction_is_the_value_of_the_likeliest_class() -> None:
+    outputs = np.float32([[0.25, 0.75], [0.5, 0.5]])
+
+    written = Classes.of(["no", "yes"]).predictions(outputs)
+
+    assert written["prediction"].tolist() == ["yes", "no"]
+    assert written["probability"].tolist() == [0.75, 0.5]
+    assert written["output"] is outputs
+
+
+def test_balanced_classes_count_the_same_together() -> None:
+    weights = balanced([30, 10, 0], 3)
+
+    assert 30 * weights[0] == pytest.approx(10 * weights[1]) == pytest.approx(20)
+    assert 2 not in weights
+
+
+@pytest.mark.parametrize("counts", [[1], [1, -1], [0, 0]])
+def test_there_is_a_count_for_each_class(counts) -> None:
+    with pytest.raises(UsageError, match="expected how many rows each of the 2 classes has"):
+        balanced(counts, 2)
+
+
+def test_the_number_of_classes_follows_from_their_values() -> None:
+    from elasticdl.zoo.prebuilt.classifier import DNN
+
+    model = DNN(classes=["a", "b", "c"], class_counts=[1, 1, 2])
+    rows = [{"x": np.array([1.0]), "label": text(value)[0]} for value in ("c", "a")]
+    features, labels = model.default_input(rows, Mode.TRAINING)
+
+    assert model(features).shape == (2, 3)
+    assert labels.tolist() == [[2], [0]]
+    assert model.default_class_weight()[2] == pytest.approx(2 / 3)
+    assert model.default_loss(model(features), labels).shape == (2,)
+    with pytest.raises(UsageError, match="num_classes is 2, and classes has 3"):
+        DNN(num_classes=2, classes=["a", "b", "c"])
+
+
+def test_a_classifier_without_classes_writes_its_outputs_and_takes_any_table() -> None:
+    from elasticdl.zoo.prebuilt.classifier import DNN
+
+    model = DNN()
+
+    assert model.default_predictions(np.zeros((1, 2))) is None
+    assert model.data_schema() is None
+    assert model.default_class_weight() is None
