@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import pytest
 from hypothesis import given
@@ -154,3 +155,13 @@ def test_any_text_is_read_or_refused(text) -> None:
     for program in (text, f"SELECT 1 TO TRAIN {text}", f"SELECT 1 TO TRAIN m WITH {text} INTO x"):
         with contextlib.suppress(StatementError):
             parse(program)
+
+
+@pytest.mark.parametrize("text", ["'", "' ", '"a"x"', "/* "])
+def test_a_program_full_of_quotes_is_refused_at_once(text: str) -> None:
+    begun_s = time.monotonic()
+
+    with pytest.raises(StatementError, match="never ends"):
+        parse("SELECT 'a', " + text * 20_001)
+    # It took minutes when the place was searched for.
+    assert time.monotonic() - begun_s < 20

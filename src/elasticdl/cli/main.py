@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -30,6 +32,7 @@ _COMMANDS = {
     "predict": ("elasticdl.cli.predict", "predict", "Write a trained model's outputs."),
     "data": ("elasticdl.cli.data", "data", "Make, prepare and look at record files."),
     "sql": ("elasticdl.cli.sql", "sql", "Train and predict with SQL statements."),
+    "sql-server": ("elasticdl.cli.sql_server", "sql_server", "Serve SQL statements over gRPC."),
     "session": ("elasticdl.cli.session", "session", "Train what a project's config describes."),
     "federated": ("elasticdl.cli.federated", "group", "Train with parties that keep their data."),
     "job": ("elasticdl.cli.job", "job", "Ask what a training did."),
@@ -37,6 +40,10 @@ _COMMANDS = {
 }
 _INTERRUPTED = 130
 _TERMINATED = 143
+# SIGTERM within an import is answered after it, or after 20 seconds.
+_DELAY_S = 0.1
+_MOST_DELAYS = 200
+_num_delays = 0
 
 
 class _Commands(click.Group):
@@ -195,9 +202,27 @@ class _TerminatedError(BaseException):
     """SIGTERM: ends a run as Ctrl-C does, after a last checkpoint; nobody's `except` stops it."""
 
 
-def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
-    del signum, frame
-    raise _TerminatedError
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    """Raise `_TerminatedError`, but not within an import.
+
+    Packages try their optional parts with a bare `except:`, which would swallow it: the process
+    would run on as if there had been no signal.
+    """
+    global _num_delays  # noqa: PLW0603 - of this process
+    if _num_delays >= _MOST_DELAYS or not _is_importing(frame):
+        raise _TerminatedError
+    _num_delays += 1
+    again = threading.Timer(_DELAY_S, os.kill, (os.getpid(), signum))
+    again.daemon = True
+    again.start()
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 if __name__ == "__main__":

@@ -9,20 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from elasticdl.errors import MissingExtraError
+from elasticdl.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
-    from elasticdl.sql.database import Rows
     from elasticdl.sql.execute import Session
-
-_SHOWN_ROWS = 1000
 
 
 @click.command(short_help="Train and predict with SQL statements.")
 @click.argument("statements", required=False)
 @click.option(
     "-f", "--file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Run the statements of a file.",
+    help="Run the statements of a file; the first error ends it.",
 )  # fmt: skip
 @click.option(
     "--database",
@@ -45,15 +42,26 @@ _SHOWN_ROWS = 1000
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder with your model files. Without it, the models of `elasticdl zoo list`.",
 )
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv", "json"]),
+    default="table",
+    show_default=True,
+    help="How rows are written to standard output; everything else goes to standard error.",
+)
 @click.option("--explain", is_flag=True, help="Print the Python programs and run nothing.")
 @click.option("--run_submitter", metavar="FILE", hidden=True)
+@click.pass_context
 def sql(
+    ctx: click.Context,
     *,
     statements: str | None,
     file: Path | None,
     database: str | None,
     models: str,
     model_zoo: Path | None,
+    form: str,
     explain: bool,
     run_submitter: str | None,
 ) -> None:
@@ -68,40 +76,74 @@ def sql(
           SELECT name, role FROM testdata
           TO PREDICT testdata.predicted_salary USING my_model;"
       elasticdl sql -f report.sql
+      echo "SELECT 1;" | elasticdl sql --format=csv
+      elasticdl sql                                       interactive, on a terminal
 
     The same statement resumes after a crash. Models are in --models, by name and version; they
     are trained models as `elasticdl train` writes them.
     """
     if run_submitter is not None:
-        runpy.run_path(run_submitter, run_name="__main__")
+        _submit(ctx, run_submitter)
         return
-    if (statements is None) == (file is None):
-        raise click.UsageError("Give statements, or a file with -f.")
+    if statements is not None and file is not None:
+        raise click.UsageError("Give statements or a file with -f, not both.")
     try:
-        from elasticdl.sql.execute import Session, execute  # noqa: PLC0415 - packages of an extra
+        from elasticdl.sql.execute import Session  # noqa: PLC0415 - packages of an extra
     except ModuleNotFoundError as error:
         raise MissingExtraError(str(error.name), "sql", "`elasticdl sql`") from error
-    text = statements if file is None else file.read_text(encoding="utf-8")
-    session: Session = Session(database, models, model_zoo)
-    for result in execute(str(text), session, explain=explain):
-        if result.program is not None:
-            click.echo(result.program)
-        if result.rows is not None:
-            _show(result.rows)
+    session = Session(database, models, model_zoo)
+    if statements is None and file is None and sys.stdin.isatty():
+        if explain:
+            raise click.UsageError("--explain needs statements.")
+        _interact(session, form)
+        return
+    _run(ctx, session, _program(statements, file), form, explain=explain)
 
 
-def _show(rows: Rows) -> None:
-    """Print rows as a table, as many as a person would read."""
-    from rich.console import Console  # noqa: PLC0415 - not for `--help`
-    from rich.table import Table  # noqa: PLC0415
+def _program(statements: str | None, file: Path | None) -> str:
+    """Return the statements of the argument, the file or standard input."""
+    if statements is not None:
+        return statements
+    where = "standard input" if file is None else str(file)
+    content = sys.stdin.buffer.read() if file is None else file.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UsageError(
+            f"{where}, line {line}: byte {error.start} is not UTF-8. Save the statements as UTF-8."
+        ) from error
 
-    table = Table(*rows.schema.names)
-    count = 0
-    for batch in rows.batches:
-        for row in batch.slice(0, max(0, _SHOWN_ROWS - count)).to_pylist():
-            table.add_row(*("NULL" if row[n] is None else str(row[n]) for n in rows.schema.names))
-        count += batch.num_rows
-    # Wide enough for every column where nobody looks at it.
-    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
-    more = f", of which {_SHOWN_ROWS:,} are shown" if count > _SHOWN_ROWS else ""
-    click.echo(f"{count:,} row{'' if count == 1 else 's'}{more}")
+
+def _interact(session: Session, form: str) -> None:
+    try:
+        from elasticdl.sql.shell import Shell  # noqa: PLC0415 - packages of an extra
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(str(error.name), "sql", "The interactive shell") from error
+    Shell(session, form).run()
+
+
+def _run(ctx: click.Context, session: Session, program: str, form: str, *, explain: bool) -> None:
+    from elasticdl.sql.execute import SubmitterError, execute  # noqa: PLC0415 - as above
+    from elasticdl.sql.results import show  # noqa: PLC0415 - as above
+
+    try:
+        for result in execute(program, session, explain=explain):
+            show(result, form)
+    except SubmitterError as error:
+        # It has said why, on the same standard error.
+        if error.exit_code > 143:  # noqa: PLR2004 - not Ctrl-C and SIGTERM, which it answers
+            click.echo("The statement was killed; the same statement resumes a training.", err=True)
+        ctx.exit(error.exit_code)
+
+
+def _submit(ctx: click.Context, path: str) -> None:
+    """Run a submitter in this process."""
+    from elasticdl.sql.submitter_process import end_with_stdin  # noqa: PLC0415 - an extra
+
+    end_with_stdin()
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except KeyboardInterrupt:
+        click.echo("\nInterrupted. What was reached is kept; the same statement resumes.", err=True)
+        ctx.exit(130)

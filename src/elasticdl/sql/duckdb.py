@@ -10,6 +10,7 @@ Used by `database.py`.
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import duckdb
@@ -24,6 +25,9 @@ from elasticdl.sql.plain import plain_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+# Set for statements of others (`elasticdl sql-server`), which may read and write no files.
+NO_FILES = "ELASTICDL_DATABASE_WITHOUT_FILES"
 
 _ROWID = "rowid"
 # Of statements without a result.
@@ -55,13 +59,26 @@ class DuckDB(Connection):
         self.name = f"duckdb:///{path}" if path else "duckdb://"
         self.is_in_memory = path is None
         collect_at_exit()
+        self._running: Any = None
+        config: Any = {"enable_external_access": "false"} if os.environ.get(NO_FILES) else {}
         with self._errors():
-            self._connection = duckdb.connect(path or ":memory:")
+            self._connection = duckdb.connect(path or ":memory:", config=config)
+
+    def interrupt(self) -> None:
+        """End the query that another thread runs here with a `DatabaseError`."""
+        running = self._running
+        if running is not None:
+            running.interrupt()
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
+        except RuntimeError as error:
+            # What DuckDB makes of Ctrl-C.
+            if str(error) == "Query interrupted":
+                raise KeyboardInterrupt from error
+            raise
         except duckdb.Error as error:
             message = f"{self.name}: {str(error).strip()}"
             if isinstance(error, duckdb.IOException) and "lock on file" in message:
@@ -73,7 +90,7 @@ class DuckDB(Connection):
     @contextlib.contextmanager
     def run(self, statement: str) -> Iterator[Rows | None]:
         """See `Database`."""
-        with contextlib.closing(self._connection.cursor()) as cursor:
+        with contextlib.closing(self._connection.cursor()) as cursor, self._interruptible(cursor):
             with self._errors():
                 # None for what has no result, whatever its stubs say.
                 relation: Any = cursor.sql(statement)
@@ -85,6 +102,14 @@ class DuckDB(Connection):
                 yield None
                 return
             yield plain_rows(reader.schema, self._batches(reader), self.name)
+
+    @contextlib.contextmanager
+    def _interruptible(self, cursor: Any) -> Iterator[None]:
+        self._running = cursor
+        try:
+            yield
+        finally:
+            self._running = None
 
     def _batches(self, reader: Any) -> Iterator[pa.RecordBatch]:
         while True:

@@ -59,8 +59,10 @@ class SubmitterError(ElasticDLError):
     """
 
     def __init__(self, exit_code: int) -> None:
-        super().__init__(f"The statement failed (exit code {exit_code}).")
-        self.exit_code = exit_code
+        # A process that was killed has the signal's number, negative; a shell would say 128 + N.
+        code = 128 - exit_code if exit_code < 0 else exit_code
+        super().__init__(f"The statement failed (exit code {code}).")
+        self.exit_code = code
 
 
 @dataclass(frozen=True)
@@ -95,40 +97,60 @@ class Result:
     program: str | None = None
 
 
-def execute(program: str, session: Session, *, explain: bool = False) -> Iterator[Result]:
+def execute(
+    program: str,
+    session: Session,
+    *,
+    explain: bool = False,
+    connection: Connection | None = None,
+) -> Iterator[Result]:
     """Run the statements of a program; yields each one's result when it is done.
 
     Args:
         program: The text.
         session: Where to run them.
         explain: Only show the submitters of statements that would have one.
+        connection: The session's, if programs follow each other; None opens and closes one.
 
     Raises:
         ElasticDLError: A statement is wrong or failed.
     """
-    with _Connection(session) as connection:
-        for statement in parse(program, connection.dialect):
+    opened = Connection(session) if connection is None else contextlib.nullcontext(connection)
+    with opened as there:
+        for statement in parse(program, there.dialect):
             if isinstance(statement, Query):
-                with connection.opened() as database, database.run(statement.text) as rows:
+                with there.opened() as database, database.run(statement.text) as rows:
                     yield Result(statement, rows=rows)
                 continue
-            yield connection.submit(statement, program, explain=explain)
+            yield there.submit(statement, program, explain=explain)
 
 
-class _Connection:
+class Connection:
     """The database of a session, open only while this process needs it.
 
     A DuckDB file can be written by one process at a time, and the submitter is another one. A
     database in memory stays open, and its submitters run in this process.
+
+    Attributes:
+        dialect: sqlglot's name of the database's SQL dialect.
+        name: The database's address without a password.
+        is_in_memory: Whether the database is gone when the connection is closed.
+
+    Args:
+        session: Where statements run.
+
+    Raises:
+        ElasticDLError: The database cannot be opened.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._models = Models(session.models)
         with open_database(session.database) as database:
-            self.dialect = database.dialect
-            self._is_in_memory = database.is_in_memory
-        self._kept = open_database(session.database) if self._is_in_memory else None
+            self.dialect, self.name = database.dialect, database.name
+            self.is_in_memory = database.is_in_memory
+        self._kept = open_database(session.database) if self.is_in_memory else None
+        self._open: Database | None = self._kept
 
     def __enter__(self) -> Self:
         return self
@@ -144,7 +166,17 @@ class _Connection:
             yield self._kept
             return
         with open_database(self._session.database) as database:
-            yield database
+            self._open = database
+            try:
+                yield database
+            finally:
+                self._open = None
+
+    def interrupt(self) -> None:
+        """End the query that another thread runs here, if the database can do so."""
+        interrupt = getattr(self._open, "interrupt", None)
+        if interrupt is not None:
+            interrupt()
 
     def submit(self, statement: Statement, program: str, *, explain: bool) -> Result:
         """Run a statement of the extension; see `execute`."""
@@ -186,11 +218,15 @@ def _result(statement: Statement, table: pa.Table) -> Result:
     return Result(statement, Rows(table.schema, table.to_batches()))
 
 
+def submitter_command(path: Path) -> list[str]:
+    """Return the command that runs a submitter."""
+    return [sys.executable, "-m", "elasticdl.cli.main", "sql", f"--run_submitter={path}"]
+
+
 def run_process(path: Path, environment: dict[str, str]) -> int:
     """Run a submitter as a process that shares this one's terminal; return its exit code."""
-    command = [sys.executable, "-m", "elasticdl.cli.main", "sql", f"--run_submitter={path}"]
     # This very command, and a file that this process wrote.
-    with subprocess.Popen(command, env=environment) as process:  # noqa: S603
+    with subprocess.Popen(submitter_command(path), env=environment) as process:  # noqa: S603
         try:
             return process.wait()
         except KeyboardInterrupt:

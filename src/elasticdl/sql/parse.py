@@ -16,6 +16,7 @@ Used by `execute.py`, the shell, the notebook and the server.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from sqlglot.dialects.dialect import Dialect
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
+# What sqlglot says of a quote: the line, and the offset of its token. Trying prefixes instead would
+# take minutes for a few kilobytes of quotes.
+_UNMATCHED = re.compile(r"Missing .* from \d+:(?P<offset>\d+)", re.DOTALL)
 _QUOTED = {TokenType.STRING, TokenType.IDENTIFIER, TokenType.HEREDOC_STRING}
 
 
@@ -74,24 +78,25 @@ def _tokenize(program: str, dialect: str) -> list[Token]:
             "A text, a quoted name or a comment that begins here never ends. Add its closing "
             "quote or */.",
             program,
-            _unclosed(program, dialect),
+            _unclosed(program, dialect, error),
         ) from error
 
 
-def _unclosed(program: str, dialect: str) -> Span:
+def _unclosed(program: str, dialect: str, error: TokenError) -> Span:
     """Return where the part begins that cannot be tokenized."""
-    tokenizer = Dialect.get_or_raise(dialect)
-    low, high = 0, len(program)
-    # Tokenizing succeeds up to the opening quote and for nothing longer.
-    for position in range(len(program)):
-        if program[position] not in "'\"`/$[":
-            continue
-        try:
-            tokenizer.tokenize(program[:position])
-        except TokenError:
-            continue
-        low = position
-    return Span(low, min(low + 1, high))
+    found = _UNMATCHED.match(str(error.__cause__))
+    if found is not None:
+        start = int(found["offset"])
+        return Span(start, start + 1)
+    # A comment, behind the last token and other comments; its end makes it one.
+    try:
+        tokens = Dialect.get_or_raise(dialect).tokenize(program + "*/")
+    except TokenError:
+        return Span(max(len(program) - 1, 0), len(program))
+    start = program.find("/*", tokens[-1].end + 1 if tokens else 0)
+    while (stop := program.find("*/", start)) >= 0 and program.find("/*", stop) >= 0:
+        start = program.find("/*", stop)
+    return Span(max(start, 0), max(start, 0) + 1)
 
 
 def _statement(program: str, tokens: Sequence[Token], stop: int) -> Statement:

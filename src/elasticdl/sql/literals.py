@@ -1,0 +1,195 @@
+"""`${VAR}` in a program: values of variables as SQL literals, never as SQL text.
+
+    SELECT * FROM employee WHERE role = ${role}     role = "x'; DROP TABLE employee; --"
+    SELECT * FROM employee WHERE role =  'x''; DROP TABLE employee; --'
+
+A `${VAR}` stands where a literal may stand. Within quotes it is refused, since nothing could be
+quoted there twice; `$${VAR}` is the text `${VAR}`. Comments stay as they are. Each text is read
+back by the tokenizer of the database's dialect before the program is run.
+
+Used by `notebook.py`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import TokenError
+from sqlglot.tokens import TokenType
+
+from elasticdl.data.wording import did_you_mean
+from elasticdl.errors import UsageError
+from elasticdl.sql.parse import parse
+from elasticdl.sql.statements import Query, Span, StatementError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_VARIABLE = re.compile(r"(?P<escape>\$)?\$\{(?P<name>[^{}\n]*)\}")
+# In place of a variable while the program is tokenized: a name that no program has.
+_PLACE = "elasticdl_value_{}_place"
+
+
+def with_values(program: str, variables: Mapping[str, Any], dialect: str = "duckdb") -> str:
+    """Return a program whose `${VAR}` are literals.
+
+    Args:
+        program: The text.
+        variables: Values by name: None, numbers, texts, dates, times; a list becomes `[a, b]`
+            (for WITH), a tuple `(a, b)` (for IN).
+        dialect: sqlglot's name of the database's dialect.
+
+    Raises:
+        StatementError: A variable is missing, of no such type, or within quotes.
+
+    Example:
+        >>> with_values("SELECT * FROM t WHERE name = ${name}", {"name": "O'Neil"})
+        "SELECT * FROM t WHERE name =  'O''Neil' "
+    """
+    found = list(_VARIABLE.finditer(program))
+    if not found:
+        return program
+    standing = _standing(program, found, dialect)
+    parts, stop = [], 0
+    for match, stands in zip(found, standing, strict=True):
+        span = Span(match.start(), match.end())
+        parts.append(program[stop : match.start()])
+        stop = match.end()
+        if match["escape"]:
+            parts.append(match[0][1:])
+        elif stands == "comment":
+            parts.append(match[0])
+        elif stands == "within":
+            raise StatementError(
+                "A ${VAR} stands for a whole value with its quotes: write it without quotes around "
+                "it and apart from other words. $${VAR} is the text ${VAR}.",
+                program,
+                span,
+            )
+        else:
+            # Apart from what stands beside it: `-${x}` must not become the comment `--1`.
+            parts.append(f" {_value(match['name'].strip(), variables, dialect, program, span)} ")
+    parts.append(program[stop:])
+    expanded = "".join(parts)
+    used = {match["name"].strip() for match in found}
+    _check_backslashes({name: variables.get(name) for name in used}, program, expanded, dialect)
+    return expanded
+
+
+def _check_backslashes(
+    values: Mapping[str, Any], program: str, expanded: str, dialect: str
+) -> None:
+    r"""Refuse a `\` that a SELECT and the extension behind it would read differently."""
+    if "\\" not in Dialect.get_or_raise(dialect).tokenizer_class.STRING_ESCAPES:
+        return
+    for name, value in values.items():
+        if "\\" in str(value) and any(
+            not isinstance(statement, Query) for statement in parse(expanded, dialect)
+        ):
+            raise StatementError(
+                f"{name} holds a backslash, which {dialect} and the clauses of TRAIN, PREDICT and "
+                "their like read differently. Keep such values in statements of their own.",
+                program,
+                Span(program.index("${"), program.index("${") + 2),
+            )
+
+
+def _standing(program: str, found: list[re.Match[str]], dialect: str) -> list[str]:
+    """Return where each variable stands: "alone", "within" something else, or in a "comment"."""
+    parts, stop = [], 0
+    places = [_PLACE.format(number) for number in range(len(found))]
+    for match, place in zip(found, places, strict=True):
+        parts += [program[stop : match.start()], place]
+        stop = match.end()
+    parts.append(program[stop:])
+    try:
+        tokens = Dialect.get_or_raise(dialect).tokenize("".join(parts))
+    except TokenError:
+        # `parse` says what is wrong, with the place.
+        return ["comment"] * len(found)
+    bare = {
+        token.text
+        for token in tokens
+        if token.token_type not in {TokenType.STRING, TokenType.IDENTIFIER}
+    }
+    texts = " ".join(token.text for token in tokens)
+    return [
+        "alone" if place in bare else "within" if place in texts else "comment" for place in places
+    ]
+
+
+def _value(name: str, variables: Mapping[str, Any], dialect: str, program: str, span: Span) -> str:
+    if name not in variables:
+        names = [each for each in variables if not each.startswith("_")]
+        raise StatementError(
+            f"There is no variable {name!r}{did_you_mean(name, names)}", program, span
+        )
+    try:
+        return literal(variables[name], dialect)
+    except UsageError as error:
+        raise StatementError(f"{name}: {error}", program, span) from error
+
+
+def literal(value: Any, dialect: str = "duckdb") -> str:  # noqa: C901, PLR0911, PLR0912 - types
+    """Return a value as a literal of a dialect.
+
+    Raises:
+        UsageError: There is no literal for such a value.
+
+    Example:
+        >>> literal("it's"), literal(None), literal([1, 2.5]), literal(("a", "b"))
+        ("'it''s'", 'NULL', '[1, 2.5]', "('a', 'b')")
+    """
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        value = value.item()  # of NumPy
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case int():
+            return str(int(value))
+        case float():
+            if not math.isfinite(value):
+                raise UsageError(f"{value} has no literal in SQL.")
+            return repr(float(value))
+        case decimal.Decimal():
+            if not value.is_finite():
+                raise UsageError(f"{value} has no literal in SQL.")
+            return format(value, "f")
+        case str():
+            return _text(value, dialect)
+        case dt.datetime():
+            return _text(value.isoformat(" "), dialect)
+        case dt.date() | dt.time():
+            return _text(value.isoformat(), dialect)
+        case list():
+            return f"[{', '.join(literal(each, dialect) for each in value)}]"
+        case tuple() if value:
+            return f"({', '.join(literal(each, dialect) for each in value)})"
+    raise UsageError(
+        f"a {type(value).__name__} has no literal in SQL. Expected None, a number, a text, a date "
+        "or time, a list or a tuple of these with at least one member."
+    )
+
+
+def _text(value: str, dialect: str) -> str:
+    known = Dialect.get_or_raise(dialect)
+    escapes = known.tokenizer_class.STRING_ESCAPES
+    # Doubled backslashes and quotes cannot end the text in any mode of MySQL's.
+    text = value.replace("\\", "\\\\") if "\\" in escapes else value
+    text = "'" + text.replace("'", "''" if "'" in escapes else "\\'") + "'"
+    try:
+        tokens = known.tokenize(text)
+    except TokenError:
+        tokens = []
+    if "\0" in value or [(each.token_type, each.text) for each in tokens] != [
+        (TokenType.STRING, value)
+    ]:
+        raise UsageError("this text cannot be quoted in SQL.")
+    return text

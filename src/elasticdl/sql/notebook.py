@@ -1,0 +1,193 @@
+"""`%sql` and `%%sql` for notebooks: statements in, DataFrames out.
+
+    %load_ext elasticdl.sql
+    %sql --database=duckdb:///shop.db --models=models
+
+    %%sql --to=clerks
+    SELECT * FROM employee WHERE role = ${role};
+
+`${role}` is the value of the notebook's variable `role`, as a literal and never as SQL text; see
+`literals.py`. A cell returns the rows of its last statement; `--to` also keeps them in a variable.
+An interrupted training has saved its progress: the same cell resumes it.
+
+Loaded by `%load_ext elasticdl.sql`.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from IPython.core.error import UsageError as MagicUsageError
+from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.display import display
+
+from elasticdl.errors import ElasticDLError, MissingExtraError, UsageError
+from elasticdl.job import without_password
+from elasticdl.sql.execute import Connection, Result, Session, SubmitterError, execute
+from elasticdl.sql.literals import with_values
+from elasticdl.sql.models import DEFAULT_FOLDER
+from elasticdl.sql.results import importance_bars
+from elasticdl.sql.statements import Explain
+from elasticdl.sql.submitter_process import run_piped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ENDED_BY_SIGNAL = {130, 143}
+
+
+class StatementFailedError(ElasticDLError):
+    """A statement of a cell failed or was cancelled; the output above it says why."""
+
+
+@magics_class
+class SqlMagics(Magics):
+    """The magics `%sql` and `%%sql`.
+
+    Args:
+        shell: The notebook's InteractiveShell.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self._notebook = shell
+        self._session = Session(run_submitter=_run_submitter)
+        self._connection: Connection | None = None
+
+    @magic_arguments()
+    @argument("--database", metavar="URL", help="Address of the database, from now on.")
+    @argument("--models", metavar="DIR", help="Folder of the trained models, from now on.")
+    @argument("--model_zoo", metavar="DIR", help="Folder with your model files, from now on.")
+    @argument("--to", metavar="NAME", help="Variable for the rows of the last statement.")
+    @argument("statements", nargs="*", help="Statements, on one line.")
+    @no_var_expand  # IPython would put text into the statement.
+    @line_cell_magic
+    def sql(self, line: str, cell: str | None = None) -> Any:
+        """Run SQL statements; return the rows of the last one as a DataFrame."""
+        settings, program = self._parsed(line, cell)
+        return _quietly(lambda: self._do(settings, program))
+
+    def _parsed(self, line: str, cell: str | None) -> tuple[Any, str]:
+        """Return the settings and the statements, as they were written."""
+        words = line.split()
+        number = next((n for n, word in enumerate(words) if not word.startswith("--")), len(words))
+        settings = parse_argstring(self.sql, " ".join(words[:number]))
+        # From the first word on that is no setting: quotes and spaces stay.
+        rest = line
+        for word in words[:number]:
+            rest = rest[rest.index(word) + len(word) :]
+        if cell is not None and rest.strip():
+            raise MagicUsageError(f"Put the statements below the line, not behind %%sql: {rest}")
+        return settings, rest if cell is None else cell
+
+    def _do(self, settings: Any, program: str) -> Any:
+        given = {"database": settings.database, "models": settings.models}
+        if any(given.values()) or settings.model_zoo:
+            self._configure(settings)
+        if not program.strip():
+            database = without_password(self._session.database or "") or "$ELASTICDL_DATABASE"
+            print(f"database: {database}\nmodels: {self._session.models}")  # noqa: T201
+            return None
+        if self._connection is None:
+            self._connection = Connection(self._session)
+        program = with_values(program, self._notebook.user_ns, self._connection.dialect)
+        last = None
+        for result in execute(program, self._session, connection=self._connection):
+            if result.rows is None:
+                continue
+            if last is not None:
+                display(last)
+            last = _frame(result)
+        if settings.to:
+            self._notebook.user_ns[settings.to] = last
+            return None
+        return last
+
+    def _configure(self, settings: Any) -> None:
+        zoo = Path(settings.model_zoo) if settings.model_zoo else self._session.zoo
+        if zoo is not None and not zoo.is_dir():
+            raise UsageError(f"--model_zoo={zoo}: there is no such folder.")
+        session = Session(
+            settings.database or self._session.database,
+            settings.models or self._session.models or DEFAULT_FOLDER,
+            zoo,
+            _run_submitter,
+        )
+        connection = Connection(session)
+        if self._connection is not None:
+            self._connection.__exit__()
+        self._session, self._connection = session, connection
+
+
+def _frame(result: Result) -> Any:
+    """Return the rows of a statement as a DataFrame; draw what an EXPLAIN found."""
+    rows = result.rows
+    if rows is None:
+        return None
+    table = pa.Table.from_batches(rows.batches, rows.schema)
+    if isinstance(result.statement, Explain):
+        _show_importances(table, result.statement.model.text)
+    try:
+        return table.to_pandas()
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(str(error.name), "sql", "A DataFrame") from error
+
+
+def _quietly(do: Callable[[], Any]) -> Any:
+    """Call a function; its errors are shown in the notebook as messages without a traceback."""
+    try:
+        return do()
+    except KeyboardInterrupt:
+        failure: ElasticDLError = StatementFailedError(
+            "Cancelled. The progress of a training is saved; the same cell resumes it."
+        )
+    except SubmitterError as error:
+        cancelled = error.exit_code in _ENDED_BY_SIGNAL
+        failure = StatementFailedError(
+            "Cancelled. The progress of a training is saved; the same cell resumes it."
+            if cancelled
+            else f"The statement failed (exit code {error.exit_code}); see above."
+        )
+        failure.exit_code = error.exit_code
+    except ElasticDLError as error:
+        failure = error
+    # IPython calls this instead of writing a traceback of its own.
+    failure._render_traceback_ = lambda: [f"error: {failure}"]  # type: ignore[attr-defined]
+    raise failure
+
+
+def _run_submitter(path: Path, environment: dict[str, str]) -> int:
+    def show(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+    return run_piped(path, environment, show)
+
+
+def _show_importances(table: pa.Table, model: str) -> None:
+    """Draw what an EXPLAIN found: as a picture if Matplotlib is there, else as text."""
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - it need not be there
+    except ModuleNotFoundError:
+        print(importance_bars(table))  # noqa: T201
+        return
+    names = table["column"].to_pylist()[::-1]
+    figure = Figure(figsize=(6, 0.6 + 0.35 * len(names)), layout="constrained")
+    axes = figure.subplots()
+    axes.barh(
+        # A name is text: Matplotlib would read $...$ as mathematics.
+        [name.replace("$", r"\$") for name in names],
+        table["importance"].to_pylist()[::-1],
+        xerr=table["deviation"].to_pylist()[::-1],
+    )
+    axes.set_xlabel("increase of the loss when shuffled")
+    axes.set_title(f"{model}: importance of columns")
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=100)
+    image = base64.b64encode(picture.getvalue()).decode()
+    display({"image/png": image, "text/plain": importance_bars(table)}, raw=True)

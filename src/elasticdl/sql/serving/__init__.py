@@ -1,0 +1,1 @@
+"""The gRPC server of `elasticdl sql-server` and what it says on the wire."""

@@ -1,0 +1,241 @@
+r"""The execution of one client's program: statements in, responses out, until done or cancelled.
+
+    waiting for its turn --> statement, statement, ... --> done
+              \------------------ cancel --------------/
+                 (the submitter gets SIGTERM, then SIGKILL; a query is interrupted)
+
+A DuckDB file belongs to one process at a time, and a submitter is a process: programs on the same
+file take turns. Other databases serve all sessions at once.
+
+Used by `service.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elasticdl.errors import ElasticDLError, UsageError
+from elasticdl.sql.execute import Connection, Session, SubmitterError, execute
+from elasticdl.sql.serving import sqlflow_pb2
+from elasticdl.sql.serving.wire import packed
+from elasticdl.sql.submitter_process import GRACE_S, run_piped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from elasticdl.sql.database import Rows
+
+MOST_PROGRAM_BYTES = 1 << 20
+
+_DUCKDB_FILE = re.compile(r"duckdb:///(.+)")
+_POLL_S = 0.2
+_KEPT_LINES = 100
+_ERROR = re.compile(r"(?:internal )?error: ")
+
+
+class CancelledError(ElasticDLError):
+    """The client has gone, or the server is ending."""
+
+    exit_code = 143
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the programs of a server run.
+
+    Attributes:
+        models: Folder of the trained models.
+        zoo: Folder of model files; None is the prebuilt zoo.
+        grace_s: How long a cancelled submitter may save its progress.
+    """
+
+    models: str
+    zoo: Path | None = None
+    grace_s: float = GRACE_S
+
+
+class Turns:
+    """Lets one program at a time use a DuckDB file."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turns: dict[Path, threading.Lock] = {}
+
+    @contextlib.contextmanager
+    def turn(self, url: str, stop: threading.Event, waiting: Callable[[], None]) -> Iterator[None]:
+        """Wait for the database to be free.
+
+        Args:
+            url: Of the database.
+            stop: Ends the wait when it is set.
+            waiting: Called once if there is something to wait for.
+
+        Raises:
+            CancelledError: `stop` was set.
+        """
+        file = _DUCKDB_FILE.fullmatch(url)
+        if file is None:
+            yield
+            return
+        with self._lock:
+            turn = self._turns.setdefault(Path(file[1]).resolve(), threading.Lock())
+        if not turn.acquire(blocking=False):
+            waiting()
+            while not turn.acquire(timeout=_POLL_S):
+                if stop.is_set():
+                    raise CancelledError("Cancelled while it waited for its turn.")
+        try:
+            yield
+        finally:
+            turn.release()
+
+
+class Execution:
+    """A program of a client.
+
+    Args:
+        program: The statements.
+        database: URL of the database.
+        place: Where they run.
+        turns: Shared by all executions of a server.
+        send: Takes the responses in order. It may block, and raises `CancelledError` to give up.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        database: str,
+        place: Place,
+        turns: Turns,
+        send: Callable[[sqlflow_pb2.Response], None],
+    ) -> None:
+        self._program, self._database, self._place = program, database, place
+        self._turns, self._send = turns, send
+        self.stop = threading.Event()
+        self._done = threading.Event()
+        self._connection: Connection | None = None
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+
+    def cancel(self) -> None:
+        """End the execution soon; returns at once and may be called again."""
+        if not self.stop.is_set():
+            self.stop.set()
+            threading.Thread(target=self._interrupt, daemon=True).start()
+
+    def _interrupt(self) -> None:
+        # A query may begin just after an interrupt.
+        while not self._done.wait(_POLL_S):
+            connection = self._connection
+            if connection is not None:
+                connection.interrupt()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until `run` has ended; return whether it has."""
+        return self._done.wait(timeout_s)
+
+    def run(self) -> None:
+        """Run the statements.
+
+        Raises:
+            ElasticDLError: A statement is wrong or failed, or the execution was cancelled.
+        """
+        try:
+            self._check_size()
+            with self._turns.turn(self._database, self.stop, self._tell_of_wait):
+                self._run()
+        except SubmitterError as error:
+            self._check_stop()
+            error.args = (self._reason(error),)
+            raise
+        except ElasticDLError:
+            self._check_stop()
+            raise
+        finally:
+            self._done.set()
+
+    def _check_size(self) -> None:
+        size = len(self._program.encode())
+        if size > MOST_PROGRAM_BYTES:
+            raise UsageError(
+                f"The program has {size:,} bytes; at most {MOST_PROGRAM_BYTES:,} are run. Load "
+                "data with the database's own client."
+            )
+
+    def _tell_of_wait(self) -> None:
+        self._message(
+            "Waiting for another session: a DuckDB file serves one program at a time. PostgreSQL "
+            "and MySQL serve several."
+        )
+
+    def _run(self) -> None:
+        session = Session(
+            self._database, self._place.models, self._place.zoo, run_submitter=self._run_submitter
+        )
+        with Connection(session) as connection:
+            if connection.is_in_memory:
+                raise UsageError(
+                    f"{connection.name}: a database in memory would be empty for every program. "
+                    "Name one in a file or on a server."
+                )
+            self._connection = connection
+            begun_s = time.monotonic()
+            try:
+                for result in execute(self._program, session, connection=connection):
+                    self._check_stop()
+                    if result.rows is not None:
+                        self._send_rows(result.rows)
+                    seconds = int(time.monotonic() - begun_s)
+                    end = sqlflow_pb2.EndOfExecution(
+                        sql=result.statement.text, spent_time_seconds=seconds
+                    )
+                    self._send(sqlflow_pb2.Response(eoe=end))
+                    begun_s = time.monotonic()
+            finally:
+                self._connection = None
+
+    def _send_rows(self, rows: Rows) -> None:
+        head = sqlflow_pb2.Head(column_names=rows.schema.names)
+        self._send(sqlflow_pb2.Response(head=head))
+        for batch in rows.batches:
+            for start in range(0, batch.num_rows, 1000):
+                part = batch.slice(start, 1000)
+                columns = [column.to_pylist() for column in part.columns]
+                for row in zip(*columns, strict=True):
+                    data = [packed(value) for value in row]
+                    self._send(sqlflow_pb2.Response(row=sqlflow_pb2.Row(data=data)))
+            self._check_stop()
+
+    def _run_submitter(self, path: Path, environment: Mapping[str, str]) -> int:
+        self._lines.clear()
+
+        def on_line(line: str) -> None:
+            self._lines.append(line)
+            # The one who would read it is gone; the submitter is saving its progress.
+            if not self.stop.is_set():
+                self._message(line)
+
+        return run_piped(path, environment, on_line, self.stop, self._place.grace_s)
+
+    def _message(self, text: str) -> None:
+        self._send(sqlflow_pb2.Response(message=sqlflow_pb2.Message(message=text)))
+
+    def _check_stop(self) -> None:
+        if self.stop.is_set():
+            raise CancelledError(
+                "Cancelled. The progress of a training is saved; the same statement resumes it."
+            )
+
+    def _reason(self, error: SubmitterError) -> str:
+        """Return what the submitter has written as its reason."""
+        lines = list(self._lines)
+        for at in range(len(lines) - 1, -1, -1):
+            if _ERROR.match(lines[at]):
+                return _ERROR.sub("", "\n".join(lines[at:]), count=1)
+        return f"{error} The same statement resumes a training."

@@ -1,0 +1,120 @@
+"""Jobs: programs that run on without their client, which fetches the output now and then.
+
+An id cannot be guessed, so whoever knows it may fetch. Of the output, the newest part is kept;
+what had to be dropped is counted in a message in its place. A job that has ended is kept for an
+hour, and there are at most a hundred of these.
+
+Used by `service.py`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from elasticdl.data.wording import counted
+from elasticdl.errors import UsageError
+from elasticdl.sql.serving import sqlflow_pb2
+
+MOST_BYTES = 16 << 20
+FETCHED_BYTES = 1 << 20
+KEPT_S = 3600.0
+MOST_ENDED = 100
+
+
+@dataclass
+class Output:
+    """What a job has sent.
+
+    Attributes:
+        failure: Why it ended early; None if it did not.
+    """
+
+    failure: BaseException | None = None
+    _responses: deque[sqlflow_pb2.Response] = field(default_factory=deque)
+    _first: int = 0
+    _num_bytes: int = 0
+    _ended_s: float | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, response: sqlflow_pb2.Response) -> None:
+        """Keep a response, and drop the oldest ones if there is no room for it."""
+        with self._lock:
+            self._responses.append(response)
+            self._num_bytes += response.ByteSize()
+            while self._num_bytes > MOST_BYTES and len(self._responses) > 1:
+                self._num_bytes -= self._responses.popleft().ByteSize()
+                self._first += 1
+
+    def end(self, failure: BaseException | None = None) -> None:
+        """Note that nothing more will come."""
+        with self._lock:
+            self.failure, self._ended_s = failure, time.monotonic()
+
+    @property
+    def ended_s(self) -> float | None:
+        """When it ended, on the monotonic clock; None while it runs."""
+        return self._ended_s
+
+    def since(self, number: int) -> tuple[list[sqlflow_pb2.Response], int, bool]:
+        """Return responses from a number on, the next number, and whether that is the end."""
+        with self._lock:
+            found, size = [], 0
+            if number < self._first:
+                text = f"{counted(self._first - number, 'response')} dropped: a job keeps 16 MiB."
+                found.append(sqlflow_pb2.Response(message=sqlflow_pb2.Message(message=text)))
+                number = self._first
+            for response in list(self._responses)[number - self._first :]:
+                size += response.ByteSize()
+                if size > FETCHED_BYTES and found:
+                    break
+                found.append(response)
+                number += 1
+            at_end = number >= self._first + len(self._responses)
+            return found, number, at_end and self._ended_s is not None
+
+
+class Jobs:
+    """The jobs of a server."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._outputs: dict[str, Output] = {}
+
+    def add(self) -> tuple[str, Output]:
+        """Return the id of a new job and where its output goes."""
+        number, output = secrets.token_urlsafe(24), Output()
+        with self._lock:
+            self._forget()
+            self._outputs[number] = output
+        return number, output
+
+    def output(self, number: str) -> Output:
+        """Return the output of a job.
+
+        Raises:
+            UsageError: There is no such job, or no longer.
+        """
+        with self._lock:
+            self._forget()
+            found = self._outputs.get(number)
+        if found is None:
+            raise UsageError(
+                "There is no such job: its output is kept for an hour after its end, and not "
+                "beyond the server's."
+            )
+        return found
+
+    def _forget(self) -> None:
+        ended = sorted(
+            (output.ended_s, number)
+            for number, output in self._outputs.items()
+            if output.ended_s is not None
+        )
+        too_many = len(ended) - MOST_ENDED
+        for at, (ended_s, number) in enumerate(ended):
+            if at < too_many or time.monotonic() - ended_s > KEPT_S:
+                del self._outputs[number]

@@ -1,0 +1,93 @@
+"""Where a server may listen, and who may call it.
+
+Without TLS it listens on loopback only, and without a token or certificates of clients as well.
+
+Used by `service.py`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+import grpc
+
+from elasticdl.errors import UnavailableError, UsageError
+
+
+@dataclass(frozen=True)
+class Security:
+    """Who may call, and how.
+
+    Attributes:
+        token: What clients send; None takes every call.
+        certificate: The server's certificate chain, PEM; None is no TLS.
+        key: Its private key, PEM.
+        authorities: Certificates that sign those of clients, PEM; None asks for none.
+        allow_any_database: Whether a client may name a database.
+    """
+
+    token: str | None = None
+    certificate: bytes | None = None
+    key: bytes | None = None
+    authorities: bytes | None = None
+    allow_any_database: bool = False
+
+
+def bind(server: grpc.Server, address: str, security: Security) -> int:
+    """Let a server listen; return its port.
+
+    Raises:
+        UnavailableError: The address is taken, or the certificate cannot be used.
+    """
+    try:
+        if security.certificate is None or security.key is None:
+            return int(server.add_insecure_port(address))
+        credentials = grpc.ssl_server_credentials(
+            [(security.key, security.certificate)],
+            root_certificates=security.authorities,
+            require_client_auth=security.authorities is not None,
+        )
+        return int(server.add_secure_port(address, credentials))
+    except RuntimeError as error:
+        raise UnavailableError(
+            f"Cannot listen on {address}: {error}. Is the port taken, or is a file of --tls_cert, "
+            "--tls_key and --tls_ca not PEM?"
+        ) from error
+
+
+def check_address(address: str, security: Security) -> None:
+    """Check that a server may listen on an address.
+
+    Raises:
+        UsageError: Other machines reach it, and TLS or the means to know a client is missing.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or not host:
+        raise UsageError(f"--listen={address}: expected HOST:PORT, such as 127.0.0.1:50051.")
+    if is_loopback(host):
+        return
+    for missing, option in (
+        (security.certificate is None, "--tls_cert and --tls_key"),
+        (security.token is None and security.authorities is None, "--token_file or --tls_ca"),
+    ):
+        if missing:
+            raise UsageError(
+                f"--listen={address} can be reached by other machines, which needs {option}. "
+                "Without them the server listens on 127.0.0.1 only."
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a host's address.
+
+    Example:
+        >>> is_loopback("127.0.0.1"), is_loopback("[::1]"), is_loopback("0.0.0.0")
+        (True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,317 @@
+"""The gRPC service: who may call, how many at once, and the way from a call to an execution.
+
+    Run                 responses until the end; a call that is cancelled ends its execution
+    Run, exit_on_submit a Job at once; its execution runs on, and Fetch returns its output
+    Fetch               what a job has sent since the last call
+
+Every call is checked for its token, in constant time, before anything else.
+
+Called by `cli/sql_server.py`; the wire is in `wire.py` and `sqlflow.proto`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import logging
+import queue
+import re
+import threading
+import time
+from concurrent import futures
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from elasticdl.errors import ElasticDLError, UsageError
+from elasticdl.sql.serving import sqlflow_pb2
+from elasticdl.sql.serving.execution import CancelledError, Execution, Turns
+from elasticdl.sql.serving.jobs import Jobs
+from elasticdl.sql.serving.security import bind, check_address
+from elasticdl.sql.serving.wire import EXIT_CODE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from elasticdl.sql.serving.execution import Place
+    from elasticdl.sql.serving.security import Security
+
+_LOG = logging.getLogger(__name__)
+_OUTBOX = 256
+_POLL_S = 0.2
+# Threads for calls that are short: Fetch, and those that are refused.
+_MORE_THREADS = 8
+_MOST_DETAILS = 4000
+_NUMBER = re.compile(r"[0-9]{0,18}")
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 4 << 20),
+    ("grpc.so_reuseport", 0),
+    # A client whose machine has vanished is noticed within a minute.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+)
+_CODES = {
+    2: grpc.StatusCode.INVALID_ARGUMENT,
+    3: grpc.StatusCode.INVALID_ARGUMENT,
+    4: grpc.StatusCode.FAILED_PRECONDITION,
+    5: grpc.StatusCode.ABORTED,
+    6: grpc.StatusCode.FAILED_PRECONDITION,
+    75: grpc.StatusCode.UNAVAILABLE,
+    130: grpc.StatusCode.CANCELLED,
+    143: grpc.StatusCode.CANCELLED,
+}
+
+
+class Server:
+    """The server; it listens from its start until `stop`.
+
+    Attributes:
+        address: HOST:PORT where it listens.
+
+    Args:
+        address: HOST:PORT; the port 0 takes a free one.
+        database: URL of the database.
+        place: Where programs run.
+        security: Who may call.
+        max_sessions: How many programs run at once; more are refused.
+
+    Raises:
+        UsageError: It must not listen there, or the certificate cannot be used.
+        UnavailableError: The address is taken.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        database: str,
+        place: Place,
+        security: Security,
+        max_sessions: int = 8,
+    ) -> None:
+        check_address(address, security)
+        self._database, self._place, self._security = database, place, security
+        self._slots = threading.BoundedSemaphore(max_sessions)
+        self._max_sessions = max_sessions
+        self._turns, self._jobs = Turns(), Jobs()
+        self._running: set[Execution] = set()
+        self._lock = threading.Lock()
+        threads = futures.ThreadPoolExecutor(max_sessions + _MORE_THREADS)
+        self._server = grpc.server(threads, options=_OPTIONS)
+        self._server.add_generic_rpc_handlers((self._handlers(),))
+        host = address.rpartition(":")[0]
+        self.address = f"{host}:{bind(self._server, address, security)}"
+        self._server.start()
+
+    def wait(self) -> None:
+        """Wait until the server has stopped, which a signal may end."""
+        self._server.wait_for_termination()
+
+    def stop(self) -> None:
+        """Take no more calls, and end what runs: submitters save their progress."""
+        with self._lock:
+            running = list(self._running)
+        for execution in running:
+            execution.cancel()
+        stopped = self._server.stop(grace=1.0)
+        deadline_s = time.monotonic() + self._place.grace_s + 5
+        for execution in running:
+            execution.wait(max(0.0, deadline_s - time.monotonic()))
+        stopped.wait()
+
+    def _handlers(self) -> grpc.GenericRpcHandler:
+        return grpc.method_handlers_generic_handler(
+            "proto.SQLFlow",
+            {
+                "Run": grpc.unary_stream_rpc_method_handler(
+                    self._run,
+                    request_deserializer=_reader(sqlflow_pb2.Request),
+                    response_serializer=sqlflow_pb2.Response.SerializeToString,
+                ),
+                "Fetch": grpc.unary_unary_rpc_method_handler(
+                    self._fetch,
+                    request_deserializer=_reader(sqlflow_pb2.FetchRequest),
+                    response_serializer=sqlflow_pb2.FetchResponse.SerializeToString,
+                ),
+            },
+        )
+
+    def _run(
+        self, request: sqlflow_pb2.Request | _Unreadable, context: grpc.ServicerContext
+    ) -> Iterator[sqlflow_pb2.Response]:
+        checked = self._checked(request, context)
+        database = self._chosen_database(checked.session.db_conn_str, context)
+        if not self._slots.acquire(blocking=False):
+            context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{self._max_sessions} programs run already (--max_sessions). Try again later.",
+            )
+        if checked.session.exit_on_submit:
+            number, output = self._jobs.add()
+            job = self._execution(checked.stmts, database, output.add)
+            self._start(job, output.end)
+            yield sqlflow_pb2.Response(job=sqlflow_pb2.Job(id=number))
+            return
+        outbox = _Outbox()
+        execution = self._execution(checked.stmts, database, outbox.put)
+        outbox.stop = execution.stop
+        if not context.add_callback(execution.cancel):
+            execution.cancel()
+        self._start(execution, outbox.end)
+        failure = yield from outbox.responses()
+        if failure is not None:
+            _abort(context, failure)
+
+    def _execution(
+        self, program: str, database: str, send: Callable[[sqlflow_pb2.Response], None]
+    ) -> Execution:
+        return Execution(program, database, self._place, self._turns, send)
+
+    def _start(self, execution: Execution, end: Callable[[BaseException | None], None]) -> None:
+        """Run an execution in a thread, which gives its slot back."""
+
+        def run() -> None:
+            failure: BaseException | None = None
+            try:
+                execution.run()
+            except ElasticDLError as error:
+                failure = error
+            except Exception as error:  # noqa: BLE001 - the client is told
+                _LOG.exception("A mistake in ElasticDL.")
+                failure = error
+            finally:
+                with self._lock:
+                    self._running.discard(execution)
+                self._slots.release()
+                end(failure)
+
+        with self._lock:
+            self._running.add(execution)
+        threading.Thread(target=run, daemon=True).start()
+
+    def _fetch(
+        self, request: sqlflow_pb2.FetchRequest | _Unreadable, context: grpc.ServicerContext
+    ) -> sqlflow_pb2.FetchResponse:
+        if isinstance(request, _Unreadable):
+            _refuse_bytes(context)
+        try:
+            output = self._jobs.output(request.job.id)
+        except UsageError as error:
+            context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        if not _NUMBER.fullmatch(request.step_id):
+            context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, "step_id: expected that of updated_fetch_since."
+            )
+        responses, following, is_end = output.since(int(request.step_id or "0"))
+        if is_end and not responses and output.failure is not None:
+            _abort(context, output.failure)
+        since = sqlflow_pb2.FetchRequest(
+            job=request.job, step_id=str(following), step_phase="Ended" if is_end else "Running"
+        )
+        return sqlflow_pb2.FetchResponse(
+            updated_fetch_since=since,
+            # A failure is the answer to the next call.
+            eof=is_end and output.failure is None,
+            responses=sqlflow_pb2.FetchResponse.Responses(response=responses),
+        )
+
+    def _checked(
+        self, request: sqlflow_pb2.Request | _Unreadable, context: grpc.ServicerContext
+    ) -> sqlflow_pb2.Request:
+        if isinstance(request, _Unreadable):
+            _refuse_bytes(context)
+        token = self._security.token
+        given = request.session.token.encode()
+        if token is not None and not hmac.compare_digest(given, token.encode()):
+            context.abort(
+                grpc.StatusCode.UNAUTHENTICATED,
+                "The token in the session is missing or wrong; the server has one in --token_file.",
+            )
+        return request
+
+    def _chosen_database(self, given: str, context: grpc.ServicerContext) -> str:
+        if given in {"", self._database}:
+            return self._database
+        if not self._security.allow_any_database:
+            context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                "The session names a database of its own (db_conn_str), which this server does "
+                "not allow: it was started without --allow_any_database.",
+            )
+        return given
+
+
+class _Outbox:
+    """Responses on their way from an execution to its call, in bounded memory."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self._queue: queue.Queue[sqlflow_pb2.Response | None] = queue.Queue(_OUTBOX)
+        self._failure: BaseException | None = None
+
+    def put(self, response: sqlflow_pb2.Response | None) -> None:
+        """Wait for room.
+
+        Raises:
+            CancelledError: The client has gone.
+        """
+        while not self.stop.is_set():
+            with contextlib.suppress(queue.Full):
+                self._queue.put(response, timeout=_POLL_S)
+                return
+        raise CancelledError("The client has gone.")
+
+    def end(self, failure: BaseException | None) -> None:
+        self._failure = failure
+        try:
+            self.put(None)
+        except CancelledError:
+            # Whoever waits for a response finds room made.
+            with contextlib.suppress(queue.Empty):
+                self._queue.get_nowait()
+            with contextlib.suppress(queue.Full):
+                self._queue.put_nowait(None)
+
+    def responses(self) -> Any:
+        """Yield the responses; return why the execution failed, if it did."""
+        while (response := self._queue.get()) is not None:
+            yield response
+        return self._failure
+
+
+class _Unreadable:
+    """In place of a message; None would be an internal error to gRPC."""
+
+
+def _reader(message: Any) -> Callable[[bytes], Any]:
+    """Return a function that reads a message."""
+
+    def read(content: bytes) -> Any:
+        try:
+            return message.FromString(content)
+        except DecodeError:
+            return _Unreadable()
+
+    return read
+
+
+def _refuse_bytes(context: grpc.ServicerContext) -> NoReturn:
+    context.abort(
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "The request is not a message of this protocol, or a text in it is not UTF-8.",
+    )
+    raise AssertionError  # `abort` never returns
+
+
+def _abort(context: grpc.ServicerContext, failure: BaseException) -> NoReturn:
+    if isinstance(failure, ElasticDLError):
+        code, text = failure.exit_code, str(failure)
+        status = _CODES.get(code, grpc.StatusCode.UNKNOWN)
+    else:
+        code, status = 1, grpc.StatusCode.INTERNAL
+        text = f"{type(failure).__name__}: {failure}\nThis is a mistake in ElasticDL, not yours."
+    context.set_trailing_metadata(((EXIT_CODE, str(code)),))
+    context.abort(status, text[:_MOST_DETAILS])
+    raise AssertionError  # `abort` never returns

@@ -1,0 +1,153 @@
+"""Submitters whose output is read line by line, and which end with the process that started them.
+
+    running --stop, Ctrl-C--> SIGTERM (saves its progress) --grace period--> SIGKILL (its group)
+
+The submitter's standard input is a pipe that nothing is written to: it closes when the process
+that started it ends, however that ends, and the submitter then stops by itself.
+
+Used by the notebook and the server; the shell's submitters share its terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from elasticdl.sql.execute import submitter_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from typing import IO
+
+GRACE_S = 60.0
+# Set for submitters that watch their standard input.
+WATCHED = "ELASTICDL_SUBMITTER_ENDS_WITH_STDIN"
+
+_POLL_S = 0.1
+_LONGEST_LINE = 1 << 16
+_MOST_LINES = 1000
+
+
+def run_piped(
+    path: Path,
+    environment: Mapping[str, str],
+    on_line: Callable[[str], None],
+    stop: threading.Event | None = None,
+    grace_s: float = GRACE_S,
+) -> int:
+    """Run a submitter and return its exit code.
+
+    Args:
+        path: The program.
+        environment: Of the process.
+        on_line: Called in this thread with each line of its output, without the line break.
+        stop: Ends the submitter when it is set.
+        grace_s: How long it may save its progress before it is killed.
+
+    Returns:
+        Its exit code; negative is the signal that killed it.
+    """
+    process = subprocess.Popen(  # noqa: S603 - this very command, and a file that we wrote
+        submitter_command(path),
+        env={**environment, WATCHED: "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        # A Ctrl-C in this terminal is answered here, once.
+        start_new_session=True,
+    )
+    output = _Output(process)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            while output.forward(on_line):
+                if process.poll() is not None or (stop is not None and stop.is_set()):
+                    break
+        if not output.is_complete:
+            _end(process, output, on_line, grace_s)
+        return process.wait()
+    finally:
+        # Whatever `on_line` raised.
+        if process.poll() is None:
+            _end(process, output, lambda _: None, grace_s)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+class _Output:
+    """The lines of a process, read by a thread so that waiting for one can be given up."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.is_complete = False
+        self._lines: queue.Queue[bytes | None] = queue.Queue(_MOST_LINES)
+        threading.Thread(target=self._read, args=(process.stdout,), daemon=True).start()
+
+    def _read(self, stream: IO[bytes] | None) -> None:
+        if stream is None:
+            raise ValueError("The process was started without a pipe for its output.")
+        with contextlib.suppress(ValueError, OSError):  # closed meanwhile
+            while line := stream.readline(_LONGEST_LINE):
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def forward(self, on_line: Callable[[str], None]) -> bool:
+        """Hand over a line if one comes soon; return whether more can come."""
+        try:
+            line = self._lines.get(timeout=_POLL_S)
+        except queue.Empty:
+            return True
+        if line is None:
+            self.is_complete = True
+            return False
+        on_line(line.decode("utf-8", "replace").rstrip("\r\n"))
+        return True
+
+
+def _end(
+    process: subprocess.Popen[bytes],
+    output: _Output,
+    on_line: Callable[[str], None],
+    grace_s: float,
+) -> None:
+    if process.poll() is None:
+        process.terminate()
+    deadline_s = time.monotonic() + grace_s
+    while process.poll() is None and time.monotonic() < deadline_s:
+        if output.is_complete:
+            time.sleep(_POLL_S)
+        else:
+            output.forward(on_line)
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    # What it wrote last; a grandchild may hold the pipe open for longer.
+    deadline_s = time.monotonic() + 1
+    while time.monotonic() < deadline_s and output.forward(on_line):
+        pass
+
+
+def end_with_stdin() -> None:
+    """End this process, which is a submitter, when the process that started it is gone."""
+    if os.environ.get(WATCHED):
+        threading.Thread(target=_watch, daemon=True).start()
+
+
+def _watch() -> None:
+    with contextlib.suppress(OSError):
+        while os.read(0, 1):
+            pass
+    # The other end of its output is gone as well; writing there would end it at once.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_S)
+    os.kill(os.getpid(), signal.SIGKILL)
