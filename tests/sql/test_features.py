@@ -34,11 +34,41 @@ def test_a_column_makes_the_feature_of_its_kind(values, feature) -> None:
     assert derive([column], "y").columns == [{"column": "x", **feature}]
 
 
-def test_dates_are_times() -> None:
-    column = summary("x", [0, 86400], pa.timestamp("s"))
+@pytest.mark.parametrize(
+    ("type_", "cycles"),
+    [
+        (pa.timestamp("s"), {}),
+        (pa.timestamp("us", "UTC"), {}),
+        (pa.date32(), {"cycles": ["year", "week"]}),
+        (pa.time64("us"), {"cycles": ["day"]}),
+    ],
+)
+def test_times_are_looked_at_in_the_cycles_that_they_have_a_place_in(type_, cycles) -> None:
+    column = summary("x", [0, 1], type_)
 
-    assert derive([column], "y").columns == [{"kind": "time", "column": "x"}]
+    assert derive([column], "y").columns == [{"kind": "time", "column": "x", **cycles}]
+
+
+def test_a_summary_of_times_counts_in_seconds() -> None:
+    column = summary("x", [0, 1], pa.date32())
+
     assert (column.minimum, column.maximum) == (0.0, 86400.0)
+
+
+@pytest.mark.parametrize(
+    ("type_", "kind", "dtype"),
+    [
+        (pa.int32(), "category", {"dtype": "int64"}),
+        (pa.string(), "category", {}),
+        (pa.list_(pa.int64()), "sequence", {"dtype": "int64"}),
+    ],
+)
+def test_whole_numbers_are_hashed_as_numbers(type_, kind, dtype) -> None:
+    value = {"category": "1", "sequence": [1]}[kind]
+    value = 1 if pa.types.is_integer(type_) else value
+    feature = {"kind": kind, "column": "x", "buckets": 10}
+
+    assert resolve(feature, [summary("x", [value], type_)]) == {**feature, **dtype}
 
 
 @pytest.mark.parametrize(

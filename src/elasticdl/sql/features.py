@@ -8,6 +8,7 @@ every later prediction uses the same.
     few whole numbers  -> still numbers: who means categories says CATEGORY_ID
     booleans           -> 0 and 1
     dates, timestamps  -> time: standardised, with its place in the year, the week and the day
+                          (dates have no place in a day, times of day have no other)
     texts              -> a category of the vocabulary, or hashed where there are many values
     lists of one size  -> an array of numbers
     always the same, empty, or a text that never repeats -> left out, and reported
@@ -19,6 +20,7 @@ Used by `train.py`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,10 @@ MAX_VOCABULARY = 1000
 _LEAST_COUNT = 2
 # In a table of a few rows a text may well be a category that does not repeat yet.
 _IDENTIFIER_ROWS = 50
+# Arrow types of whole numbers, also as items of a list.
+_WHOLE = re.compile(r"(?<![a-z])u?int(8|16|32|64)\b")
+# Beginning of an Arrow type -> the cycles that its values have a place in, if not all.
+_CYCLES = {"date": ["year", "week"], "time3": ["day"], "time6": ["day"]}
 _LEAST_BUCKETS, _MOST_BUCKETS = 1024, 1 << 18
 
 
@@ -89,6 +95,9 @@ def resolve(feature: Mapping[str, Any], columns: Sequence[ColumnSummary]) -> dic
         return feature_of(column)
     if derive_from is not None:
         resolved |= vocabulary_of(column, **derive_from)
+    if "buckets" in resolved and _WHOLE.search(column.type):
+        # Which text a number is read as would depend on the file that has it.
+        resolved["dtype"] = "int64"
     return resolved | ({"nullable": True} if column.num_missing else {})
 
 
@@ -96,7 +105,9 @@ def feature_of(column: ColumnSummary) -> dict[str, Any]:
     """Return the feature that one column makes by itself."""
     nullable = {"nullable": True} if column.num_missing else {}
     if column.kind == "time":
-        return {"kind": "time", "column": column.name, **nullable}
+        cycles = next((c for start, c in _CYCLES.items() if column.type.startswith(start)), None)
+        found = {} if cycles is None else {"cycles": cycles}
+        return {"kind": "time", "column": column.name, **found, **nullable}
     if column.kind == "text":
         return {"kind": "category", "column": column.name, **vocabulary_of(column), **nullable}
     size = {"size": column.list_size} if column.kind == "list" else {}
