@@ -50,9 +50,10 @@ def test_times_are_looked_at_in_the_cycles_that_they_have_a_place_in(type_, cycl
 
 
 def test_a_summary_of_times_counts_in_seconds() -> None:
-    column = summary("x", [0, 1], pa.date32())
+    for type_, seconds in [(pa.date32(), 86400.0), (pa.time32("s"), 1.0), (pa.time64("us"), 1e-6)]:
+        column = summary("x", [0, 1], type_)
 
-    assert (column.minimum, column.maximum) == (0.0, 86400.0)
+        assert (column.minimum, column.maximum) == (0.0, seconds)
 
 
 @pytest.mark.parametrize(

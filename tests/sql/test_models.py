@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from elasticdl.errors import UsageError
+from elasticdl.errors import OutputBusyError, UsageError
 from elasticdl.sql.models import Models
 
 
@@ -16,10 +16,15 @@ def models(request, tmp_path) -> Models:
     return Models(place)
 
 
+def begun(models: Models, statement: str = "s"):
+    with models.training("m", statement, "db") as version:
+        return version
+
+
 def trained(models: Models, statement: str = "s"):
-    version = models.begin("m", statement, "db")
-    models.complete(version, version.record)
-    return version
+    with models.training("m", statement, "db") as version:
+        models.complete(version, version.record)
+        return version
 
 
 def test_a_new_statement_makes_a_new_version_and_the_old_one_stays(models) -> None:
@@ -31,11 +36,11 @@ def test_a_new_statement_makes_a_new_version_and_the_old_one_stays(models) -> No
 
 def test_an_incomplete_training_is_resumed_by_its_own_statement_only(models) -> None:
     trained(models)
-    begun = models.begin("m", "a", "db")
+    first = begun(models, "a")
 
-    assert models.begin("m", "a", "db").number == begun.number
-    assert models.begin("m", "a", "db").is_resumed
-    assert models.begin("m", "b", "db").number == begun.number + 1
+    assert begun(models, "a").number == first.number
+    assert begun(models, "a").is_resumed
+    assert begun(models, "b").number == first.number + 1
     assert models.current("m").number == 1
 
 
@@ -48,8 +53,18 @@ def test_an_unknown_name_is_answered_with_a_near_one(models) -> None:
 
 
 def test_a_model_that_is_being_trained_is_not_there_yet(models) -> None:
-    models.begin("m", "s", "db")
+    begun(models)
 
     assert models.names() == []
     with pytest.raises(UsageError, match="not complete"):
         models.current("m")
+
+
+def test_one_process_at_a_time_trains_a_name(models) -> None:
+    with models.training("m", "a", "db"):
+        with pytest.raises(OutputBusyError, match="the model m: .* INTO another name"):
+            trained(models, "b")
+        with models.training("n", "a", "db") as other:
+            assert other.number == 1
+
+    assert trained(models, "b").number == 2

@@ -51,16 +51,24 @@ class Lease:
         where: What a message calls the file.
         subject: What a message says is being worked on.
         note: Tells a person that a silent holder is waited for.
+        alternative: What a person may do who does not want to wait.
 
     Raises:
         OutputBusyError: Another process holds it.
         OutputError: The file changes too often to be taken.
     """
 
-    def __init__(self, file: VersionedFile, where: str, subject: str, note: Note) -> None:
+    def __init__(
+        self,
+        file: VersionedFile,
+        where: str,
+        subject: str,
+        note: Note,
+        alternative: str = "name another --output",
+    ) -> None:
         self._file = file
         self._where = where
-        self._subject = subject
+        self._subject, self._alternative = subject, alternative
         self._pid = os.getpid()
         self._lease_s = LEASE_S
         self._me = {**this_process(), "token": uuid.uuid4().hex, "lease_s": self._lease_s}
@@ -131,7 +139,7 @@ class Lease:
             ended = f" If that process is gone, delete {self._where}."
         return OutputBusyError(
             f"{self._subject}: {name_of(holder)} is working on it. Wait until it is done, end it, "
-            f"or name another --output.{ended}"
+            f"or {self._alternative}.{ended}"
         )
 
     def _settled(self, data: bytes, version: str) -> str | None:

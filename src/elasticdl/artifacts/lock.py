@@ -70,7 +70,13 @@ class Lock(Protocol):
         ...
 
 
-def hold(folder: OutputFolder, name: str, subject: str = "", note: Note = ignore_note) -> Lock:
+def hold(
+    folder: OutputFolder,
+    name: str,
+    subject: str = "",
+    note: Note = ignore_note,
+    alternative: str = "name another --output",
+) -> Lock:
     """Take a lock. Only a holder on another machine that may be dead is waited for.
 
     Args:
@@ -78,6 +84,7 @@ def hold(folder: OutputFolder, name: str, subject: str = "", note: Note = ignore
         name: Name of the file.
         subject: What a message says is being worked on; empty for the folder.
         note: Tells a person why it takes as long as a lease lasts.
+        alternative: What a person may do who does not want to wait.
 
     Raises:
         OutputBusyError: Another process holds it; names its process id and host.
@@ -87,15 +94,15 @@ def hold(folder: OutputFolder, name: str, subject: str = "", note: Note = ignore
     path = folder.local_path(name)
     if path is None:
         with folder.errors(name):
-            return Lease(folder.versioned(name), folder.where(name), subject, note)
+            return Lease(folder.versioned(name), folder.where(name), subject, note, alternative)
     with output_errors(path.parent):
         make_folder(path.parent)
         try:
-            return _SystemLock(path, subject)
+            return _SystemLock(path, subject, alternative)
         except OSError as error:
             if error.errno not in _NO_FLOCK:
                 raise
-            return Lease(folder.versioned(name), str(path), subject, note)
+            return Lease(folder.versioned(name), str(path), subject, note, alternative)
 
 
 def is_held(folder: OutputFolder, name: str) -> bool:
@@ -116,9 +123,9 @@ def is_held(folder: OutputFolder, name: str) -> bool:
 class _SystemLock:
     """`flock` on a file that says who holds it and disappears with the hold."""
 
-    def __init__(self, path: Path, subject: str) -> None:
+    def __init__(self, path: Path, subject: str, alternative: str) -> None:
         self._path = path
-        self._descriptor: int | None = _locked_descriptor(path, subject)
+        self._descriptor: int | None = _locked_descriptor(path, subject, alternative)
         _held_descriptors.add(self._descriptor)
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, json.dumps(this_process()).encode(), 0)
@@ -141,7 +148,7 @@ class _SystemLock:
         self._descriptor = None
 
 
-def _locked_descriptor(path: Path, subject: str) -> int:
+def _locked_descriptor(path: Path, subject: str, alternative: str) -> int:
     while True:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
         try:
@@ -155,7 +162,7 @@ def _locked_descriptor(path: Path, subject: str) -> int:
             os.close(descriptor)
             raise OutputBusyError(
                 f"{subject}: {name_of(holder)} is working on it. Wait until it is done, end it, or "
-                "name another --output."
+                f"{alternative}."
             ) from error
         except BaseException:
             os.close(descriptor)

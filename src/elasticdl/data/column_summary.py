@@ -30,7 +30,7 @@ class ColumnSummary:
         kind: `number`, `boolean`, `time`, `text`, `list`, `empty` (no value at all) or `other`.
         num_rows: Rows of the table.
         num_missing: Rows without a value; NaN counts as missing.
-        minimum: Least number (of times: seconds since 1970), None without any.
+        minimum: Least number (of times: see `as_seconds`), None without any.
         maximum: Greatest number, as `minimum`.
         mean: Mean of the numbers, as `minimum`.
         deviation: Standard deviation of the numbers, as `minimum`.
@@ -171,7 +171,7 @@ def kind_of(arrow_type: pa.DataType) -> str:
         or types.is_decimal(arrow_type)
     ):
         return "number"
-    if types.is_date(arrow_type) or types.is_timestamp(arrow_type):
+    if types.is_temporal(arrow_type) and not types.is_duration(arrow_type):
         return "time"
     if types.is_string(arrow_type) or types.is_large_string(arrow_type):
         return "text"
@@ -185,7 +185,10 @@ def kind_of(arrow_type: pa.DataType) -> str:
 
 
 def as_seconds(column: pa.Array) -> pa.Array:
-    """Return dates or timestamps as seconds since 1970-01-01 UTC, float64."""
+    """Return dates or timestamps as seconds since 1970-01-01 UTC, times as those of a day."""
+    if pa.types.is_time(column.type):
+        column = column.cast(pa.time64("us"), safe=False)
+        return pc.divide(column.view(pa.int64()).cast(pa.float64()), 1e6)
     zone = getattr(column.type, "tz", None)
     microseconds = column.cast(pa.timestamp("us", tz=zone), safe=False).view(pa.int64())
     return pc.divide(microseconds.cast(pa.float64()), 1e6)

@@ -3,32 +3,40 @@
     models/
       my_model/
         current.json    {"version": 2}: replaced when a training is complete
-        v1/             a TrainedModel, as `elasticdl train` writes it
-        v2/
-          statement.json   how it was trained: statement, label, table
-          rows/            the table's rows, until the training is complete
+        v2/             a TrainedModel, as `elasticdl train` writes it
+        v2.json         how it was trained: statement, database, label, parameters
+        v2.rows/        the table's rows, until the training is complete
+        v1/, v1.json    the version before
 
 A version appears under its name only when it is complete, so a prediction never meets half a
-model, and the one before stays for who wants to go back.
+model, and the one before stays for who wants to go back. One process at a time trains a name.
 
 Used by `train.py`, `predict.py` and `show.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.lease import ignore_note
+from elasticdl.artifacts.lock import hold
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from elasticdl.artifacts.lease import Note
 
 ENVIRONMENT = "ELASTICDL_MODELS"
 DEFAULT_FOLDER = "models"
 
-_CURRENT = "current.json"
+_CURRENT, _LOCK = "current.json", ".lock"
 _VERSION = re.compile(r"v(\d+)\.json")
 
 
@@ -104,14 +112,31 @@ class Models:
         current = self._folder.read_bytes(f"{name}/{_CURRENT}")
         return self._version(name, int(json.loads(current)["version"]))
 
-    def begin(self, name: str, statement: str, database: str) -> ModelVersion:
-        """Return the version that a statement trains: an incomplete one of its own, or a new one.
+    @contextlib.contextmanager
+    def training(
+        self, name: str, statement: str, database: str, note: Note = ignore_note
+    ) -> Iterator[ModelVersion]:
+        """Hold a name while a statement trains its next version.
+
+        The version is the incomplete one of an earlier start of the same statement, or a new one.
 
         Args:
             name: Name of the model.
             statement: The statement's text.
             database: Address of the database, without a password.
+            note: Tells a person why taking over from another machine takes so long.
+
+        Raises:
+            OutputBusyError: Another process trains a model of this name.
         """
+        subject, alternative = f"the model {name}", "train INTO another name"
+        lock = hold(self._folder, f"{name}/{_LOCK}", subject, note, alternative)
+        try:
+            yield self._next(name, statement, database)
+        finally:
+            lock.release()
+
+    def _next(self, name: str, statement: str, database: str) -> ModelVersion:
         numbers = self._versions(name)
         if numbers:
             last = self._version(name, numbers[-1])

@@ -94,7 +94,18 @@ def train(
     """
     reporter = progress.for_stream() if reporter is None else reporter
     _check_params(request)
-    version = models.begin(request.into, request.statement, database.name)
+    with models.training(request.into, request.statement, database.name, reporter.note) as version:
+        outcome = _trained(request, database, models, version, reporter)
+    return metrics_table(outcome.metrics)
+
+
+def _trained(
+    request: TrainRequest,
+    database: Database,
+    models: Models,
+    version: ModelVersion,
+    reporter: Reporter,
+) -> Outcome:
     snapshot = read_snapshot(version.rows) if version.is_resumed else None
     if snapshot is None:
         snapshot = _snapshot(request, database, version, reporter)
@@ -117,7 +128,7 @@ def train(
     if not outcome.stopped:
         models.complete(version, _record(request, version, snapshot, params, outcome))
         reporter.note(f"{request.into}, version {version.number}: {version.uri}")
-    return metrics_table(outcome.metrics)
+    return outcome
 
 
 def _check_params(request: TrainRequest) -> None:
@@ -139,8 +150,7 @@ def _snapshot(
             held_out, validation = request.validation_fraction, None
             if request.validation_select is not None:
                 held_out = 0.0
-                with database.read(request.validation_select) as held:
-                    validation = list(_Labelled(held, request.label))
+                validation = _held(request.validation_select, request.label, database)
             snapshot = write_snapshot(
                 rows.schema,
                 labelled,
@@ -160,6 +170,12 @@ def _snapshot(
             "row (validation.fraction)."
         )
     return snapshot
+
+
+def _held(select: str, label: str, database: Database) -> Iterator[pa.RecordBatch]:
+    """Read the rows to validate on, when the others have been read."""
+    with database.read(select) as rows:
+        yield from _Labelled(rows, label)
 
 
 class _Labelled:
