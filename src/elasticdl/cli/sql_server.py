@@ -90,7 +90,7 @@ def sql_server(
           --token_file=token --tls_cert=server.pem --tls_key=server.key
     """
     try:
-        from elasticdl.sql.duckdb import NO_FILES  # noqa: PLC0415 - packages of an extra
+        from elasticdl.sql.databases.duckdb import NO_FILES  # noqa: PLC0415 - packages of an extra
         from elasticdl.sql.serving.execution import Place  # noqa: PLC0415
         from elasticdl.sql.serving.security import Security  # noqa: PLC0415
         from elasticdl.sql.serving.service import Server  # noqa: PLC0415

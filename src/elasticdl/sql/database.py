@@ -11,7 +11,7 @@ One file of this folder per kind of database follows the protocol below. Laws, h
 * `fill` changes one column of the rows with the given keys, all or none, even if the process is
   killed. Nothing is ever dropped.
 * Names are quoted by the database's own rules: a name is never SQL.
-* A column that no record can hold is refused by name; `plain.py` says what becomes of which type.
+* A column that no record can hold is refused by name; `databases/plain.py` says what becomes of which type.
 * What the same statement may overcome later (no connection, a lock) is an `UnavailableError`,
   anything else that a database says a `DatabaseError`; passwords are in neither.
 
@@ -204,23 +204,23 @@ def open_database(url: str | None = None) -> Database:
     kind, separator, rest = url.partition("://")
     try:
         if kind == "duckdb" and separator and (not rest or rest.startswith("/")):
-            from elasticdl.sql.duckdb import DuckDB  # noqa: PLC0415 - its package is optional
+            from elasticdl.sql.databases.duckdb import DuckDB  # noqa: PLC0415 - its package is optional
 
             return DuckDB(rest.removeprefix("/") or None)
         if kind == "sqlite" and separator and (not rest or rest.startswith("/")):
-            from elasticdl.sql.sqlite import SQLite  # noqa: PLC0415 - only where it is used
+            from elasticdl.sql.databases.sqlite import SQLite  # noqa: PLC0415 - only where it is used
 
             return SQLite(rest.removeprefix("/") or None)
         if kind in {"postgresql", "postgres"} and separator:
-            from elasticdl.sql.postgresql import PostgreSQL  # noqa: PLC0415 - as DuckDB
+            from elasticdl.sql.databases.postgresql import PostgreSQL  # noqa: PLC0415 - as DuckDB
 
             return PostgreSQL(url)
         if kind in {"mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql"} and separator:
-            from elasticdl.sql.mysql import MySQL  # noqa: PLC0415 - as DuckDB
+            from elasticdl.sql.databases.mysql import MySQL  # noqa: PLC0415 - as DuckDB
 
             return MySQL(url)
         if separator and rest and _DIALECT.fullmatch(kind):
-            from elasticdl.sql.sqlalchemy import SQLAlchemyDatabase  # noqa: PLC0415 - as DuckDB
+            from elasticdl.sql.databases.sqlalchemy import SQLAlchemyDatabase  # noqa: PLC0415 - as DuckDB
 
             return SQLAlchemyDatabase(url)
     except ModuleNotFoundError as error:

@@ -11,7 +11,7 @@ What `plain.py` says of types holds, and:
 * A name without quotes is written in lower case, as PostgreSQL does, unless there is one as it
   is written.
 
-Used by `database.py`.
+Used by `database.open_database`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ import pyarrow.compute as pc
 
 from elasticdl.errors import UnavailableError
 from elasticdl.job import without_password
-from elasticdl.sql.connection import GIVEN, Connection, Transaction, is_query
 from elasticdl.sql.database import DatabaseError, Rows, TableInfo
+from elasticdl.sql.databases.base import GIVEN, BaseDatabase, Transaction, is_query
+from elasticdl.sql.databases.plain import UnreadableTypeError, as_decimal, plain_rows, plain_type
 from elasticdl.sql.names import literal, parts
-from elasticdl.sql.plain import UnreadableTypeError, as_decimal, plain_rows, plain_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from elasticdl.sql.plain import Plain
+    from elasticdl.sql.databases.plain import Plain
 
 # A server that is gone without a word is noticed after two minutes.
 _CONNECTION = {
@@ -68,7 +68,7 @@ _REFUSED = {"money", "oid"}
 _INTERNAL = ("pg_catalog", "information_schema")
 
 
-class PostgreSQL(Connection):
+class PostgreSQL(BaseDatabase):
     """A PostgreSQL database; see `database.Database`.
 
     Args:

@@ -11,7 +11,7 @@ twice: first to see what its columns hold, then to read them. `plain.py` holds, 
 * Row numbers are a key where there is no other; a VACUUM by another program between the SELECT
   and the UPDATE may change them, which a PRIMARY KEY prevents.
 
-Used by `database.py`.
+Used by `database.open_database`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from elasticdl.errors import UnavailableError
-from elasticdl.sql.connection import GIVEN, Connection, Transaction
 from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
+from elasticdl.sql.databases.base import GIVEN, BaseDatabase, Transaction
+from elasticdl.sql.databases.tuples import Column, rows_of, tuples_of
 from elasticdl.sql.names import literal, matching, parts
-from elasticdl.sql.tuples import Column, rows_of, tuples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ _ROWIDS = ("rowid", "_rowid_", "oid")
 _CLASSES = ("integer", "real", "text", "blob")
 
 
-class SQLite(Connection):
+class SQLite(BaseDatabase):
     """A SQLite database; see `database.Database`.
 
     Args:

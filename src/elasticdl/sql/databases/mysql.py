@@ -14,7 +14,7 @@ when everything else has been checked and loaded, just before the rows are chang
 again if that fails; if the process is killed in between, it stays, and is NULL in every row.
 Tables of storage engines without transactions (MyISAM, Aria) are refused.
 
-Used by `database.py`.
+Used by `database.open_database`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ import sqlalchemy as sa
 from pymysql.constants import FIELD_TYPE, FLAG
 from sqlalchemy import exc
 
-from elasticdl.sql.connection import GIVEN, Transaction
 from elasticdl.sql.database import DatabaseError, Rows, TableInfo
+from elasticdl.sql.databases.base import GIVEN, Transaction
+from elasticdl.sql.databases.sqlalchemy import SQLAlchemyConnection
+from elasticdl.sql.databases.tuples import Column, tuples_of
 from elasticdl.sql.names import column_name, matching, parts, quoted
-from elasticdl.sql.sqlalchemy import SQLAlchemyConnection
-from elasticdl.sql.tuples import Column, tuples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from elasticdl.sql.database import DatabaseError, Rows
-from elasticdl.sql.plain import check_years
+from elasticdl.sql.databases.plain import check_years
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -6,7 +6,7 @@ CAST(the_column AS ...) in the SELECT then helps. `fill` updates row by row in o
 temporary tables differ too much; it is slow for millions of rows. Where ALTER TABLE or CREATE
 TABLE commits by itself (Oracle, for example), a failure may leave an empty column or table.
 
-Used by `database.py`; `mysql.py` knows more of its database.
+Used by `database.open_database`; `mysql.py` knows more of its database.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sqlalchemy.pool import NullPool, StaticPool
 
 from elasticdl.errors import UnavailableError, UsageError
 from elasticdl.job import without_password
-from elasticdl.sql.connection import Connection, Transaction, is_query, watched
 from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
+from elasticdl.sql.databases.base import BaseDatabase, Transaction, is_query, watched
+from elasticdl.sql.databases.plain import to_write
+from elasticdl.sql.databases.tuples import Column, rows_of, tuples_of
 from elasticdl.sql.names import matching, parts
-from elasticdl.sql.plain import to_write
-from elasticdl.sql.tuples import Column, rows_of, tuples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ _SQL_TYPES: dict[str, Any] = {
 }  # fmt: skip
 
 
-class SQLAlchemyConnection(Connection):
+class SQLAlchemyConnection(BaseDatabase):
     """Reading through SQLAlchemy.
 
     Args:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import pyarrow as pa
 
 from elasticdl.sql.database import DatabaseError, Rows
+from elasticdl.sql.databases.plain import to_write, written_type
 from elasticdl.sql.kinds import kind_of_values, why_unfit
 from elasticdl.sql.names import column_name, matching, quoted
-from elasticdl.sql.plain import to_write, written_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,7 +61,7 @@ class Transaction(ABC):
         """Write rows into the temporary table; return how many there are."""
 
 
-class Connection(ABC):
+class BaseDatabase(ABC):
     """A database; see `database.Database`.
 
     Attributes:

@@ -4,7 +4,7 @@
 numbers (`rowid`): no other process can write to the file while it is open here, so they stay the
 same from the SELECT to the UPDATE.
 
-Used by `database.py`.
+Used by `database.open_database`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from elasticdl.errors import UnavailableError
 from elasticdl.garbage import collect_at_exit
-from elasticdl.sql.connection import GIVEN, Connection, Transaction
 from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
+from elasticdl.sql.databases.base import GIVEN, BaseDatabase, Transaction
+from elasticdl.sql.databases.plain import plain_rows
 from elasticdl.sql.names import literal, matching, parts
-from elasticdl.sql.plain import plain_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ _NO_RESULT = (["Count"], ["Success"])
 _READER = "elasticdl_reader"
 
 
-class DuckDB(Connection):
+class DuckDB(BaseDatabase):
     """A DuckDB database; see `database.Database`.
 
     Args:
