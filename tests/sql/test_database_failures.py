@@ -170,7 +170,7 @@ def test_a_connection_cut_while_filling_leaves_the_table(kind, column, request) 
 def test_a_locked_sqlite_file_is_a_matter_of_time(tmp_path, monkeypatch) -> None:
     import sqlite3
 
-    from elasticdl.sql import sqlite
+    from elasticdl.sql.databases import sqlite
 
     url = f"sqlite:///{tmp_path}/test.db"
     create(url, 10)
