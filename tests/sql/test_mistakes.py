@@ -185,7 +185,7 @@ def test_booleans_may_be_the_label(tmp_path) -> None:
     ("statement", "problem"),
     [
         (
-            "SELECT current_date + years::INT AS day FROM employee TO TRAIN classifier.DNN INTO x",
+            "SELECT years, today() + years::INT AS day FROM employee TRAIN classifier.DNN INTO x",
             r"'day' is date32.*CAST\(day AS VARCHAR\)",
         ),
         ("SELECT * FROM employee WHERE false TO TRAIN regressor.DNN INTO x", "no row"),
