@@ -20,6 +20,7 @@ ALL = [
     "report",
     "sessions",
     "sql",
+    "sql_models",
     "workers",
     "lengths",
 ]

@@ -11,8 +11,8 @@ One file of this folder per kind of database follows the protocol below. Laws, h
 * `fill` changes one column of the rows with the given keys, all or none, even if the process is
   killed. Nothing is ever dropped.
 * Names are quoted by the database's own rules: a name is never SQL.
-* A column that no record can hold is refused by name; `databases/plain.py` says what
-  becomes of which type.
+* A column that no record can hold is refused by name; `databases/plain.py` says what becomes of
+  which type.
 * What the same statement may overcome later (no connection, a lock) is an `UnavailableError`,
   anything else that a database says a `DatabaseError`; passwords are in neither.
 

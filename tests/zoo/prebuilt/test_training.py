@@ -62,6 +62,8 @@ def test_prebuilt_model_learns(model_def: str, tmp_path: Path, request) -> None:
 
     value = outcome.metrics[metric]
     assert value >= bound if bound > 0 else value <= -bound
+    # It is written only if Keras reads it back and it predicts the same.
+    assert (tmp_path / "trained" / "model.keras").exists()
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import numpy as np
 
 from elasticdl.errors import SchemaError, UsageError
 from elasticdl.zoo.prebuilt.label import Classes, balanced, label_entry
-from elasticdl.zoo.prebuilt.tables import Table
+from elasticdl.zoo.prebuilt.tables import Given, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +34,7 @@ class _Weights:
     weights: Mapping[int, float]
 
 
+@keras.saving.register_keras_serializable("elasticdl", "classifier.DNN")
 class DNN(keras.Model):
     """A dense network that predicts the probability of each class.
 
@@ -66,6 +67,19 @@ class DNN(keras.Model):
         columns: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         super().__init__(name="classifier")
+        self._given = Given(
+            {
+                "hidden_units": hidden_units,
+                "learning_rate": learning_rate,
+                "num_classes": num_classes,
+                "classes": classes,
+                "class_counts": class_counts,
+                "label": label,
+                "ignore": ignore,
+                "embedding_size": embedding_size,
+                "columns": columns,
+            }
+        )
         self._learning_rate = learning_rate
         self._classes = None if classes is None else Classes.of(classes)
         self._num_classes = _number_of(num_classes, self._classes)
@@ -76,6 +90,10 @@ class DNN(keras.Model):
         self._table = Table.of(columns, label=label, ignore=ignore)
         self._tower = self._table.tower(hidden_units, embedding_size)
         self._output = keras.layers.Dense(self._num_classes, name="output")
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments that make the same model."""
+        return dict(self._given.arguments)
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
         """Return the probability of each class, [batch, num_classes]."""

@@ -27,7 +27,7 @@ from elasticdl.zoo.prebuilt.column_kinds import (
     Time,
 )
 from elasticdl.zoo.prebuilt.columns import IDS, MISSING, NUMBERS, PLAIN
-from elasticdl.zoo.prebuilt.tabular import NUM_BUCKETS
+from elasticdl.zoo.prebuilt.tabular import ACTIVATION, NUM_BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -238,7 +238,7 @@ class ColumnTower(keras.layers.Layer):
             if not isinstance(feature, (Number, Time, Sparse))
         ]
         self._hidden = [
-            keras.layers.Dense(units, activation="relu", name=f"hidden_{number}")
+            keras.layers.Dense(units, activation=ACTIVATION, name=f"hidden_{number}")
             for number, units in enumerate(hidden_units)
         ]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from elasticdl.zoo.prebuilt.label import label_entry
-from elasticdl.zoo.prebuilt.tables import Table
+from elasticdl.zoo.prebuilt.tables import Given, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from elasticdl.definition import Mode
 
 
+@keras.saving.register_keras_serializable("elasticdl", "regressor.DNN")
 class DNN(keras.Model):
     """A dense network that predicts a number.
 
@@ -53,6 +54,18 @@ class DNN(keras.Model):
         columns: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         super().__init__(name="regressor")
+        self._given = Given(
+            {
+                "hidden_units": hidden_units,
+                "learning_rate": learning_rate,
+                "label": label,
+                "ignore": ignore,
+                "label_mean": label_mean,
+                "label_scale": label_scale,
+                "embedding_size": embedding_size,
+                "columns": columns,
+            }
+        )
         self._learning_rate = learning_rate
         self._label = label
         self._label_mean = label_mean
@@ -60,6 +73,10 @@ class DNN(keras.Model):
         self._table = Table.of(columns, label=label, ignore=ignore)
         self._tower = self._table.tower(hidden_units, embedding_size)
         self._output = keras.layers.Dense(1, name="output")
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments that make the same model."""
+        return dict(self._given.arguments)
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
         """Return the predicted label, [batch, 1], in its own unit."""

@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Given:
+    """The arguments of a model, in what Keras does not take for a part of it.
+
+    Attributes:
+        arguments: Name -> value, JSON values.
+    """
+
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Table:
     """What a model reads of a table.
 

@@ -168,6 +168,10 @@ class Standardise(keras.layers.Layer):
         self._count.assign(keras.ops.minimum(total, self._MAX_COUNT))
 
 
+# In a narrow network all units of a layer with ReLU may end up at 0, where nothing is learned.
+ACTIVATION = "leaky_relu"
+
+
 class Tower(keras.layers.Layer):
     """Numbers and tokens -> the last hidden layer of a dense network.
 
@@ -180,7 +184,7 @@ class Tower(keras.layers.Layer):
         self._embed = keras.layers.Embedding(NUM_BUCKETS, embedding_size, name="embed")
         self._flatten = keras.layers.Flatten()
         self._hidden = [
-            keras.layers.Dense(units, activation="relu", name=f"hidden_{number}")
+            keras.layers.Dense(units, activation=ACTIVATION, name=f"hidden_{number}")
             for number, units in enumerate(hidden_units)
         ]
 

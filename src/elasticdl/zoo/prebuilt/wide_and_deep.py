@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from elasticdl.zoo.prebuilt.tables import Table
 
 
+@keras.saving.register_keras_serializable("elasticdl", "wide_and_deep.Regressor")
 class Regressor(regressor.DNN):
     """Predicts a number from single values, pairs of values and a dense network.
 
@@ -69,6 +70,7 @@ class Regressor(regressor.DNN):
         return super()._scaled(inputs, training) + self._wide(inputs, training=training)
 
 
+@keras.saving.register_keras_serializable("elasticdl", "wide_and_deep.Classifier")
 class Classifier(classifier.DNN):
     """Predicts the probability of each class from single values, pairs and a dense network.
 
