@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +80,70 @@ def sql(shop: str, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
         )
 
     return start
+
+
+@dataclass
+class Running:
+    """A server: its process, and where it listens."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., Running]]:
+    """Return a function that starts `elasticdl sql-server` on a database and a models folder."""
+    started: list[Running] = []
+
+    def start(url: str, models: Path, *more: str) -> Running:
+        command = [sys.executable, "-m", "elasticdl.cli.main", "sql-server", "--listen=127.0.0.1:0"]
+        process = subprocess.Popen(
+            [*command, f"--models={models}", *more],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "ELASTICDL_DATABASE": url,
+            },
+        )
+        line = process.stderr.readline()
+        found = re.match(r"Listening on (\S+)", line)
+        assert found, line + process.stderr.read()
+        started.append(Running(process, found[1]))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.process.terminate()
+        try:
+            running.process.wait(30)
+        except subprocess.TimeoutExpired:
+            running.process.kill()
+            running.process.wait()
+        running.process.stderr.close()
+
+
+@pytest.fixture
+def run_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """Return a function that runs cells in a kernel and returns the outputs of each."""
+    pytest.importorskip("ipykernel")
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    # The kernel is this very Python.
+    from ipykernel.kernelspec import write_kernel_spec
+
+    write_kernel_spec(tmp_path / "jupyter" / "kernels" / "these_tests")
+
+    def run(*cells: str) -> list[Any]:
+        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        client = nbclient.NotebookClient(
+            book, timeout=60, allow_errors=True, kernel_name="these_tests"
+        )
+        client.execute(cwd=str(tmp_path))
+        return [cell.outputs for cell in book.cells]
+
+    return run

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("duckdb")
-pytest.importorskip("ipykernel")
-nbclient = pytest.importorskip("nbclient")
-nbformat = pytest.importorskip("nbformat")
 
 
 @pytest.fixture
-def notebook(shop, tmp_path, monkeypatch):
-    """Return a function that runs cells in a kernel and returns them with their outputs."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
-    # The kernel is this very Python.
-    from ipykernel.kernelspec import write_kernel_spec
-
-    write_kernel_spec(tmp_path / "jupyter" / "kernels" / "these_tests")
-    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+def notebook(shop, tmp_path, run_cells):
+    """Return a function that runs cells on the shop and returns the outputs of each."""
+    begin = f"%load_ext elasticdl.sql\n%sql --database={shop} --models={tmp_path}/models"
 
     def run(*cells: str) -> list:
-        begin = f"%load_ext elasticdl.sql\n%sql --database={shop} --models={tmp_path}/models"
-        book = nbformat.v4.new_notebook(
-            cells=[nbformat.v4.new_code_cell(cell) for cell in (begin, *cells)]
-        )
-        client = nbclient.NotebookClient(
-            book, timeout=60, allow_errors=True, kernel_name="these_tests"
-        )
-        client.execute(cwd=str(tmp_path))
-        return [cell.outputs for cell in book.cells[1:]]
+        return run_cells(begin, *cells)[1:]
 
     return run
 

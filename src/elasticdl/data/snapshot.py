@@ -88,6 +88,7 @@ def write_snapshot(
     held_out: float = 0.0,
     validation: Iterable[pa.RecordBatch] | None = None,
     on_rows: Callable[[int], None] = lambda _: None,
+    purpose: str = "train on",
 ) -> Snapshot:
     """Store a table's rows.
 
@@ -98,6 +99,7 @@ def write_snapshot(
         held_out: Share of the rows to hold out, chosen by a hash of each row.
         validation: Rows to hold out instead, with the same columns.
         on_rows: Called with the number of rows so far, after each batch.
+        purpose: What is to be done with the rows, for errors.
 
     Raises:
         DataError: There is no row, two columns share a name, or the validation rows have other
@@ -133,7 +135,7 @@ def write_snapshot(
         folder, counts[TRAINING], counts[VALIDATION], [each.summary() for each in summarizers]
     )
     if not found.num_training:
-        raise DataError("The SELECT returned no row to train on.")
+        raise DataError(f"The SELECT returned no row to {purpose}.")
     summary = AtomicFile(f"{folder}/{_SUMMARY}")
     summary.write(_to_json(found))
     summary.publish()

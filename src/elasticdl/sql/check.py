@@ -10,12 +10,16 @@ Used by `execute.py`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import ast
+import json
+import re
+from typing import TYPE_CHECKING, Any
 
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.sql.columns import features_of
 from elasticdl.sql.measuring import EvaluateRequest, ExplainRequest
+from elasticdl.sql.names import matching
 from elasticdl.sql.prediction import PredictRequest, plan
 from elasticdl.sql.settings import (
     evaluate_options,
@@ -23,17 +27,21 @@ from elasticdl.sql.settings import (
     predict_settings,
     train_settings,
 )
-from elasticdl.sql.statements import StatementError
+from elasticdl.sql.statements import Span, StatementError
 from elasticdl.sql.training import TrainRequest
 from elasticdl.zoo.catalogue import entries
 from elasticdl.zoo.folder import PREBUILT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
+
     from elasticdl.sql.database import Database
-    from elasticdl.sql.models import Models
+    from elasticdl.sql.models import ModelRecord, Models
     from elasticdl.sql.statements import Evaluate, Explain, Predict, Train, Word
+    from elasticdl.zoo.catalogue import Entry
 
 
 def train_request(
@@ -54,7 +62,7 @@ def train_request(
         StatementError: A name or a value is wrong.
         DatabaseError: The database refuses the SELECT.
     """
-    params = _model_params(statement.model, program, zoo)
+    params = {param.name for param in _entry(statement.model, program, zoo).params}
     settings = train_settings(statement.attributes, params, program)
     if statement.using is not None:
         raise StatementError(
@@ -62,15 +70,16 @@ def train_request(
             program,
             statement.using.span,
         )
+    _check_values(statement, program, zoo)
     names = list(database.schema(statement.select).names)
-    label = statement.label.text if statement.label is not None else names[-1]
-    if statement.label is not None and label not in names:
-        raise StatementError(
-            f"The SELECT has no column {label!r}{did_you_mean(label, names)} It has: "
-            f"{', '.join(names)}.",
-            program,
-            statement.label.span,
-        )
+    label = names[-1]
+    if statement.label is not None:
+        label = _found(statement.label.text, names, "", program, statement.label.span)
+    if settings.validation_select is not None:
+        span = next(n.span for n in statement.attributes if n.text == "validation.select")
+        held = list(database.schema(settings.validation_select).names)
+        if label not in held:
+            raise _missing(label, held, " of the rows to validate on", program, span)
     columns = None
     if statement.columns:
         columns = features_of(statement.columns, [n for n in names if n != label], program)
@@ -103,8 +112,17 @@ def predict_request(
     """Return what a PREDICT statement asks for; arguments and errors as `train_request`."""
     settings = predict_settings(statement.attributes, program)
     check_trained(statement.using, program, models)
+    record = models.current(statement.using.text).record
     # The database itself is asked whether the SELECT can be run.
-    database.schema(statement.select)
+    _check_features(database.schema(statement.select), record, statement.using, program)
+    if settings.probability is not None and "label_mean" in record.details.get("params", {}):
+        name = next(n for n in statement.attributes if n.text == "predict.probability")
+        raise StatementError(
+            f"{statement.using.text} predicts a number, {record.label}, which has no probability. "
+            "Leave predict.probability out.",
+            program,
+            Span(name.span.start, statement.attributes[name].span.stop),
+        )
     request = PredictRequest(
         select=statement.select,
         table=statement.table.text,
@@ -115,7 +133,7 @@ def predict_request(
         output=settings.output,
     )
     try:
-        plan(request, database, models.current(statement.using.text).record)
+        plan(request, database, record)
     except UsageError as error:
         raise StatementError(str(error), program, statement.table.span) from error
     return request
@@ -160,15 +178,80 @@ def _check_label(
     models: Models,
 ) -> None:
     """Raise a `StatementError` if the SELECT has no column with the true values."""
-    names = list(database.schema(statement.select).names)
-    wanted = models.current(statement.model.text).record.label if label is None else label.text
-    if wanted not in names:
-        raise StatementError(
-            f"The SELECT has no column {wanted!r} with the true values"
-            f"{did_you_mean(wanted, names)} It has: {', '.join(names)}.",
-            program,
-            statement.model.span if label is None else label.span,
-        )
+    schema = database.schema(statement.select)
+    record = models.current(statement.model.text).record
+    wanted = record.label if label is None else label.text
+    if wanted not in schema.names:
+        span = statement.model.span if label is None else label.span
+        raise _missing(wanted, schema.names, " with the true values", program, span)
+    _check_features(schema, record, statement.model, program)
+
+
+def _check_features(schema: pa.Schema, record: ModelRecord, model: Word, program: str) -> None:
+    """Raise a `StatementError` if the SELECT has not the columns that a model was trained on."""
+    types = record.details.get("types", {})
+    for name in _columns_of(record.details.get("params", {}).get("columns", [])):
+        why = f", which {model.text} was trained on"
+        if name not in schema.names:
+            raise _missing(name, schema.names, why, program, model.span)
+        was, is_ = _kind(types.get(name, "")), _kind(str(schema.field(name).type))
+        if was and is_ and was != is_:
+            cast = "VARCHAR" if was == "text" else "DOUBLE PRECISION"
+            help_ = "" if was == "time" else f" Convert it: CAST({name} AS {cast}) AS {name}."
+            raise StatementError(
+                f"The column {name!r} holds {is_} here ({schema.field(name).type}); {model.text} "
+                f"was trained on {was} ({types[name]}).{help_}",
+                program,
+                model.span,
+            )
+
+
+def _columns_of(features: Any) -> Iterator[str]:
+    """Yield the columns that features are made of, each once."""
+    seen: dict[str, None] = {}
+    entries_ = list(features) if isinstance(features, list) else [features]
+    while entries_:
+        entry = entries_.pop(0)
+        if "column" in entry:
+            seen[entry["column"]] = None
+        inner = entry.get("of", [])
+        entries_ += inner if isinstance(inner, list) else [inner]
+    yield from seen
+
+
+def _kind(type_: str) -> str:
+    """Return what values of an Arrow type are; empty if it says nothing."""
+    return next((kind for kind, pattern in _KINDS.items() if pattern.match(type_)), "")
+
+
+_KINDS = {
+    "numbers": re.compile(r"u?int|float|double|halffloat|decimal|bool"),
+    "text": re.compile(r"(large_)?string"),
+    "time": re.compile(r"date|time"),
+}
+
+
+def _found(name: str, names: Sequence[str], what: str, program: str, span: Span) -> str:
+    """Return the column that a name means."""
+    found = matching(name, names)
+    if found is None:
+        raise _missing(name, names, what, program, span)
+    return found
+
+
+def _missing(
+    name: str, names: Sequence[str], what: str, program: str, span: Span
+) -> StatementError:
+    near = did_you_mean(name, names)
+    only_case = matching(name, names) if near == "." else None
+    if only_case is not None:
+        near = f"; did you mean {only_case!r}?"
+    comma = "," if what.startswith(",") and near != "." else ""
+    return StatementError(
+        f"The SELECT has no column {name!r}{what}{comma}{near} It has: {', '.join(names)}.",
+        program,
+        span,
+    )
 
 
 def check_trained(name: Word, program: str, models: Models) -> None:
@@ -179,7 +262,7 @@ def check_trained(name: Word, program: str, models: Models) -> None:
         raise StatementError(str(error), program, name.span) from error
 
 
-def _model_params(model: Word, program: str, zoo: Path | None) -> set[str]:
+def _entry(model: Word, program: str, zoo: Path | None) -> Entry:
     known = {entry.name: entry for entry in entries(zoo or PREBUILT)}
     if model.text not in known:
         raise StatementError(
@@ -188,4 +271,36 @@ def _model_params(model: Word, program: str, zoo: Path | None) -> set[str]:
             program,
             model.span,
         )
-    return {param.name for param in known[model.text].params}
+    return known[model.text]
+
+
+def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
+    """Raise a `StatementError` for a parameter of the model that is not like its default.
+
+    The model itself refuses what this lets through, when its frameworks are loaded.
+    """
+    defaults = {p.name: p.default for p in _entry(statement.model, program, zoo).params}
+    for name, value in statement.attributes.items():
+        default = defaults.get(name.text.removeprefix("model."))
+        try:
+            like = ast.literal_eval(default or "None")
+        except ValueError:
+            continue
+        if not _is_like(value.value, like):
+            shown = json.dumps(list(like) if isinstance(like, tuple) else like)
+            raise StatementError(
+                f"{name.text}={value.value!r} does not fit: expected a value like {shown}, its "
+                "default.",
+                program,
+                Span(name.span.start, value.span.stop),
+            )
+
+
+def _is_like(value: Any, default: Any) -> bool:
+    if value is None or default is None:
+        return True
+    if isinstance(default, (list, tuple)):
+        return isinstance(value, list) and all(_is_like(v, d) for v in value for d in default[:1])
+    if isinstance(default, float):
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return type(value) is type(default)

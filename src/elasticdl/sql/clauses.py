@@ -53,6 +53,10 @@ _TAKES = {
     "EXPLAIN": ("WITH", "INTO"),
 }
 _NEEDS = {"TRAIN": "INTO", "PREDICT": "USING"}
+_NEEDED_NAMES = {
+    "INTO": "a name for the trained model, such as INTO my_model",
+    "USING": "the name of a trained model",
+}
 _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None, "NONE": None}
 # Of names that may stand without quotes; databases and models take no others either.
 _NAME = re.compile(r"[^\W\d][\w-]*(?:[./:][\w-]+)*")
@@ -88,7 +92,7 @@ def parse_extension(program: str, select: str, extension: Span, span: Span) -> S
     clauses = _clauses(tokens, verb)
     needed = _NEEDS.get(verb)
     if needed is not None and needed not in clauses.words:
-        raise tokens.error_at_end(f"{verb} needs {needed} and the name of a trained model.")
+        raise tokens.error_at_end(f"{verb} needs {needed} and {_NEEDED_NAMES[needed]}.")
     text = program[span.start : span.stop]
     words, attributes = clauses.words, clauses.attributes
     if verb == "TRAIN":
@@ -144,17 +148,18 @@ def _clauses(tokens: _Tokens, verb: str) -> _Clauses:
     attributes: dict[Word, Value] = {}
     columns: list[Argument] = []
     words: dict[str, Word] = {}
-    seen: set[str] = set()
+    seen: list[str] = []
     while not tokens.is_done:
         clause = tokens.peek().text.upper()
         if clause not in _TAKES[verb]:
             raise tokens.error(
                 f"{verb} takes the clauses {', '.join(_TAKES[verb])}; found "
-                f"{tokens.peek().text!r}{did_you_mean(clause, _TAKES[verb])}"
+                f"{tokens.peek().text!r}{_hint(clause, verb, seen)}"
             )
         if clause in seen:
-            raise tokens.error(f"{clause} stands here for the second time. Join the two.")
-        seen.add(clause)
+            join = "Join the two." if clause in _LISTS else "Leave one of them out."
+            raise tokens.error(f"{clause} stands here for the second time. {join}")
+        seen.append(clause)
         tokens.take()
         if clause == "WITH":
             attributes = _attributes(tokens)
@@ -167,6 +172,19 @@ def _clauses(tokens: _Tokens, verb: str) -> _Clauses:
     return _Clauses(attributes, columns, words)
 
 
+def _hint(found: str, verb: str, seen: Sequence[str]) -> str:
+    """Return the end of the sentence about what stands where a clause should begin."""
+    near = did_you_mean(found, _TAKES[verb])
+    if near != "." or not seen:
+        return near
+    if found == ",":
+        return f". {seen[-1]} takes one name."
+    return (
+        f". In {seen[-1]}, the next entry needs a comma before it." if seen[-1] in _LISTS else "."
+    )
+
+
+_LISTS = ("WITH", "COLUMN")
 _CLAUSE_NAMES = {
     "LABEL": "the name of a column",
     "USING": "the name of a trained model",
@@ -368,14 +386,23 @@ class _Tokens:
         if token.token_type in {TokenType.IDENTIFIER, TokenType.STRING}:
             return self._quoted_name(begin)
         found = _NAME.match(self.program, begin, self._stop)
-        if token.text.upper() in CLAUSES or found is None:
+        if token.text.upper() in CLAUSES:
+            raise self.error(
+                f"Expected {expected}; found {token.text!r}, which begins a clause. As a name it "
+                "stands in double quotes."
+            )
+        if found is None:
             raise self.error(f"Expected {expected}; found {token.text!r}.")
         while self._next < len(self._tokens) and self.here < found.end():
             self._next += 1
-        return Word(found.group(), Span(*found.span()))
+        return self._longer_name(found.group(), begin)
 
     def _quoted_name(self, begin: int) -> Word:
-        parts = [self.take().text]
+        return self._longer_name(self.take().text, begin)
+
+    def _longer_name(self, first: str, begin: int) -> Word:
+        """Return a name with the quoted parts that follow after dots."""
+        parts = [first]
         while self.peek_type() == TokenType.DOT:
             self.take()
             parts.append(self.take_or("a name after '.'").text)

@@ -25,6 +25,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from elasticdl.data.wording import did_you_mean
+from elasticdl.sql.names import matching
 from elasticdl.sql.statements import Argument, Call, Span, StatementError, Value, Word
 
 FUNCTIONS = (
@@ -181,14 +182,15 @@ class _Reader:
         name = name.text if isinstance(name, Word) else name
         if not isinstance(name, str):
             raise StatementError("Expected the name of a column.", self._program, _span(argument))
-        if name not in self._names:
+        found = matching(name, self._names)
+        if found is None:
             raise StatementError(
                 f"The SELECT has no column {name!r}{did_you_mean(name, self._names)} It has: "
                 f"{', '.join(self._names)}.",
                 self._program,
                 _span(argument),
             )
-        return name
+        return found
 
     def _optional(self, call: Call, index: int, name: str, read: Any) -> dict[str, Any]:
         return {name: read(call.arguments[index])} if index < len(call.arguments) else {}

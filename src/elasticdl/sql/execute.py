@@ -28,6 +28,7 @@ from elasticdl.sql.check import (
     predict_request,
     train_request,
 )
+from elasticdl.sql.complaints import located
 from elasticdl.sql.database import ENVIRONMENT, Database, Rows, open_database
 from elasticdl.sql.models import DEFAULT_FOLDER, Models
 from elasticdl.sql.parse import parse
@@ -119,7 +120,11 @@ def execute(
     with opened as there:
         for statement in parse(program, there.dialect):
             if isinstance(statement, Query):
-                with there.opened() as database, database.run(statement.text) as rows:
+                with (
+                    there.opened() as database,
+                    located(database, program, statement.span),
+                    database.run(statement.text) as rows,
+                ):
                     yield Result(statement, rows=rows)
                 continue
             yield there.submit(statement, program, explain=explain)
@@ -183,7 +188,7 @@ class Connection:
         if isinstance(statement, ShowTrain):
             check_trained(statement.model, program, self._models)
             return _result(statement, show_train(statement.model.text, self._models))
-        with self.opened() as database:
+        with self.opened() as database, located(database, program, statement.span):
             request = self._request(statement, program, database)
         text = program_of(request, statement.text, self._models.uri)
         if explain:
@@ -220,7 +225,8 @@ def _result(statement: Statement, table: pa.Table) -> Result:
 
 def submitter_command(path: Path) -> list[str]:
     """Return the command that runs a submitter."""
-    return [sys.executable, "-m", "elasticdl.cli.main", "sql", f"--run_submitter={path}"]
+    # Without -P, a `csv.py` in the user's folder would run in place of Python's own.
+    return [sys.executable, "-P", "-m", "elasticdl.cli.main", "sql", f"--run_submitter={path}"]
 
 
 def run_process(path: Path, environment: dict[str, str]) -> int:

@@ -13,7 +13,8 @@ every later prediction uses the same.
     lists of one size  -> an array of numbers
     always the same, empty, or a text that never repeats -> left out, and reported
 
-A column with missing values is `nullable`. What cannot be a feature is left out, and reported.
+A number or time with missing values is `nullable`. What cannot be a feature is left out, and
+reported.
 
 Used by `train.py`.
 """
@@ -39,6 +40,8 @@ _IDENTIFIER_ROWS = 50
 _WHOLE = re.compile(r"(?<![a-z])u?int(8|16|32|64)\b")
 # Beginning of an Arrow type -> the cycles that its values have a place in, if not all.
 _CYCLES = {"date": ["year", "week"], "time3": ["day"], "time6": ["day"]}
+# Where nothing else tells a missing value; a category has an id for it, a list is empty.
+_MARKED_KINDS = ("number", "time")
 _LEAST_BUCKETS, _MOST_BUCKETS = 1024, 1 << 18
 
 
@@ -98,7 +101,8 @@ def resolve(feature: Mapping[str, Any], columns: Sequence[ColumnSummary]) -> dic
     if "buckets" in resolved and _WHOLE.search(column.type):
         # Which text a number is read as would depend on the file that has it.
         resolved["dtype"] = "int64"
-    return resolved | ({"nullable": True} if column.num_missing else {})
+    is_marked = column.num_missing > 0 and resolved["kind"] in _MARKED_KINDS
+    return resolved | ({"nullable": True} if is_marked else {})
 
 
 def feature_of(column: ColumnSummary) -> dict[str, Any]:
@@ -109,7 +113,7 @@ def feature_of(column: ColumnSummary) -> dict[str, Any]:
         found = {} if cycles is None else {"cycles": cycles}
         return {"kind": "time", "column": column.name, **found, **nullable}
     if column.kind == "text":
-        return {"kind": "category", "column": column.name, **vocabulary_of(column), **nullable}
+        return {"kind": "category", "column": column.name, **vocabulary_of(column)}
     size = {"size": column.list_size} if column.kind == "list" else {}
     return {"kind": "number", "column": column.name, **size, **nullable}
 

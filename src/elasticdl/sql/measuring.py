@@ -207,7 +207,8 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
             [each.with_name(name) for each, name in zip(rows.schema, names, strict=True)]
         )
         batches = (batch.rename_columns(names) for batch in _first(rows, most))
-        return write_snapshot(schema, batches, str(folder / "rows")).training
+        rows_folder = str(folder / "rows")
+        return write_snapshot(schema, batches, rows_folder, purpose="evaluate on").training
 
 
 def _first(rows: Rows, most: int | None) -> Iterator[pa.RecordBatch]:

@@ -16,6 +16,7 @@ Used by `execute.py`, the shell, the notebook and the server.
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,9 @@ _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
 # What sqlglot says of a quote: the line, and the offset of its token. Trying prefixes instead would
 # take minutes for a few kilobytes of quotes.
 _UNMATCHED = re.compile(r"Missing .* from \d+:(?P<offset>\d+)", re.DOTALL)
+# How a statement begins that has rows; elsewhere TO is the database's (RENAME TO, GRANT ... TO).
+_QUERIES = {"SELECT", "WITH", "FROM", "VALUES", "TABLE"}
+_LIKENESS = 0.75
 _QUOTED = {TokenType.STRING, TokenType.IDENTIFIER, TokenType.HEREDOC_STRING}
 
 
@@ -108,6 +112,7 @@ def _statement(program: str, tokens: Sequence[Token], stop: int) -> Statement:
             return shown
     index = _extension(tokens)
     if index is None:
+        _check_verbs(program, tokens)
         return Query(program[span.start : span.stop], span)
     begin = tokens[index].start
     if index == 0:
@@ -123,23 +128,47 @@ def _statement(program: str, tokens: Sequence[Token], stop: int) -> Statement:
 
 def _extension(tokens: Sequence[Token]) -> int | None:
     """Return the index of the token that begins the extension; None if there is none."""
+    return next(
+        (index for index, depth in _depths(tokens) if depth == 0 and _begins(tokens, index)), None
+    )
+
+
+def _depths(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
+    """Yield the index of each token that is no parenthesis, and how many enclose it."""
     depth = 0
     for index, token in enumerate(tokens):
         if token.token_type in _OPENING:
             depth += 1
         elif token.token_type in _CLOSING:
             depth -= 1
-        elif depth == 0 and _begins(tokens, index):
-            return index
-    return None
+        else:
+            yield index, depth
+
+
+def _check_verbs(program: str, tokens: Sequence[Token]) -> None:
+    """Raise a `StatementError` if a verb of the extension is misspelt in a query."""
+    if _word(tokens, 0) not in _QUERIES:
+        return
+    for index, depth in _depths(tokens):
+        after_to = index > 0 and _word(tokens, index - 1) == "TO"
+        near = difflib.get_close_matches(_word(tokens, index), VERBS, n=1, cutoff=_LIKENESS)
+        if near and depth == 0 and (after_to or _is_followed_by_clause(tokens, index)):
+            raise StatementError(
+                f"There is no {tokens[index].text}; did you mean {near[0]!r}?",
+                program,
+                Span(tokens[index].start, tokens[index].end + 1),
+            )
 
 
 def _begins(tokens: Sequence[Token], index: int) -> bool:
     word = _word(tokens, index)
     if word == "TO":
         return _word(tokens, index + 1) in VERBS
-    if word not in VERBS:
-        return False
+    return word in VERBS and _is_followed_by_clause(tokens, index)
+
+
+def _is_followed_by_clause(tokens: Sequence[Token], index: int) -> bool:
+    """Return whether a name and the keyword of a clause follow, as after a verb."""
     after = index + 1
     if not _is_name(tokens, after):
         return False

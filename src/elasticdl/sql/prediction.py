@@ -109,6 +109,7 @@ def predict(
                     rows,
                     rows_folder,
                     on_rows=lambda count: reporter.advanced(count, {}),
+                    purpose="predict",
                 )
         finally:
             reporter.ended()

@@ -102,11 +102,11 @@ def train_settings(
         group, dot, key = name.text.partition(".")
         if not dot or group == "model":
             key = key if dot else name.text
-            _check_known(name, key, model_params, "parameter of the model", program)
+            _check_known(name, key, model_params, "a parameter of the model", program)
             params[key] = value.value
         elif group == "train":
             key = _ALIASES.get(key, key)
-            _check_known(name, key, known, "option of a training", program)
+            _check_known(name, key, known, "an option of a training", program)
             options[key] = _checked(name, value, key, program)
         elif group == "validation" and key == "select":
             select = _text(name, value, program)
@@ -137,7 +137,7 @@ def predict_settings(attributes: Attributes, program: str) -> PredictSettings:
         if key in named:
             named[key] = _text(name, value, program)
             continue
-        _check_known(name, key, (*_PREDICT_OPTIONS, *named), "option of a prediction", program)
+        _check_known(name, key, (*_PREDICT_OPTIONS, *named), "an option of a prediction", program)
         options[key] = _valid(name, value, program, partial(_predict_job, key, value.value))
     return PredictSettings(options, named["probability"], named["output"])
 
@@ -162,7 +162,7 @@ def measuring_options(
         key = _ALIASES.get(key, key)
         if found != group:
             raise _unknown(name, program, (group,))
-        _check_known(name, key, known, f"option of {group.upper()}", program)
+        _check_known(name, key, known, f"an option of {group.upper()}", program)
         options[key] = _valid(name, value, program, partial(known[key], value.value))
     return options
 
@@ -241,7 +241,7 @@ def _check_known(
     if known is not None and key not in known:
         near = did_you_mean(key, known)
         have = "" if near != "." else f" There are: {', '.join(sorted(known))}."
-        raise StatementError(f"{key!r} is not a {what}{near}{have}", program, name.span)
+        raise StatementError(f"{key!r} is not {what}{near}{have}", program, name.span)
 
 
 def _unknown(name: Word, program: str, groups: tuple[str, ...]) -> StatementError:

@@ -216,16 +216,27 @@ class StatementError(UsageError):
     """
 
     def __init__(self, problem: str, program: str, span: Span) -> None:
-        start = min(span.start, len(program))
-        first = program.rfind("\n", 0, start) + 1
-        last = program.find("\n", first)
-        line = program[first : last if last >= 0 else len(program)]
-        self.line = program.count("\n", 0, first) + 1
-        self.column = start - first + 1
-        width = max(1, min(span.stop, first + len(line)) - start)
-        # A tab stays one, or the caret would stand elsewhere.
-        indent = "".join("\t" if letter == "\t" else " " for letter in line[: start - first])
-        super().__init__(
-            f"line {self.line}, column {self.column}: {problem}\n"
-            f"  {line.rstrip()}\n  {indent}{'^' * width}"
-        )
+        message, self.line, self.column = pointed(problem, program, span)
+        super().__init__(message)
+
+
+def pointed(problem: str, program: str, span: Span) -> tuple[str, int, int]:
+    """Return a message that shows a place in a program, and the place's line and column.
+
+    Args:
+        problem: What is wrong, as sentences.
+        program: The whole text.
+        span: The part that is wrong.
+    """
+    start = min(span.start, len(program))
+    first = program.rfind("\n", 0, start) + 1
+    last = program.find("\n", first)
+    line = program[first : last if last >= 0 else len(program)]
+    number, column = program.count("\n", 0, first) + 1, start - first + 1
+    width = max(1, min(span.stop, first + len(line)) - start)
+    # A tab stays one, or the caret would stand elsewhere.
+    indent = "".join("\t" if letter == "\t" else " " for letter in line[: start - first])
+    message = (
+        f"line {number}, column {column}: {problem}\n  {line.rstrip()}\n  {indent}{'^' * width}"
+    )
+    return message, number, column

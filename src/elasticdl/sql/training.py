@@ -255,6 +255,11 @@ def _checked_label(snapshot: Snapshot, name: str) -> ColumnSummary:
 
 
 def _classes(label: ColumnSummary) -> list[Any]:
+    if label.kind == "time":
+        raise DataError(
+            f"{label.name!r} is {label.type}, which is no class. Select CAST({label.name} AS "
+            "VARCHAR), or use LABEL with another column."
+        )
     if label.values is None:
         raise DataError(
             f"{label.name!r} has too many different values for classes ({label.type}). Use a "
@@ -295,6 +300,7 @@ def _record(
             "num_training": snapshot.num_training,
             "num_validation": snapshot.num_validation,
             "columns": [column.name for column in snapshot.columns],
+            "types": {column.name: column.type for column in snapshot.columns},
             "steps": outcome.step,
             "metrics": dict(outcome.metrics),
         },

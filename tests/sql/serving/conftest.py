@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import ipaddress
-import os
-import re
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,14 +16,6 @@ pytest.importorskip("cryptography")
 TOKEN = "a token of these tests"
 # Or DuckDB reports leaks when the tests end.
 collect_at_exit()
-
-
-@dataclass
-class Running:
-    """A server: its process, and where it listens."""
-
-    process: subprocess.Popen[str]
-    address: str
 
 
 @pytest.fixture(scope="session")
@@ -70,33 +58,9 @@ def certificates(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def serve(shop, tmp_path):
+def serve(shop, tmp_path, start_server):
     """Return a function that starts `elasticdl sql-server` on the shop with more options."""
-    started: list[Running] = []
-
-    def start(*more: str) -> Running:
-        command = [sys.executable, "-m", "elasticdl.cli.main", "sql-server", "--listen=127.0.0.1:0"]
-        process = subprocess.Popen(
-            [*command, f"--database={shop}", f"--models={tmp_path / 'models'}", *more],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        line = process.stderr.readline()
-        found = re.match(r"Listening on (\S+)", line)
-        assert found, line + process.stderr.read()
-        started.append(Running(process, found[1]))
-        return started[-1]
-
-    yield start
-    for running in started:
-        running.process.terminate()
-        try:
-            running.process.wait(30)
-        except subprocess.TimeoutExpired:
-            running.process.kill()
-            running.process.wait()
-        running.process.stderr.close()
+    return functools.partial(start_server, shop, tmp_path / "models")
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ class Classifier(classifier.DNN):
         *,
         learning_rate: float = 0.001,
         num_classes: int | None = None,
-        classes: Sequence[str | float] | None = None,
+        classes: Sequence[str | float | bool] | None = None,
         class_counts: Sequence[int] | None = None,
         label: str = "label",
         ignore: Sequence[str] = (),

@@ -1,0 +1,80 @@
+"""Where in a program belongs what a database complains about.
+
+    Table with name employe does not exist!    SELECT * FROM employe TO TRAIN ...
+                                                             ^^^^^^^
+
+Each database words it in its own way; where none of the wordings below is found, the statement's
+first word is pointed at.
+
+Used by `execute.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING
+
+from elasticdl.data.wording import did_you_mean
+from elasticdl.sql.database import DatabaseError
+from elasticdl.sql.statements import Span, pointed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from elasticdl.sql.database import Database
+
+_NAME = r"""["'`]?(?P<name>[^"'`\n]+?)["'`]?"""
+_TABLE = re.compile(
+    rf"Table with name {_NAME} does not exist|relation {_NAME.replace('name', 'name2')} does not "
+    rf"exist|Table {_NAME.replace('name', 'name3')} doesn't exist|no such table: (?P<name4>\S+)"
+)
+_OTHER = re.compile(
+    r"""(?:[Cc]olumn|function|Function with name|near)\s+["'`]?(?P<name>[^"'`\s;,]+)"""
+    r"""|no such (?:column|function): (?P<name2>\S+)"""
+)
+# DuckDB and PostgreSQL repeat the statement, with a caret of their own.
+_REPEATED = re.compile(r"\s*^LINE \d+:.*", re.MULTILINE | re.DOTALL)
+
+
+@contextlib.contextmanager
+def located(database: Database, program: str, span: Span) -> Iterator[None]:
+    """Raise what a database refuses with its place in the program.
+
+    Args:
+        database: Asked for its tables, one of which may have been meant.
+        program: The whole text.
+        span: The statement.
+
+    Raises:
+        DatabaseError: With line, column and a caret.
+    """
+    try:
+        yield
+    except DatabaseError as error:
+        problem = _REPEATED.sub("", str(error))
+        table, other = _name(_TABLE, problem), _name(_OTHER, problem)
+        if table and "did you mean" not in problem.lower():
+            with contextlib.suppress(DatabaseError):
+                near = did_you_mean(table, database.tables())
+                problem += "" if near == "." else near.replace("; d", " D")
+        place = _place(table or other, program, span)
+        raise type(error)(pointed(problem, program, place)[0]) from error
+
+
+def _name(wording: re.Pattern[str], problem: str) -> str:
+    """Return the name that a database complains about, without a schema; empty if there is none."""
+    found = wording.search(problem)
+    if found is None:
+        return ""
+    return next(name for name in found.groups() if name).rpartition(".")[2]
+
+
+def _place(name: str, program: str, span: Span) -> Span:
+    if name:
+        word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
+        found = word.search(program, span.start, span.stop)
+        if found is not None:
+            return Span(*found.span())
+    first = re.compile(r"\w*").match(program, span.start)
+    return Span(*first.span()) if first is not None else span

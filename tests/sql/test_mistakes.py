@@ -1,0 +1,229 @@
+"""Mistakes of analysts, and odd tables: each answer names the place and the way out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from elasticdl.errors import DataError, ElasticDLError
+from elasticdl.sql.database import DatabaseError
+from elasticdl.sql.execute import Session, execute
+from elasticdl.sql.statements import StatementError
+
+TABLES = (
+    "CREATE TABLE employee AS SELECT ['clerk', 'boss', 'chef'][1 + i % 3] AS role, i % 7 AS years, "
+    "1000.0 * (i % 3) + i AS salary FROM range(60) rows(i);\n"
+    "CREATE TABLE testdata AS SELECT role, years FROM employee LIMIT 9;\n"
+)
+SHORT = "hidden_units=[4], train.num_epochs=1"
+
+
+def run(program: str, models: Path) -> list[list[dict]]:
+    return [
+        [row for batch in result.rows.batches for row in batch.to_pylist()] if result.rows else []
+        for result in execute(program, Session("duckdb://", str(models)))
+    ]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> Path:
+    """Return a folder with a regressor `m` and a classifier `c`."""
+    folder = tmp_path_factory.mktemp("models")
+    run(
+        f"{TABLES}SELECT * FROM employee TO TRAIN regressor.DNN WITH {SHORT} INTO m;"
+        f"SELECT * FROM employee TO TRAIN classifier.DNN WITH {SHORT} LABEL role INTO c;",
+        folder,
+    )
+    return folder
+
+
+def error_of(statement: str, models: Path) -> ElasticDLError:
+    with pytest.raises(ElasticDLError) as caught:
+        run(TABLES + statement, models)
+    return caught.value
+
+
+def caret_of(error: ElasticDLError) -> str:
+    """Return the text above the caret."""
+    *_, line, caret = str(error).splitlines()
+    start = len(caret) - len(caret.lstrip())
+    return line[start : len(caret)]
+
+
+TRAIN = "SELECT * FROM employee TO TRAIN regressor.DNN"
+
+
+@pytest.mark.parametrize(
+    ("statement", "place", "problem"),
+    [
+        # A verb that is none.
+        ("SELECT * FROM employee TO TRIAN regressor.DNN INTO x", "TRIAN", "did you mean 'TRAIN'?"),
+        ("SELECT * FROM employee TRIAN regressor.DNN INTO x", "TRIAN", "did you mean 'TRAIN'?"),
+        ("SELECT * FROM testdata TO PREDIC testdata.p USING m", "PREDIC", "mean 'PREDICT'?"),
+        # Clauses.
+        (f"{TRAIN} LABEL salary, role INTO x", ",", "LABEL takes one name"),
+        (f"{TRAIN} WITH train.num_epochs=1 seed=2 INTO x", "seed", "needs a comma"),
+        (f"{TRAIN} INTO label", "label", "in double quotes"),
+        (f"{TRAIN} WITH train.num_epoch=4 INTO x", "train.num_epoch", "not an option"),
+        (f"{TRAIN} WITH hidden_units='many' INTO x", "hidden_units='many'", r"like \[64, 64\]"),
+        (f"{TRAIN} WITH learning_rate=fast INTO x", "learning_rate=fast", "like 0.001"),
+        # A query to validate on.
+        (
+            f"{TRAIN} WITH validation.select='SELECT role FROM employee' INTO x",
+            "validation.select",
+            "no column 'salary'",
+        ),
+        # A model that does not fit the rows.
+        ("SELECT years FROM testdata TO PREDICT testdata.p USING m", "m", "no column 'role'"),
+        (
+            "SELECT role AS rolle, years FROM testdata TO PREDICT testdata.p USING m",
+            "m",
+            "did you mean 'rolle'",
+        ),
+        (
+            "SELECT 7 AS role, years FROM testdata TO PREDICT t2.p USING m",
+            "m",
+            "'role' holds numbers.*on text",
+        ),
+        ("SELECT role, salary FROM employee TO EVALUATE m", "m", "no column 'years'"),
+        ("SELECT role, salary FROM employee TO EXPLAIN m", "m", "no column 'years'"),
+        (
+            "SELECT * FROM testdata TO PREDICT testdata.p WITH predict.probability=q USING m",
+            "predict.probability=q",
+            "predicts a number",
+        ),
+    ],
+)
+def test_a_mistake_is_pointed_at_before_a_row_is_read(statement, place, problem, models) -> None:
+    error = error_of(statement, models)
+
+    assert isinstance(error, StatementError)
+    assert re.search(f"(?s)line 3, .*{problem}", str(error)), error
+    if place != "validation.select":
+        assert caret_of(error) == place
+
+
+@pytest.mark.parametrize(
+    ("statement", "place"),
+    [
+        ("SELECT * FROM employe", "employe"),
+        ("SELECT * FROM employe TO TRAIN regressor.DNN INTO x", "employe"),
+        ("SELECT rle, salary FROM employee TO TRAIN regressor.DNN INTO x", "rle"),
+        ("SELECT * FROM employee\nWHER role = 'a'", "role"),
+        (f"{TRAIN} WITH validation.select='SELECT * FROM employe' INTO x", "employe"),
+        ("SELECT error('too old') AS a", "SELECT"),
+    ],
+)
+def test_what_the_database_refuses_is_pointed_at(statement, place, models) -> None:
+    error = error_of(statement, models)
+
+    assert isinstance(error, DatabaseError)
+    assert error.exit_code == DataError.exit_code
+    assert re.search(r"^line [34], column \d+: duckdb://: ", str(error)), error
+    assert caret_of(error) == place
+
+
+def test_names_may_have_spaces_quotes_and_keywords_in_them(tmp_path) -> None:
+    *_, rows = run(
+        'CREATE TABLE "Order" AS SELECT i % 3 AS "Straße, Nr.", i % 5 AS "it""s", i % 2 = 0 AS '
+        '"SELECT", 2.0 * i AS "GEHALT brutto" FROM range(40) rows(i);'
+        f'SELECT * FROM "Order" TO TRAIN regressor.DNN WITH {SHORT} COLUMN "it""s", '
+        'CATEGORY_ID("Straße, Nr."), "SELECT" LABEL "GEHALT brutto" INTO "into";'
+        'CREATE TABLE copy AS FROM "Order"; SELECT * FROM copy TO PREDICT copy."für \'24" '
+        'USING "into"; SELECT * FROM "Order" TO PREDICT main."Order"."a; DROP TABLE copy" '
+        'USING "into"; SELECT "für \'24" = "a; DROP TABLE copy" AS same FROM copy JOIN "Order" '
+        'USING ("GEHALT brutto")',
+        tmp_path,
+    )
+
+    assert rows == [{"same": True}] * 40
+
+
+def test_labels_and_columns_are_found_in_another_case(tmp_path) -> None:
+    *_, rows = run(
+        f"{TABLES}SELECT ROLE, SALARY, YEARS FROM EMPLOYEE TO TRAIN regressor.DNN WITH {SHORT} "
+        "COLUMN INDICATOR(Role), YEARS LABEL Salary INTO m;"
+        "SELECT * FROM testdata TO PREDICT TestData.P USING m; SELECT count(p) AS n FROM testdata",
+        tmp_path,
+    )
+
+    assert rows == [{"n": 9}]
+
+
+def test_texts_may_be_missing_in_every_kind_of_feature(tmp_path) -> None:
+    *_, rows = run(
+        "CREATE TABLE t AS SELECT CASE WHEN i % 4 > 0 THEN 'r' || (i % 4) END AS role, "
+        "CASE WHEN i % 5 > 0 THEN 'a b' END AS tags, CASE WHEN i % 6 > 0 THEN '0:1.5' END AS "
+        "pairs, CASE WHEN i % 7 > 0 THEN i % 7 END AS years, i AS salary FROM range(60) rows(i);"
+        f"SELECT * FROM t TO TRAIN regressor.DNN WITH {SHORT} INTO derived;"
+        f"SELECT * FROM t TO TRAIN regressor.DNN WITH {SHORT} COLUMN EMBEDDING(role, 2), "
+        "INDICATOR(role), CROSS([role, years], 20), CATEGORY_ID(years), CATEGORY_HASH(role, 9), "
+        "BUCKET(years, [2, 4]), SEQ_CATEGORY_ID(tags, 20, ' '), SPARSE(pairs, 3) INTO named;"
+        "SELECT * FROM t TO PREDICT t.p USING derived; SELECT * FROM t TO PREDICT t.q USING named;"
+        "SELECT count(p) AS p, count(q) AS q FROM t",
+        tmp_path,
+    )
+
+    assert rows == [{"p": 60, "q": 60}]
+
+
+def test_booleans_may_be_the_label(tmp_path) -> None:
+    *_, rows = run(
+        "CREATE TABLE t AS SELECT i AS a, i % 3 = 0 AS b FROM range(40) rows(i);"
+        f"SELECT * FROM t TO TRAIN classifier.DNN WITH {SHORT} INTO c;"
+        "SELECT a FROM t TO PREDICT t.p WITH predict.probability=q USING c;"
+        "SELECT DISTINCT typeof(p) AS type, q BETWEEN 0.5 AND 1 AS sure FROM t",
+        tmp_path,
+    )
+
+    assert rows == [{"type": "BOOLEAN", "sure": True}]
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        (
+            "SELECT years, today() + years::INT AS day FROM employee TRAIN classifier.DNN INTO x",
+            r"'day' is date32.*CAST\(day AS VARCHAR\)",
+        ),
+        ("SELECT * FROM employee WHERE false TO TRAIN regressor.DNN INTO x", "no row"),
+        ("SELECT * FROM testdata WHERE false TO PREDICT testdata.p USING m", "no row to predict"),
+        ("SELECT * FROM employee WHERE false TO EVALUATE m", "no row to evaluate"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(statement, problem, models) -> None:
+    error = error_of(statement, models)
+
+    assert re.search(problem, str(error)), error
+    assert error.exit_code == DataError.exit_code
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite", "postgresql", "mariadb"])
+def test_each_database_is_understood_when_it_misses_a_name(kind, request, tmp_path) -> None:
+    url = (
+        f"{kind}:///{tmp_path / 'shop.db'}"
+        if kind in {"duckdb", "sqlite"}
+        else request.getfixturevalue(kind).url
+    )
+    session = Session(url, str(tmp_path / "models"))
+    list(execute("CREATE TABLE staff_of_mistakes (role TEXT, salary INTEGER)", session))
+
+    try:
+        for statement, place in (
+            ("SELECT *\nFROM stuff_of_mistakes", "stuff_of_mistakes"),
+            ("SELECT rle FROM staff_of_mistakes TO TRAIN regressor.DNN INTO m", "rle"),
+            ("SELECT role\nFORM staff_of_mistakes WHERE", "staff_of_mistakes"),
+        ):
+            with pytest.raises(DatabaseError) as caught:
+                list(execute(statement, session))
+            error = caught.value
+
+            assert caret_of(error) == place, error
+            assert str(error).startswith(f"line {1 + statement.count(chr(10))}, "), error
+            if place == "stuff_of_mistakes":
+                assert "Did you mean" in str(error)
+                assert "staff_of_mistakes" in str(error)
+    finally:
+        list(execute("DROP TABLE staff_of_mistakes", session))
