@@ -12,7 +12,6 @@ import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 import psutil
 
@@ -100,9 +99,9 @@ def ten_million_rows():
 
 def _sql(folder, program):
     """Run statements as a person would; return the most private memory of its processes."""
-    command = Path(sys.executable).with_name("elasticdl")
+    command = [sys.executable, "-m", "elasticdl.cli.main"]
     process = subprocess.Popen(
-        [command, "sql", f"--database=duckdb:///{folder}/t.db", f"--models={folder}/m", program],
+        [*command, "sql", f"--database=duckdb:///{folder}/t.db", f"--models={folder}/m", program],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
