@@ -53,12 +53,12 @@ def accuracy(name):
                     assert len(given) == len(rows)
             _sql(
                 folder,
-                "SELECT * EXCLUDE (id) FROM train TO TRAIN classifier LABEL target INTO m;"
+                "SELECT * EXCLUDE (id) FROM train TO TRAIN classifier.DNN LABEL target INTO m;"
                 "SELECT * EXCLUDE (target) FROM test TO PREDICT test.predicted USING m",
             )
             with duckdb.connect(f"{folder}/t.db") as database:
                 right = database.sql("SELECT avg((predicted = target)::INT) FROM test")
-                ours.append(float(right.fetchone()[0]))
+                ours.append(float(right.fetchall()[0][0]))
     difference = statistics.median(ours) - statistics.median(peer)
     return {
         "ours": round(statistics.median(ours), 4),
@@ -82,7 +82,7 @@ def ten_million_rows():
             )
         found = {}
         for name, statement in (
-            ("train", "SELECT * FROM t TO TRAIN classifier LABEL y INTO m"),
+            ("train", "SELECT * FROM t TO TRAIN classifier.DNN LABEL y INTO m"),
             ("predict", "SELECT * EXCLUDE (y) FROM t TO PREDICT t.predicted USING m"),
         ):
             start = time.perf_counter()

@@ -246,9 +246,9 @@ def _missing(
     only_case = matching(name, names) if near == "." else None
     if only_case is not None:
         near = f"; did you mean {only_case!r}?"
-    comma = "," if what.startswith(",") and near != "." else ""
     return StatementError(
-        f"The SELECT has no column {name!r}{what}{comma}{near} It has: {', '.join(names)}.",
+        f"The SELECT has no column {name!r}{what}{near} It has: {', '.join(names)}."
+        + (f" Name it in the SELECT: the_column AS {name}." if what.startswith(",") else ""),
         program,
         span,
     )

@@ -7,9 +7,9 @@
     TO EXPLAIN  name [WITH ...] [INTO table]
     SHOW TRAIN  name
 
-TO may be left out, and clauses may stand in any order. Values are numbers, texts in single or
-double quotes, TRUE, FALSE, NULL, bare words, and lists of these in brackets. A quote within a
-text is doubled. After SQLFlow's grammar
+TO may be left out, and clauses may stand in any order. Names may stand in double quotes or
+backticks. Values are numbers, texts in single or double quotes, TRUE, FALSE, NULL, bare words, and
+lists of these in brackets. A quote within a text is doubled. After SQLFlow's grammar
 (https://github.com/sql-machine-learning/sqlflow/blob/develop/doc/language_guide.md).
 
 Used by `parse.py`.
@@ -18,7 +18,7 @@ Used by `parse.py`.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from sqlglot.errors import TokenError
 from sqlglot.tokens import Token, Tokenizer, TokenType
@@ -287,6 +287,12 @@ def _check_model_name(program: str, name: Word) -> None:
         )
 
 
+class _Tokenizer(Tokenizer):
+    """Takes names in double quotes, and in the backticks of MySQL."""
+
+    IDENTIFIERS: ClassVar = ['"', "`"]
+
+
 class _Tokens:
     """The tokens of an extension, read from left to right."""
 
@@ -298,7 +304,7 @@ class _Tokens:
         self._stop = extension.stop
         text = before + program[extension.start : extension.stop]
         try:
-            self._tokens: list[Token] = list(Tokenizer().tokenize(text))[1:]
+            self._tokens: list[Token] = list(_Tokenizer().tokenize(text))[1:]
         except TokenError as error:
             raise StatementError(
                 "This part holds a text or a comment that never ends. Write a quote within a "

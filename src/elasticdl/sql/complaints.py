@@ -57,7 +57,7 @@ def located(database: Database, program: str, span: Span) -> Iterator[None]:
         if table and "did you mean" not in problem.lower():
             with contextlib.suppress(DatabaseError):
                 near = did_you_mean(table, database.tables())
-                problem += "" if near == "." else near.replace("; d", " D")
+                problem += "" if near == "." else near.replace("; d", ". D")
         place = _place(table or other, program, span)
         raise type(error)(pointed(problem, program, place)[0]) from error
 
