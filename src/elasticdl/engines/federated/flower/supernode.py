@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import logging
-import shlex
 import shutil
 import socket
 import ssl
@@ -28,14 +27,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.engines.federated.flower.commands import (
+    NOWHERE_HOST,
+    NOWHERE_PORT,
     POLL_INTERVAL,
     Child,
+    enclosed,
     environment,
-    free_port,
-    program,
+    write_commands,
 )
 from elasticdl.engines.federated.flower.messenger import COMMAND
-from elasticdl.engines.federated.flower.words import PARTY_SOCKET
+from elasticdl.engines.federated.flower.words import PARTY_SOCKET, SOCKET
 from elasticdl.errors import TrainingError
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class Supernode:
         folder: For its files.
         address: HOST:PORT of the aggregator.
         keys: Of this party. None: plain HTTP, and no identity.
-        socket_path: Where this party's own process answers.
+        socket_path: Where this party's own process answers, in a folder that only this user can
+            enter; further sockets are made beside it.
 
     Raises:
         MissingExtraError: Flower is not installed.
@@ -75,11 +77,11 @@ class Supernode:
         self.folder = folder
         self._address = address
         self._keys = keys
-        self._program = program("flower-supernode")
-        self._executor = program(_EXECUTOR)
+        self._program = enclosed("flower-supernode")
         self._socket_path = socket_path
         # Beside it, where paths are short enough.
         self._messenger_path = socket_path.with_name(f"{socket_path.name}.m")
+        self._runtime_path = socket_path.with_name(f"{socket_path.name}.r")
         self._child: Child | None = None
         self._messenger: Child | None = None
         self._closing = threading.Event()
@@ -144,27 +146,18 @@ class Supernode:
 
         Flower has commands for tasks of other kinds, and the aggregator says which one it wants.
         """
-        commands = self.folder / "bin"
-        shutil.rmtree(commands, ignore_errors=True)
         shutil.rmtree(self.folder / "flwr" / "apps", ignore_errors=True)
-        commands.mkdir(mode=0o700, parents=True)
         become = [sys.executable, "-I", "-S", str(_ERRAND), str(self._messenger_path)]
-        for name, command in ((COMMAND, become), (_EXECUTOR, [self._executor])):
-            script = commands / name
-            script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
-            script.chmod(0o700)
+        write_commands(self.folder / "bin", {COMMAND: become, _EXECUTOR: enclosed(_EXECUTOR)})
 
     def variables(self) -> dict[str, str]:
         """Return the environment of the supernode, which what it starts inherits."""
         return {**self._variables(), "PATH": str(self.folder / "bin")}
 
     def _command(self) -> list[str]:
-        # The aggregator may be on this machine, and start later.
-        port = free_port(int(self._address.rpartition(":")[2]))
         command = [
-            *(self._program, "--superlink", self._address),
-            # Its own processes ask it there.
-            *("--host", "127.0.0.1", "--port", str(port)),
+            *(*self._program, "--superlink", self._address),
+            *("--host", NOWHERE_HOST, "--port", str(NOWHERE_PORT)),
         ]
         if self._keys is None:
             return [*command, "--insecure"]
@@ -183,7 +176,12 @@ class Supernode:
         return Child(command, self._variables(), self.folder / "messenger.log")
 
     def _variables(self) -> dict[str, str]:
-        variables = {PARTY_SOCKET: str(self._socket_path), POLL_INTERVAL: "0.1"}
+        variables = {
+            PARTY_SOCKET: str(self._socket_path),
+            # The supernode's own processes ask it there.
+            SOCKET: str(self._runtime_path),
+            POLL_INTERVAL: "0.1",
+        }
         return environment(self.folder / "flwr", **variables)
 
     def _watch(self) -> None:
