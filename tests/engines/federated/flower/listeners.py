@@ -46,7 +46,11 @@ class Listener:
         # An abstract socket (@...) has no folder: everyone can connect.
         if self.family != "unix" or not self.at.startswith("/"):
             return False
-        folder = Path(self.at).parent.stat()
+        try:
+            folder = Path(self.at).parent.stat()
+        except FileNotFoundError:
+            # It was removed after the kernel listed it.
+            return True
         return folder.st_uid == os.getuid() and stat.S_IMODE(folder.st_mode) == 0o700
 
 

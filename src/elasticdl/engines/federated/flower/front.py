@@ -10,7 +10,7 @@ superlink listens on a unix socket (`local.py`), and here is an exact list of wh
 sent on is the path from the list, never the one that was asked for, and no query.
 
 It looks into no body: bodies pass in pieces and are bounded. Who may be a party is the superlink's
-business, which knows their keys.
+business, which knows their keys; without keys, only this user's processes are served.
 
 A process of its own: `python -m elasticdl.engines.federated.flower.front`. Callers: `superlink.py`.
 """
@@ -29,6 +29,8 @@ from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from elasticdl.engines.federated.flower.same_user import restricted
 
 # All that a supernode of Flower 1.41 asks for.
 FLEET = tuple(
@@ -169,7 +171,7 @@ def serve(
         upstream: URL of the superlink, without a path: its scheme, and the name of its certificate.
         upstream_socket: Where it listens.
         ca: Who signed the superlink's certificate; None if it speaks plain HTTP.
-        certificate: The server's certificate; None for plain HTTP.
+        certificate: The server's certificate; None for plain HTTP, and for this user only.
         key: Its private key.
         client_ca: If given, a client must show a certificate that it has signed.
     """
@@ -181,8 +183,9 @@ def serve(
         transport=httpx.AsyncHTTPTransport(verify=trusted, limits=limits, uds=upstream_socket),
         timeout=_UPSTREAM_S,
     )
+    app = application(client)
     uvicorn.run(
-        application(client),
+        app if certificate else restricted(app),
         host=host,
         port=port,
         ssl_certfile=certificate,

@@ -12,7 +12,7 @@ Callers: `elasticdl federated party`.
 
 from __future__ import annotations
 
-import contextlib
+import http
 import http.client
 import logging
 import shutil
@@ -51,6 +51,10 @@ _RETRY_S = 2.0
 _PATIENCE_S = 75.0
 _CONNECTED = "SuperNode ID:"
 _EXECUTOR = "flower-superexec"
+_ANOTHER_USER = (
+    "The aggregator was started by another user of this machine, and without keys. Then it serves "
+    "only parties of the same user. Give both sides keys: `elasticdl federated keys`."
+)
 # How OpenSSL numbers what is wrong with a certificate.
 _WRONG_HOST, _EXPIRED = (62, 64), 10
 
@@ -241,8 +245,11 @@ def knock(address: str, ca: Path | None) -> str | None:
     except (OSError, ssl.SSLError) as error:
         raise TrainingError(f"{ca}: cannot be read as a certificate: {error}.") from error
     try:
-        with contextlib.suppress(urllib.error.HTTPError):
-            urllib.request.urlopen(url, timeout=_KNOCK_S, context=context).close()  # noqa: S310 - http
+        urllib.request.urlopen(url, timeout=_KNOCK_S, context=context).close()  # noqa: S310 - http
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == http.HTTPStatus.FORBIDDEN and ca is None:
+            raise TrainingError(_ANOTHER_USER) from error
     except (OSError, http.client.HTTPException) as error:
         return _judge(error, address, ca)
     return None
@@ -306,6 +313,8 @@ def explain(said: str, keys: PartyKeys | None) -> str:
             "process with this key is connected already. (After a crash it believes so for up to a "
             f"minute.) Is {keys.key.parent.name}.pub in the aggregator's folder `parties`?"
         )
+    if "403 Forbidden" in said and keys is None:
+        return _ANOTHER_USER
     if "Invalid SuperNode authentication" in said or "401" in said:
         return (
             "The aggregator did not accept this party's signature. The clocks of both machines "
