@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,16 @@ def test_a_second_party_of_one_name_is_left_out_until_the_first_has_gone(start_p
         # It is the second one's first.
         assert (name, facts["asked"]) == ("north", 1)
         assert facts["at"] in twins
+
+
+def test_other_users_cannot_read_what_flower_keeps_of_parties(tmp_path):
+    """Its database holds what parties have sent. An earlier version left the folder open."""
+    folder = tmp_path / "out" / "flower"
+    folder.mkdir(parents=True, mode=0o755)
+
+    Superlink(folder, None)._write_files()
+
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")

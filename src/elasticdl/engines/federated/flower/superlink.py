@@ -4,6 +4,7 @@
     FOLDER/nodes.json      which node is which party's, written when its key is registered
     FOLDER/run             the run that was started last
     FOLDER/flwr/           Flower's own folder
+    FOLDER/bin/            all commands that the superlink can start: two
     FOLDER/*.log           what the processes print
 
 The superlink itself listens on a unix socket in a folder of its own (`local.py`). What dies is
@@ -179,6 +180,9 @@ class Superlink:
         return answer["runs"][0]["status"], answer["runs"][0]["status-details"]
 
     def _write_files(self) -> None:
+        # The database holds what parties have sent, and is made as the user's umask says.
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
         home = self.folder / "flwr"
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Left of another version, perhaps.
