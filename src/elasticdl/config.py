@@ -12,9 +12,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+from elasticdl import user_files
 from elasticdl.errors import DefinitionError, MissingExtraError
 
 # What PyYAML quotes of a file: tags, aliases; single characters and '<scalar>' help.
@@ -200,7 +200,7 @@ def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> Conf
 def lines_of(file: str) -> Mapping[str, int]:
     """Return key path -> line of a config file; nothing where it cannot be read (any more)."""
     try:
-        return dict(read_config(Path(file).read_text(encoding="utf-8"), file)._lines)  # noqa: SLF001 - of this file
+        return dict(read_config(user_files.read_text(file), file)._lines)  # noqa: SLF001 - of this file
     except (OSError, UnicodeDecodeError, DefinitionError):
         return {}
 

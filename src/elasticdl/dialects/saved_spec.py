@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from elasticdl import user_files
 from elasticdl.config import ConfigStruct, read_config
 from elasticdl.errors import DefinitionError
 
@@ -149,9 +150,10 @@ def read_spec(path: Path, shown: str) -> SavedSpec:
         DefinitionError: It is no YAML, or its keys are not those of a spec.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = user_files.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise DefinitionError(f"{shown}: the file cannot be read: {error}.") from error
+        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise DefinitionError(f"{shown}: the file cannot be read: {reason}.") from error
     config = read_config(text, shown)
     section = config.model if "model" in config else config
     return spec_of(section, path.parent)

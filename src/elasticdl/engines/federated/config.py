@@ -16,6 +16,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from elasticdl import user_files
 from elasticdl.config import read_config
 from elasticdl.engines.federated import names
 from elasticdl.engines.federated.aggregation import FUSIONS, Fusion
@@ -195,7 +196,7 @@ def read_party(path: str | Path) -> PartyConfig:
 def _opened(path: str | Path) -> tuple[Path, Section, Notes]:
     file = Path(path).expanduser()
     try:
-        text = file.read_text(encoding="utf-8")
+        text = user_files.read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise UsageError(
