@@ -156,6 +156,12 @@ def read_spec(path: Path, shown: str) -> SavedSpec:
         raise DefinitionError(f"{shown}: the file cannot be read: {reason}.") from error
     config = read_config(text, shown)
     section = config.model if "model" in config else config
+    if section is config and not any(key in _SECTION_KEYS for key in config):
+        # Nothing of it is shown: it may be any file.
+        raise DefinitionError(
+            f"{shown}: this is no spec of a saved model; expected the section `model`, with "
+            f"{', '.join(_SECTION_KEYS)}."
+        )
     return spec_of(section, path.parent)
 
 
