@@ -36,6 +36,7 @@ from ray._raylet import (  # type: ignore[attr-defined]
 )
 
 from elasticdl.data.wording import counted
+from elasticdl.engines.elastic.ray_watch import RayWatch, kill_fork_servers
 from elasticdl.errors import UnavailableError, UsageError
 from elasticdl.scratch import TemporaryFolder
 
@@ -46,6 +47,7 @@ _MOST_STARTS = 3
 _LONGEST_START_S = 60.0
 _LOST_AFTER_S = 20.0
 _TOKEN_BYTES = 32
+_LAST_PORT = 65_535
 # What is larger lies in shared memory of the raylet's. When that dies, Ray's native library ends
 # whoever has something there, with exit code 1 and without a word.
 _SENT_DIRECTLY_BYTES = 2**23
@@ -100,17 +102,17 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
         node: Any = ray._private.worker._global_node  # noqa: SLF001
         node.kill_log_monitor(check_alive=False)
 
-        def why_lost() -> str | None:
-            for name in ("raylet", "gcs_server"):
-                for each in node.all_processes.get(name, []):
-                    if each.process.poll() is not None:
-                        return f"Ray's process {name} on this machine died."
-            return None
-
-        try:
-            yield ConnectedRay(LOCALHOST, why_lost, lambda: why_lost() is None)
-        finally:
-            ray.shutdown()
+        processes = {
+            name: [each.process for each in node.all_processes.get(name, [])]
+            for name in ("raylet", "gcs_server")
+        }
+        with RayWatch(processes) as watch:
+            try:
+                yield ConnectedRay(LOCALHOST, watch.why_lost, lambda: watch.why_lost() is None)
+            finally:
+                watch.kill_stopped()
+                ray.shutdown()
+                kill_fork_servers(temporary)
 
 
 def _start(num_cpus: int, folder: Path) -> None:
@@ -155,7 +157,8 @@ def joined_cluster(address: str) -> Iterator[ConnectedRay]:
     """Join a cluster of the user's.
 
     Raises:
-        UsageError: Nothing answers at the address, or the cluster does not accept the token.
+        UnavailableError: Nothing answers at the address; it may later.
+        UsageError: It is no address, or the cluster does not accept the token.
     """
     with contextlib.ExitStack() as undo:
         try:
@@ -163,12 +166,8 @@ def joined_cluster(address: str) -> Iterator[ConnectedRay]:
             _connect(address)
         except ray.exceptions.AuthenticationError as error:
             raise _wrong_token(address) from error
-        except (OSError, ValueError, RuntimeError) as error:
-            raise UsageError(
-                f"--ray_address={address}: no Ray cluster answers there "
-                f"({str(error).splitlines()[0]}). Start one with `ray start --head`, or leave "
-                "the option out to train on this machine."
-            ) from error
+        except (OSError, ValueError, RuntimeError, OverflowError) as error:
+            raise _not_joined(address, error) from error
         undo.callback(ray.shutdown)
         host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         store = _ControlStore(ray.get_runtime_context().gcs_address)
@@ -229,11 +228,15 @@ def _users_authentication(address: str) -> Iterator[None]:
     Raises:
         UsageError: The cluster asks for a token, and does not accept what there is.
         OSError: Nothing answers.
+        ValueError: It is no address.
     """
     _reload_settings()
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     is_plain = colon and port.isdigit() and not address.startswith("ray://")
     if colon and port.isdigit():
+        if not 0 < int(port) <= _LAST_PORT:
+            # The system would take it modulo 65,536.
+            raise ValueError(f"a port is 1 to {_LAST_PORT}")
         socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
     has_token = AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True)
     given = os.environ.get("RAY_AUTH_MODE")
@@ -257,6 +260,22 @@ def _accepts(address: str) -> bool:
     except ray.exceptions.AuthenticationError:
         return False
     return True
+
+
+def _not_joined(address: str, error: Exception) -> UnavailableError | UsageError:
+    """Tell a cluster that does not answer from a text that is no address."""
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    unknown_host = isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
+    if unknown_host or isinstance(error, (ValueError, OverflowError)):
+        return UsageError(
+            f"--ray_address={address}: this is no address of a Ray cluster ({reason}). Expected "
+            "HOST:PORT, such as 10.0.0.1:6379, or leave the option out to train on this machine."
+        )
+    return UnavailableError(
+        f"--ray_address={address}: no Ray cluster answers there ({reason}). Start one with "
+        "`ray start --head` and give the same command again, or leave the option out to train on "
+        "this machine."
+    )
 
 
 def _wrong_token(address: str) -> UsageError:
