@@ -30,7 +30,8 @@ _LOOK_INTERVAL_S = 1.0
 # Seconds in which this process was stopped itself do not count, so looks are counted too.
 _FEWEST_LOOKS = 15
 _STOPPED = ("T", "t")
-_AGENTS = ("dashboard/agent.py", "runtime_env/agent/main.py")
+# They are called so by themselves, in place of their command.
+_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 _FORK_SERVER = "elasticdl.engines.elastic.fork_server"
 
 
@@ -122,7 +123,7 @@ def kill_fork_servers(folder: Path) -> None:
 
 
 def _is_agent(pid: int) -> bool:
-    return any(agent in argument for argument in _command(pid) for agent in _AGENTS)
+    return _command(pid)[0].startswith(_AGENTS)
 
 
 def _kill(pid: int) -> None:
@@ -150,4 +151,4 @@ def _command(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
-        return []
+        return [""]
