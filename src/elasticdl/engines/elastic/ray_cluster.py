@@ -22,7 +22,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,14 @@ from ray._raylet import (  # type: ignore[attr-defined]
 
 from elasticdl.data.wording import counted
 from elasticdl.engines.elastic.ray_watch import RayWatch, kill_fork_servers
-from elasticdl.errors import UnavailableError, UsageError
-from elasticdl.scratch import TemporaryFolder
+from elasticdl.errors import (
+    NonFiniteLossError,
+    OutputError,
+    TrainingError,
+    UnavailableError,
+    UsageError,
+)
+from elasticdl.scratch import TemporaryFolder, has_room, no_room
 
 LOCALHOST = "127.0.0.1"
 
@@ -46,6 +52,8 @@ _CONNECT_TIMEOUT_S = 5.0
 _MOST_STARTS = 3
 _LONGEST_START_S = 60.0
 _LOST_AFTER_S = 20.0
+# Ray removes old logs, and other programs their files.
+_FULL_FOR_S = 5.0
 _TOKEN_BYTES = 32
 _LAST_PORT = 65_535
 # What is larger lies in shared memory of the raylet's. When that dies, Ray's native library ends
@@ -72,11 +80,13 @@ class ConnectedRay:
         host: Address of this machine in it.
         why_lost: Returns in a sentence why it can no longer be used; None if it can.
         answers: Whether its control store answered a moment ago; questions to it may block if not.
+        check_room: Raises `OutputError` if the disk of its temporary files here is full.
     """
 
     host: str
     why_lost: Callable[[], str | None]
     answers: Callable[[], bool]
+    check_room: Callable[[], None] = lambda: None
 
 
 @contextlib.contextmanager
@@ -88,6 +98,7 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
 
     Raises:
         UnavailableError: It did not start, several times.
+        OutputError: There is no room for temporary files.
     """
     # Ray never removes what it writes there; `TMPDIR` brings along what its processes write.
     with (
@@ -96,7 +107,12 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
         _closed_to_others(),
         _environment({"TMPDIR": str(temporary)}),
     ):
-        _start(num_cpus, folder)
+        room = _Room((temporary, folder.parent))
+        try:
+            _start(num_cpus, folder)
+        except UnavailableError:
+            room.check(at_once=True)
+            raise
         # It carries here what workers print, which is in files; it looks for that ten times
         # a second, and there is no option against it.
         node: Any = ray._private.worker._global_node  # noqa: SLF001
@@ -108,11 +124,49 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
         }
         with RayWatch(processes) as watch:
             try:
-                yield ConnectedRay(LOCALHOST, watch.why_lost, lambda: watch.why_lost() is None)
+                yield ConnectedRay(
+                    LOCALHOST, watch.why_lost, lambda: watch.why_lost() is None, room.check
+                )
+            except (ray.exceptions.RayError, RayLostError, TrainingError) as error:
+                # What fails on a full disk seldom names the disk.
+                if not isinstance(error, NonFiniteLossError):
+                    room.check(at_once=True)
+                raise
             finally:
                 watch.kill_stopped()
                 ray.shutdown()
                 kill_fork_servers(temporary)
+
+
+class _Room:
+    """Looks whether the disks of temporary files are full: Ray only logs that, to those disks.
+
+    Args:
+        folders: In which this run writes them.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
+        self._full_since_s: float | None = None
+
+    def check(self, *, at_once: bool = False) -> None:
+        """Raise if one of them has been full for a moment.
+
+        Args:
+            at_once: Or if it is full now.
+
+        Raises:
+            OutputError: It is.
+        """
+        full = next((each for each in self._folders if not has_room(each)), None)
+        now = time.monotonic()
+        if full is None:
+            self._full_since_s = None
+            return
+        if self._full_since_s is None:
+            self._full_since_s = now
+        if at_once or now - self._full_since_s >= _FULL_FOR_S:
+            raise OutputError(no_room(full.parent))
 
 
 def _start(num_cpus: int, folder: Path) -> None:
