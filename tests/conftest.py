@@ -97,8 +97,22 @@ def pytest_addoption(parser):
     )
 
 
+# Tests of many processes that watch each other's silence: a machine that stands still for a
+# second is taken for a death. What passes at the second try is listed at the end of a run.
+_MANY_PROCESSES = ("tests/chaos/", "tests/engines/elastic/", "tests/engines/federated/")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
+    """Give some tests a second try, and begin with the long files; see `_longest_first`."""
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        if marks & {"ray", "flower"} or item.nodeid.startswith(_MANY_PROCESSES):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+    items[:] = _longest_first(items)
+
+
+def _longest_first(items):
     """Begin with the long files, in turn one that waits for others and one that computes.
 
     Two that wait at once leave cores idle, and a long one at the end leaves all but its own idle.
@@ -118,7 +132,7 @@ def pytest_collection_modifyitems(items):
     long = [
         tests for pair in itertools.zip_longest(waiting, computing, fillvalue=[]) for tests in pair
     ]
-    items[:] = [test for tests in (*long, *short) for test in tests]
+    return [test for tests in (*long, *short) for test in tests]
 
 
 @pytest.fixture

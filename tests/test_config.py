@@ -169,3 +169,38 @@ def test_merged_sections_count_as_well():
 def test_endless_and_bottomless_values_are_refused(text, problem):
     with pytest.raises(DefinitionError, match=problem):
         read_config(text, "spec.yml")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("9" * 200_000, "a number of 200,000 characters"),
+        (":".join(["59"] * 100_000), "a number of 299,999 characters"),
+        ("0x" + "f" * 300_000, "a number of 300,002 characters"),
+        ("2001-99-99", "no date"),
+        ("2001-01-01 00:00:00 +99:99", "no date"),
+        ("!!int some", "no whole number"),
+        ("!!float some", "no number"),
+        ("!!bool some", "no true or false"),
+        ("!!timestamp some", "no date"),
+        ("0x_", "no whole number"),
+        ("[1, 2, 2001-99-99]", "no date"),
+        ("{inner: 0b_}", "no whole number"),
+    ],
+)
+def test_an_impossible_value_is_an_error_with_its_line_and_without_its_text(value, problem):
+    with pytest.raises(DefinitionError) as raised:
+        read_config(f"a: 1\nb: {value}", "c.yaml")
+
+    message = str(raised.value)
+    assert message.startswith(f"c.yaml:2: this value is {problem}"), message[:200]
+    assert "some" not in message
+    assert len(message) < 200
+
+
+def test_a_line_of_a_file_that_is_no_config_is_not_in_the_error():
+    with pytest.raises(DefinitionError, match="f:1: the key on this line is no name") as raised:
+        read_config("root:*:20228:0:99999:7:::\ndaemon:*:20228:0:99999:7:::", "f")
+
+    assert "20228" not in str(raised.value)

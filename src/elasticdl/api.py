@@ -308,9 +308,10 @@ def _model(model_def: str | None, spec: str | None, model_zoo: str | None) -> Mo
     if model_def is not None:
         return ModelReference(None if model_zoo is None else _location(model_zoo), model_def)
     path = Path(_location(str(spec)))
-    if model_zoo is None:
-        from elasticdl.zoo.specs import folder_of  # noqa: PLC0415 - not for `--help`
+    from elasticdl.zoo.specs import folder_of, refuse_special  # noqa: PLC0415 - not for `--help`
 
+    refuse_special(path, str(spec))
+    if model_zoo is None:
         folder = folder_of(path)
         # Only a folder above the spec's own is resolved, so this holds with links on the way too.
         own = path.parent if folder == path.parent else path.parent.resolve()

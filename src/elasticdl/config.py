@@ -12,9 +12,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+from elasticdl import user_files
 from elasticdl.errors import DefinitionError, MissingExtraError
 
 # What PyYAML quotes of a file: tags, aliases; single characters and '<scalar>' help.
@@ -144,7 +144,16 @@ class ConfigStruct:
 
 
 _MAX_VALUES = 100_000
+# A 64-bit number has 20; Python itself reads 4,300.
+_MAX_DIGITS = 1_000
+_TYPES = {"int": "whole number", "float": "number", "bool": "true or false", "timestamp": "date"}
+_TOP_KEY = re.compile(r"[\w<][\w .<-]{0,99}")
 _METHODS = frozenset(name for name in vars(ConfigStruct) if not name.startswith("_"))
+
+
+def _shown(key: object) -> str:
+    """Return a key for an error; nothing of what looks like a line of some other file."""
+    return f" {key!r}" if _TOP_KEY.fullmatch(str(key)) else ""
 
 
 def _made_again(
@@ -183,10 +192,11 @@ def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> Conf
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = file if mark is None else f"{file}:{mark.line + 1}"
+        column = "" if mark is None else f", at column {mark.column + 1}"
         # Names in quotes are of the file, and it may be any file.
         problem = _QUOTED_NAME.sub("", error.problem or "it cannot be parsed")
         raise DefinitionError(
-            f"{place}: this is not YAML: {problem}. A config has lines like "
+            f"{place}: this is not YAML: {problem}{column}. A config has lines like "
             "`batch_size: 8`; a text with a colon or a backtick in it needs quotes."
         ) from error
     except RecursionError:
@@ -200,7 +210,7 @@ def read_config(text: str, file: str, *, optional: Collection[str] = ()) -> Conf
 def lines_of(file: str) -> Mapping[str, int]:
     """Return key path -> line of a config file; nothing where it cannot be read (any more)."""
     try:
-        return dict(read_config(Path(file).read_text(encoding="utf-8"), file)._lines)  # noqa: SLF001 - of this file
+        return dict(read_config(user_files.read_text(file), file)._lines)  # noqa: SLF001 - of this file
     except (OSError, UnicodeDecodeError, DefinitionError):
         return {}
 
@@ -215,6 +225,9 @@ class _Reader:
 
     def __init__(self, loader: Any, file: str) -> None:
         self._loader, self._file = loader, file
+        self._construct = loader.construct_object
+        # PyYAML makes the values of a list by this name, so that an error has the line of the item.
+        loader.construct_object = self._constructed
         self.lines: dict[str, int] = {}
 
     def values(self) -> dict[str, Any]:
@@ -260,19 +273,43 @@ class _Reader:
 
         size_of(root)
 
+    def _constructed(self, node: Any, deep: bool = False) -> Any:
+        """Return a node's value; PyYAML's own errors for impossible ones are anybody's."""
+        kind = str(node.tag).rpartition(":")[2]
+        problem = None
+        if kind in {"int", "float"} and len(node.value) > _MAX_DIGITS:
+            problem = (
+                f"a number of {len(node.value):,} characters; at most {_MAX_DIGITS:,} are read"
+            )
+        else:
+            try:
+                return self._construct(node, deep=deep)
+            except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError):
+                problem = f"no {_TYPES.get(kind, kind)}, though it is written as one"
+        raise DefinitionError(
+            f"{self._place_of(node)}: this value is {problem}. Put it in quotes if it is a text."
+        )
+
     def _section(self, node: Any, path: str) -> dict[str, Any]:
         own: dict[str, Any] = {}
         for key, _ in node.value:
+            if not path and not _TOP_KEY.fullmatch(str(key.value)):
+                # The file may be any, and its content nobody's business.
+                raise DefinitionError(
+                    f"{self._place_of(key)}: the key on this line is no name. A config has lines "
+                    "like `batch_size: 8`, with letters, digits and '_' before the colon; is this "
+                    "file one?"
+                )
             if key.tag not in {"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"}:
                 raise DefinitionError(
-                    f"{self._place_of(key)}: the key {key.value!r} is not a name; components read "
-                    "keys as attributes (config.batch_size). Write a word that is no number."
+                    f"{self._place_of(key)}: the key{_shown(key.value)} is not a name; components "
+                    "read keys as attributes (config.batch_size). Write a word that is no number."
                 )
             if key.value in own:
                 first = own[key.value].start_mark.line + 1
                 raise DefinitionError(
-                    f"{self._place_of(key)}: the key {key.value!r} is there twice, first on line "
-                    f"{first}. Remove one of them."
+                    f"{self._place_of(key)}: the key{_shown(key.value)} is there twice, first on "
+                    f"line {first}. Remove one of them."
                 )
             own[key.value] = key
         # What `<<: *another` brings comes first, so that the section's own keys win.

@@ -33,6 +33,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeAlias
 
+from elasticdl import user_files
 from elasticdl.errors import CorruptDataError, DataError, OutputError
 
 MetricValues: TypeAlias = Mapping[str, float | Sequence[float]]
@@ -601,7 +602,7 @@ def _told_as(event: Event) -> tuple[Any, ...]:
 def _read(where: str) -> bytes:
     try:
         if "://" not in where:
-            return Path(where).read_bytes()
+            return user_files.read_bytes(where)
         import fsspec  # noqa: PLC0415 - only a remote log needs it
 
         with fsspec.open(where, "rb") as file:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -22,6 +23,8 @@ import threading
 from pathlib import Path
 
 _ALIVE = "alive"
+# More than a file system keeps beside its blocks.
+_PROBE_BYTES = 2**16
 # The second one is a fork server's, on machines of a cluster.
 _OURS = ("edl-*", "elasticdl-*")
 
@@ -115,6 +118,35 @@ def _made(parent: Path) -> tuple[Path, int]:
     remove_leftovers(parent)
     made = Path(tempfile.mkdtemp(prefix="edl-", dir=parent))
     return made, own(made)
+
+
+def has_room(folder: Path) -> bool:
+    """Return whether a little more can be written to the disk of a folder, by trying it."""
+    probe = folder / f".room-{os.getpid()}-{threading.get_ident()}"
+    try:
+        probe.write_bytes(bytes(_PROBE_BYTES))
+    except OSError as error:
+        return error.errno not in {errno.ENOSPC, errno.EDQUOT}
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+    return True
+
+
+def no_room(folder: Path, where: str = "") -> str:
+    """Return what an error says where `has_room` is false.
+
+    Args:
+        folder: Of the temporary files.
+        where: Which machine it is on, if that is not clear.
+    """
+    disk = folder
+    while disk != disk.parent and disk.parent.stat().st_dev == disk.stat().st_dev:
+        disk = disk.parent
+    return (
+        f"{folder}: the disk at {disk}{where} has no room for temporary files. Free it, or name a "
+        "folder on another one: TMPDIR=DIR. The same command resumes from the newest checkpoint."
+    )
 
 
 def own(folder: Path) -> int:

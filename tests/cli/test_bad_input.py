@@ -356,3 +356,51 @@ def test_an_error_in_the_loss_is_shown_with_the_users_line(train, zoo):
     assert code == 3
     assert f'small.py", line {line_of(zoo, "keras.losses")}' in said
     assert "labels int64[16, 1]" in said, said
+
+
+@pytest.mark.parametrize("text", ["root:*:20228:0:::\n", "secret: files dns\n", "a: [secret\n"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["federated", "simulate"],
+        ["federated", "party"],
+        ["train", "--data=x", "--output=o", "--spec"],
+    ],
+)
+def test_a_file_that_is_no_config_is_not_shown(text, command, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file.yml").write_text(text)
+
+    code = _run([*command, "file.yml"], debug=False)
+
+    said = capsys.readouterr().err
+    assert code in {2, 3, 4}
+    assert "secret" not in said, said
+    assert "root" not in said, said
+
+
+def test_control_characters_of_a_name_do_not_reach_the_terminal(train, tmp_path, capsys):
+    name = "\x1b[2J\x1b]0;owned\x07\u202e\r\x9b"
+
+    _, missing = train(data=tmp_path / f"{name}.recordio")
+    _, unknown = train(model_def=name)
+    code = train(output=tmp_path / name, max_steps=1)[0]
+    _run([f"{name}train"], debug=False)
+    click_error = capsys.readouterr().err
+
+    assert code == 0
+    for shown in (missing, unknown, click_error):
+        assert "\\x1b[2J" in shown
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", shown), repr(shown)
+
+
+def test_control_characters_of_an_output_do_not_reach_the_terminal(zoo, tmp_path, capsys):
+    write_records(tmp_path / "train.recordio", 64)
+    given = ["--model_def=small", f"--model_zoo={zoo}", f"--data={tmp_path / 'train.recordio'}"]
+
+    code = _run(["train", *given, "--max_steps=1", f"--output={tmp_path}/\x1b[2J"], debug=False)
+
+    shown = capsys.readouterr()
+    assert code == 0
+    assert "\\x1b[2J" in shown.out
+    assert "\x1b" not in shown.out + shown.err

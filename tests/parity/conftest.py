@@ -41,21 +41,28 @@ def pytest_generate_tests(metafunc):
 def pytest_collection_modifyitems(items):
     """Mark the cells that other cells nearly imply; `make parity` trains them too.
 
-    Two workers do all that one does, and more. A resumed Keras model without callbacks, averages or
-    an optimizer of its own differs from the others by its layers only; so does one on two workers
-    whose loss, metrics, statistics and callbacks are those of others. A difference that the page
+    Two workers do all that one does, and more; a resumed training does all that another one does. A
+    resumed Keras model without callbacks, averages or an optimizer of its own differs from the
+    others by its layers only; so does one on two workers whose loss, metrics, statistics and
+    callbacks are those of others. A difference that the page
     states is looked for in `make test`.
     """
     for item in items:
         params = getattr(getattr(item, "callspec", None), "params", {})
         feature, place = params.get("trainings"), params.get("place")
         is_keras = getattr(feature, "framework", "") == "keras"
+        is_resumed = not is_keras or getattr(feature, "group", "") in STATEFUL_GROUPS
         if (
             place == "one worker"
-            or (is_keras and place == "resumed" and feature.group not in STATEFUL_GROUPS)
+            or (place == "one process" and is_resumed and _is_equal_resumed(feature))
+            or (place == "resumed" and not is_resumed)
             or (is_keras and place == "two workers" and _is_local(feature))
         ):
             item.add_marker("exhaustive")
+
+
+def _is_equal_resumed(feature):
+    return {feature.promises[place].kind for place in ("one process", "resumed")} == {"equal"}
 
 
 def _is_local(feature):

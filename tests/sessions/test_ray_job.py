@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl.errors import UsageError
+from elasticdl.errors import UnavailableError, UsageError
 from elasticdl.sessions import ray_job, runner, submit
 from elasticdl.sessions.queue import Queue
 from elasticdl.sessions.state import State
@@ -108,7 +108,7 @@ def at_work(queue, cluster, monkeypatch):
     thread = threading.Thread(target=runner.work, args=(queue, 1, command), daemon=True)
     thread.start()
     yield
-    with suppress(UsageError):
+    with suppress(UnavailableError, UsageError):
         queue.cancel("one")
     thread.join(WAIT_S)
 
@@ -173,7 +173,7 @@ def test_a_job_that_is_cancelled_has_time_to_end(queue, at_work) -> None:
 def test_no_cluster_is_told_soon(queue, capsys) -> None:
     given = ["--address=http://127.0.0.1:9", f"--folder={queue.folder('one')}", "--", "true"]
 
-    assert ray_job.main(given) == UsageError.exit_code
+    assert ray_job.main(given) == UnavailableError.exit_code
     assert "error: --ray_address=http://127.0.0.1:9: no Ray cluster" in capsys.readouterr().out
 
 

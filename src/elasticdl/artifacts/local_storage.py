@@ -26,6 +26,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elasticdl import user_files
 from elasticdl.errors import OutputError
 
 if TYPE_CHECKING:
@@ -325,7 +326,7 @@ class LocalStorage:
             OutputError: There is none, or it cannot be read.
         """
         try:
-            return self.path(name).read_bytes()
+            return user_files.read_bytes(self.path(name))
         except FileNotFoundError as error:
             raise missing(self.where(name)) from error
         except OSError as error:

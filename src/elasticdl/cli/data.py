@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from elasticdl.cli.printable import echo
 from elasticdl.errors import DefinitionError, UsageError
 
 if TYPE_CHECKING:
@@ -86,19 +87,19 @@ def sample(name: str, output: str, sample_format: Any, seed: int) -> None:
 
 
 def _print_sample(output: str, written: WrittenSample) -> None:
-    click.echo(f"{written.sample.title}.\n")
+    echo(f"{written.sample.title}.\n")
     folders = {folder: str(Path(output, folder)) for folder in written.num_records}
     width = max(map(len, folders.values()))
     for folder, num_records in written.num_records.items():
         num_files = sum(Path(file).parent.name == folder for file in written.files)
-        click.echo(f"  {folders[folder]:<{width}}  {num_records:,} records in {num_files} files")
+        echo(f"  {folders[folder]:<{width}}  {num_records:,} records in {num_files} files")
     fields = [str(field) for field in written.schema.fields]
     shown = fields if len(fields) <= 6 else [*fields[:3], "...", fields[-1]]  # noqa: PLR2004
-    click.echo(f"\nA record is  {', '.join(shown)}\n\nTry:")
+    echo(f"\nA record is  {', '.join(shown)}\n\nTry:")
     train, test = (shlex.quote(f"{folders[name]}/*") for name in ("train", "test"))
-    click.echo(f"  elasticdl data show {shlex.quote(folders['test'])}")
-    click.echo(f"  elasticdl train {written.sample.trains} \\")
-    click.echo(f"      --data={train} --validation_data={test} --output=my_model")
+    echo(f"  elasticdl data show {shlex.quote(folders['test'])}")
+    echo(f"  elasticdl train {written.sample.trains} \\")
+    echo(f"      --data={train} --validation_data={test} --output=my_model")
 
 
 # --- prepare -----------------------------------------------------------------------------------
@@ -224,15 +225,15 @@ def prepare(
 
 def _print_prepared(output: str, model_def: str, prepared: PreparedData) -> None:
     num_files = len(prepared.files)
-    click.echo(f"{prepared.num_records:,} records in {num_files:,} files in {output}")
+    echo(f"{prepared.num_records:,} records in {num_files:,} files in {output}")
     num_parts = prepared.num_kept_parts + prepared.num_made_parts
     if prepared.num_kept_parts:
-        click.echo(
+        echo(
             f"  {prepared.num_kept_parts:,} of {num_parts:,} parts were there already and their "
             "input files are unchanged."
         )
     if prepared.num_kept_of_other_code:
-        click.echo(
+        echo(
             f"  {model_def} has changed since {prepared.num_kept_of_other_code:,} of them were "
             "made; they were kept. --overwrite makes them again."
         )

@@ -8,6 +8,7 @@ import click
 
 from elasticdl import api
 from elasticdl.cli.options import print_metrics, reporter_for
+from elasticdl.cli.printable import echo
 from elasticdl.cli.workers_options import workers_options
 
 
@@ -42,10 +43,10 @@ def evaluate(*, dry_run: bool, quiet: bool, **options: Any) -> None:
     """
     job = api.evaluation_job(**options)
     if dry_run:
-        click.echo(job.to_json())
+        echo(job.to_json())
         return
     outcome = api.run(job, reporter_for(quiet))
     print_metrics(outcome.metrics)
-    click.echo(f"Saved in {outcome.output}")
+    echo(f"Saved in {outcome.output}")
     if job.report is not None:
-        click.echo(f"Report in {job.report}/report.html")
+        echo(f"Report in {job.report}/report.html")

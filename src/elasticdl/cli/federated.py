@@ -11,6 +11,7 @@ from rich.table import Table
 from elasticdl import api, federated
 from elasticdl.cli.federated_verbs import COMMANDS, STOPPED
 from elasticdl.cli.options import print_metrics, reporter_for
+from elasticdl.cli.printable import echo
 from elasticdl.cli.tracking_options import tracking_options
 from elasticdl.data.wording import counted
 
@@ -114,11 +115,11 @@ def init(folder: str, **options: Any) -> None:
     made = federated.init(folder, **options)
     if made.summary is None:
         for path, data_dir in zip(made.parties, made.data_dirs, strict=True):
-            click.echo(f"{path.stem}: {data_dir}")
+            echo(f"{path.stem}: {data_dir}")
     else:
         _print_summary(made)
-    click.echo(f"Configs: {made.aggregator} and {len(made.parties)} of parties beside it.")
-    click.echo(f"Next:    elasticdl federated simulate {made.aggregator}")
+    echo(f"Configs: {made.aggregator} and {len(made.parties)} of parties beside it.")
+    echo(f"Next:    elasticdl federated simulate {made.aggregator}")
 
 
 def _print_summary(made: Federation) -> None:
@@ -159,9 +160,9 @@ def keys(folder: str, parties: tuple[str, ...], hosts: tuple[str, ...]) -> None:
     another's name.
     """
     federated.make_keys(folder, parties=parties, hosts=hosts)
-    click.echo(f"For the aggregator:  {folder}/aggregator")
+    echo(f"For the aggregator:  {folder}/aggregator")
     for name in parties:
-        click.echo(f"For {name}:  {folder}/parties/{name}")
+        echo(f"For {name}:  {folder}/parties/{name}")
 
 
 @group.command()
@@ -246,12 +247,10 @@ def _train(
     tracking = api.tracking_of(tracking_uri, experiment, run_name, tensorboard=tensorboard)
     outcome = run(config, tracking=tracking, reporter=reporter_for(quiet), **options)
     if outcome.stopped:
-        click.echo(
-            f"Stopped after {outcome.step:,} rounds; the same command goes on: {outcome.output}"
-        )
+        echo(f"Stopped after {outcome.step:,} rounds; the same command goes on: {outcome.output}")
         return STOPPED
     if not outcome.already_done and outcome.step:
-        click.echo(f"Trained {counted(outcome.step, 'round')}: {outcome.output}")
+        echo(f"Trained {counted(outcome.step, 'round')}: {outcome.output}")
     print_metrics(outcome.metrics)
     return 0
 

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from elasticdl import federated
 from elasticdl.cli.options import as_json_text, print_metrics
+from elasticdl.cli.printable import echo
 from elasticdl.data.wording import counted
 
 if TYPE_CHECKING:
@@ -52,18 +53,18 @@ def train(config: str, num_rounds: int | None) -> int:
       elasticdl federated train hospitals/aggregator.yml --num_rounds=2
     """
     try:
-        done = federated.train(config, num_rounds=num_rounds, note=click.echo)
+        done = federated.train(config, num_rounds=num_rounds, note=echo)
     except KeyboardInterrupt:
-        click.echo(
+        echo(
             f"\nThe training goes on. See:  elasticdl federated status {config}\n"
             f"To end it:  elasticdl federated stop {config}",
             err=True,
         )
         return 130
     if done.stopped:
-        click.echo(f"Stopped after round {done.round:,} of {done.num_rounds:,}.")
+        echo(f"Stopped after round {done.round:,} of {done.num_rounds:,}.")
         return STOPPED
-    click.echo(f"Trained {counted(done.round, 'round')}: {done.output}")
+    echo(f"Trained {counted(done.round, 'round')}: {done.output}")
     print_metrics(done.metrics)
     return 0
 
@@ -84,7 +85,7 @@ def status(config: str, as_json: bool) -> None:
     """
     found = federated.status(config)
     if as_json:
-        click.echo(as_json_text(_facts(found)))
+        echo(as_json_text(_facts(found)))
     else:
         _show_status(config, found)
 
@@ -102,9 +103,9 @@ def sync(config: str) -> None:
       elasticdl federated sync hospitals/aggregator.yml
     """
     done = federated.sync(config)
-    click.echo(f"The global model of round {done.round:,} is at: {', '.join(done.parties)}")
+    echo(f"The global model of round {done.round:,} is at: {', '.join(done.parties)}")
     for name, why in done.left_out.items():
-        click.echo(f"Not at {name}: {why}")
+        echo(f"Not at {name}: {why}")
 
 
 @click.command("eval")
@@ -125,7 +126,7 @@ def evaluate(config: str, as_json: bool) -> None:
     """
     found = federated.evaluate(config)
     if as_json:
-        click.echo(as_json_text(_facts(found)))
+        echo(as_json_text(_facts(found)))
     else:
         _show_evaluation(found)
 
@@ -151,7 +152,7 @@ def save(config: str, output: str | None) -> None:
       elasticdl evaluate --trained_model=mine --data=hospitals/party0/test.recordio
     """
     done = federated.save(config, output=output)
-    click.echo(f"Saved {_model(done.model, done.round)}: {done.output}")
+    echo(f"Saved {_model(done.model, done.round)}: {done.output}")
 
 
 @click.command()
@@ -169,7 +170,7 @@ def stop(config: str) -> None:
     found = federated.stop(config)
     facts = _facts(found)
     kept = facts.get("round", facts.get("model_round"))
-    click.echo(f"Stopped; the model of round {kept:,} is kept." if kept else "Stopped.")
+    echo(f"Stopped; the model of round {kept:,} is kept." if kept else "Stopped.")
 
 
 COMMANDS = (train, status, sync, evaluate, save, stop)
@@ -196,13 +197,13 @@ def _show_status(config: str, found: AggregatorStatus | PartyStatus) -> None:
         role = "party"
         _show_lines(_of_party(found))
     if found.state == "not running":
-        click.echo(f"Start it with:  elasticdl federated {role} {config}")
+        echo(f"Start it with:  elasticdl federated {role} {config}")
 
 
 def _show_lines(lines: Mapping[str, str]) -> None:
     width = max(len(name) for name in lines)
     for name, text in lines.items():
-        click.echo(f"{name:<{width}}  {text}")
+        echo(f"{name:<{width}}  {text}")
 
 
 def _of_aggregator(found: AggregatorStatus) -> dict[str, str]:
@@ -268,7 +269,7 @@ def _ago(then_s: float) -> str:
 
 
 def _show_evaluation(found: Evaluation) -> None:
-    click.echo(f"{_model(found.model, found.round).capitalize()}:")
+    echo(f"{_model(found.model, found.round).capitalize()}:")
     rows: dict[str, Mapping[str, Any]] = dict(found.parties)
     if found.model == "global" and found.merged:
         rows["all records of them"] = found.merged
@@ -281,7 +282,7 @@ def _show_evaluation(found: Evaluation) -> None:
             table.add_row(who, *(_number(metrics.get(name)) for name in names))
         Console(highlight=False, markup=False).print(table)
     for who, why in found.silent.items():
-        click.echo(f"{who}: {why}")
+        echo(f"{who}: {why}")
 
 
 def _number(value: Any) -> str:

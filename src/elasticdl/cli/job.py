@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from elasticdl import api
+from elasticdl.cli.printable import echo
 from elasticdl.data.wording import counted
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def audit(output: str, as_json: bool) -> int:
     """
     report = api.audit(output)
     if as_json:
-        click.echo(json.dumps(_as_json(report)))
+        echo(json.dumps(_as_json(report)))
     else:
         _show(report)
     return 0 if report.clean else 1
@@ -79,15 +80,15 @@ def _show(report: AuditReport) -> None:
     if not report.epochs:
         console.print("Nothing was trained on so far.")
     for left_out in report.left_out:
-        click.echo(
+        echo(
             f"Left out from epoch {left_out.epoch + 1} on, for batch {left_out.batch} of shard "
             f"{left_out.shard} killed workers: {left_out.name}."
         )
     lines = _complaints(report)
     for line in itertools.islice(lines, _MOST_LINES):
-        click.echo(line)
+        echo(line)
     if next(lines, None) is not None:
-        click.echo("... and more: --json names all of it.")
+        echo("... and more: --json names all of it.")
     if not report.by_record:
         _show_what_cannot_be_said(report)
 
@@ -142,7 +143,7 @@ def _complaints(report: AuditReport) -> Iterator[str]:
 
 
 def _show_what_cannot_be_said(report: AuditReport) -> None:
-    click.echo(
+    echo(
         "The batches were made by a pipeline of the model's. How many it makes of a shard, and of "
         "which records, is known to it alone: whether the last batches of a shard are there "
         "cannot be said where several workers trained in one step."
@@ -152,7 +153,7 @@ def _show_what_cannot_be_said(report: AuditReport) -> None:
         if silent:
             some = ", ".join(map(str, silent[:_MOST_SHARDS]))
             some += ", ..." if len(silent) > _MOST_SHARDS else ""
-            click.echo(
+            echo(
                 f"Epoch {epoch.counts.epoch + 1}: no batch was trained on of "
                 f"{counted(len(silent), 'shard')} ({some}); the pipeline may have had none."
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from elasticdl import __version__
+from elasticdl.cli.printable import printable
 from elasticdl.errors import ElasticDLError
 from elasticdl.garbage import collect_seldom
 
@@ -126,7 +128,9 @@ def _run(args: list[str], *, debug: bool) -> int:
         click.echo(error.ctx.get_help())
         return 2
     except click.ClickException as error:
-        _all_missing(error).show()
+        shown = io.StringIO()
+        _all_missing(error).show(file=shown)
+        click.echo(printable(shown.getvalue()), nl=False, err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("\nInterrupted. What was reached is kept; the same command goes on.", err=True)
@@ -138,7 +142,7 @@ def _run(args: list[str], *, debug: bool) -> int:
         if debug:
             traceback.print_exc()
         click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        click.echo(str(error), err=True)
+        click.echo(printable(str(error)), err=True)
         return error.exit_code
     except BrokenPipeError:
         # `elasticdl data show ... | head`: the reader has seen enough.
@@ -149,7 +153,7 @@ def _run(args: list[str], *, debug: bool) -> int:
             traceback.print_exc()
         click.secho("internal error: ", fg="red", bold=True, nl=False, err=True)
         click.echo(
-            f"{type(error).__name__}: {error}\n"
+            f"{type(error).__name__}: {printable(str(error))}\n"
             "  This is a mistake in ElasticDL, not yours. --debug shows where.",
             err=True,
         )
@@ -195,7 +199,7 @@ class _Warnings:
             return
         self._shown.add(text)
         click.secho("warning: ", fg="yellow", bold=True, nl=False, err=True, file=file)
-        click.echo(f"{text}\n  {filename}:{lineno}", err=True, file=file)
+        click.echo(f"{printable(text)}\n  {filename}:{lineno}", err=True, file=file)
 
 
 class _TerminatedError(BaseException):

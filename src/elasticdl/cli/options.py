@@ -8,8 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import click
-
+from elasticdl.cli.printable import echo
 from elasticdl.engines.progress import Silent
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -30,7 +29,7 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
     width = max((len(name) for name in metrics), default=0)
     for name, value in metrics.items():
         text = f"{value:.6g}" if isinstance(value, float) else str(value)
-        click.echo(f"  {name:<{width}}  {text}")
+        echo(f"  {name:<{width}}  {text}")
 
 
 def as_json_text(value: Any) -> str:

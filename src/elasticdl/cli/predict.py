@@ -8,6 +8,7 @@ import click
 
 from elasticdl import api
 from elasticdl.cli.options import reporter_for
+from elasticdl.cli.printable import echo
 from elasticdl.cli.workers_options import workers_options
 from elasticdl.job import PredictionFormat
 
@@ -46,7 +47,7 @@ def predict(*, dry_run: bool, quiet: bool, **options: Any) -> None:
     """
     job = api.prediction_job(**options)
     if dry_run:
-        click.echo(job.to_json())
+        echo(job.to_json())
         return
     outcome = api.run(job, reporter_for(quiet))
-    click.echo(f"Predicted {outcome.metrics['num_records']:,} records: {outcome.output}")
+    echo(f"Predicted {outcome.metrics['num_records']:,} records: {outcome.output}")

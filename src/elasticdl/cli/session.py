@@ -16,6 +16,7 @@ from rich.table import Table
 from elasticdl import api
 from elasticdl.cli import session_queue
 from elasticdl.cli.options import as_json_text, print_metrics, reporter_for
+from elasticdl.cli.printable import echo
 from elasticdl.cli.session_options import (
     PROJECT_ROOT,
     RUN_NAME,
@@ -136,7 +137,7 @@ def run(
         tracking_uri=tracking_uri,
         reporter=reporter_for(quiet),
     )
-    click.echo(f"Session {found.name}: {status.state}, step {status.step:,}: {found.folder}")
+    echo(f"Session {found.name}: {status.state}, step {status.step:,}: {found.folder}")
     print_metrics(status.metrics or {})
 
 
@@ -176,7 +177,7 @@ def check(
         tell=None if as_json else _print_group,
     )
     if as_json:
-        click.echo(json.dumps(report.to_dict()))
+        echo(json.dumps(report.to_dict()))
     else:
         _print_findings(report)
     if not report.ok:
@@ -194,12 +195,12 @@ def status(*, run_name: str, project_root: str, as_json: bool) -> None:
     folder = project.folder_of(project_root, run_name)
     found = status_of(folder)
     if as_json:
-        click.echo(as_json_text(asdict(found)))
+        echo(as_json_text(asdict(found)))
         return
-    click.echo(f"Session {run_name}: ", nl=False)
+    echo(f"Session {run_name}: ", nl=False)
     click.secho(_STATES.get(found.state, found.state), fg=_COLOURS.get(found.state))
     for name, value in _facts(found, folder):
-        click.echo(f"  {name:<9} {value}")
+        echo(f"  {name:<9} {value}")
     print_metrics(found.metrics or {})
 
 
@@ -213,10 +214,10 @@ def list_(*, project_root: str, as_json: bool) -> None:
     names = project.session_names(project_root)
     found = {name: status_of(project.folder_of(project_root, name)) for name in names}
     if as_json:
-        click.echo(as_json_text({name: asdict(status) for name, status in found.items()}))
+        echo(as_json_text({name: asdict(status) for name, status in found.items()}))
         return
     if not found:
-        click.echo("There is no session: make runs/NAME/config.yaml.")
+        echo("There is no session: make runs/NAME/config.yaml.")
         return
     table = Table(box=box.SIMPLE, pad_edge=False)
     for title in ("NAME", "STATE", "EPOCH", "STEP", "SINCE", "BEST"):
@@ -242,17 +243,17 @@ def _print_group(group: Group) -> None:
     if group.skipped:
         mark, colour = "-", "bright_black"
     click.secho(f"  {mark} ", fg=colour, nl=False)
-    click.echo(f"{group.title:<21} {group.seconds:5.1f} s  {group.looked_at}".rstrip())
+    echo(f"{group.title:<21} {group.seconds:5.1f} s  {group.looked_at}".rstrip())
 
 
 def _print_findings(report: Report) -> None:
     for severity in Severity:
         for finding in report.of(severity):
             click.secho(f"{severity}: ", fg=_MARKS[severity][1], bold=True, nl=False)
-            click.echo(str(finding))
+            echo(str(finding))
     errors, warnings = (len(report.of(s)) for s in (Severity.ERROR, Severity.WARNING))
     result = "can be trained" if report.ok else "cannot be trained as it is"
-    click.echo(
+    echo(
         f"Session {report.session} {result}: errors {errors}, warnings {warnings}; "
         f"{report.seconds:.1f} s"
     )

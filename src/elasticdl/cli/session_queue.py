@@ -12,6 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from elasticdl.cli.printable import echo
 from elasticdl.cli.session_options import RUN_NAME, config_options, training_options
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def submit(
         with_patch=with_patch,
     )
     origin = submit.find(request)
-    click.echo(f"Commit {origin.commit} of {origin.url.shown}")
+    echo(f"Commit {origin.commit} of {origin.url.shown}")
     queue = Queue(home)
     submission = submit.submit(request, origin, queue, max_queued=max_queued)
     # What an earlier run of it printed is not shown again.
@@ -157,10 +158,10 @@ def queue_(*, as_json: bool, slots: int, home: str | None) -> None:
     runner.ensure(queue, slots)
     if as_json:
         rows = [{**asdict(one), "folder": str(queue.folder(one.id))} for one in found]
-        click.echo(json.dumps(rows))
+        echo(json.dumps(rows))
         return
     if not found:
-        click.echo(f"Nothing was submitted to {queue.home}.")
+        echo(f"Nothing was submitted to {queue.home}.")
         return
     table = Table(box=box.SIMPLE, pad_edge=False)
     for title in ("ID", "REPO", "COMMIT", "RUN", "STATE", "SINCE"):
@@ -176,7 +177,7 @@ def queue_(*, as_json: bool, slots: int, home: str | None) -> None:
             time.strftime("%d %b %H:%M", time.localtime(one.since)),
         )
     Console().print(table)
-    click.echo(f"Logs: {queue.home}/ID/session.log")
+    echo(f"Logs: {queue.home}/ID/session.log")
 
 
 @click.command()
@@ -189,10 +190,10 @@ def cancel(*, submission: str, now: bool, home: str | None) -> None:
 
     found = Queue(home).cancel(submission, at_once=now)
     if found.has_ended:
-        click.echo(f"{found.id} will not be started.")
+        echo(f"{found.id} will not be started.")
     else:
         how = "was killed" if now else "was told to end, with a last checkpoint"
-        click.echo(f"{found.id} {how}. Submit it again to go on.")
+        echo(f"{found.id} {how}. Submit it again to go on.")
 
 
 @click.command()
@@ -215,18 +216,18 @@ def logs(*, submission: str, follow: bool, home: str | None) -> int:
 def _describe(queue: Queue, submission: Submission) -> None:
     folder = queue.folder(submission.id)
     if submission.has_ended:
-        click.echo(f"{submission.id} has run already: {submission.state}")
+        echo(f"{submission.id} has run already: {submission.state}")
     else:
         submission = queue.read(submission.id)
         before = sum(
             not one.has_ended for one in queue.all() if one.submitted < submission.submitted
         )
         behind = f", behind {before}" if submission.is_waiting and before else ""
-        click.echo(f"{submission.id} is {submission.state}{behind}")
+        echo(f"{submission.id} is {submission.state}{behind}")
     if submission.patch:
-        click.echo(f"  changes  {folder / 'patch.diff'}")
-    click.echo(f"  results  {submission.session_folder(folder)}")
-    click.echo(f"  log      {queue.log(submission)}")
+        echo(f"  changes  {folder / 'patch.diff'}")
+    echo(f"  results  {submission.session_folder(folder)}")
+    echo(f"  log      {queue.log(submission)}")
 
 
 def _follow(queue: Queue, submission: Submission, offset: int, slots: int) -> int:
@@ -241,7 +242,7 @@ def _follow(queue: Queue, submission: Submission, offset: int, slots: int) -> in
                 # A runner that was killed would be waited for in vain.
                 runner.ensure(queue, slots)
     except KeyboardInterrupt:
-        click.echo(
+        echo(
             "\nNo longer followed; the session goes on. To follow it again:\n"
             f"  elasticdl session logs {submission.id} --follow\nTo end it:\n"
             f"  elasticdl session cancel {submission.id}",
@@ -251,5 +252,5 @@ def _follow(queue: Queue, submission: Submission, offset: int, slots: int) -> in
     ended = queue.read(submission.id)
     click.secho(f"{ended.id}: {ended.state}", fg=_COLOURS.get(ended.state), err=True)
     if ended.error:
-        click.echo(f"  {ended.error}", err=True)
+        echo(f"  {ended.error}", err=True)
     return ended.exit_code or 0

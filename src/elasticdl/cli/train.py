@@ -8,6 +8,7 @@ import click
 
 from elasticdl import api
 from elasticdl.cli.options import print_metrics, reporter_for
+from elasticdl.cli.printable import echo
 from elasticdl.cli.tracking_options import tracking_options
 from elasticdl.cli.workers_options import training_workers_options
 from elasticdl.data.wording import counted
@@ -198,9 +199,9 @@ def train(*, dry_run: bool, quiet: bool, **options: Any) -> None:
     """
     job = api.training_job(**options)
     if dry_run:
-        click.echo(job.to_json())
+        echo(job.to_json())
         return
     outcome = api.run(job, reporter_for(quiet))
     if not outcome.already_done:
-        click.echo(f"Trained {counted(outcome.step, 'step')}: {outcome.output}")
+        echo(f"Trained {counted(outcome.step, 'step')}: {outcome.output}")
     print_metrics(outcome.metrics)

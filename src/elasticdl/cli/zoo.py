@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from elasticdl.cli.printable import echo
 from elasticdl.errors import OutputError, OutputTakenError, UsageError
 from elasticdl.zoo import catalogue
 
@@ -50,9 +51,9 @@ def show_model(name: str) -> None:
         raise UsageError(f"There is no prebuilt model {name!r}. {hint}")
     entry = found[name]
     click.secho(entry.name, bold=True)
-    click.echo(f"{entry.doc}\n")
-    click.echo(f"Params: {', '.join(map(str, entry.params)) or 'none'}")
-    click.echo(f"Source: {entry.file}:{entry.line}")
+    echo(f"{entry.doc}\n")
+    echo(f"Params: {', '.join(map(str, entry.params)) or 'none'}")
+    echo(f"Source: {entry.file}:{entry.line}")
 
 
 @zoo.command("init")
@@ -71,10 +72,10 @@ def init(folder: Path) -> None:
         raise OutputError(
             f"{target} cannot be written: {error.strerror}. Name a folder that can."
         ) from error
-    click.echo(f"Wrote {target}. It trains as it is:\n")
-    click.echo("  elasticdl data sample digits --output digits")
-    click.echo(
+    echo(f"Wrote {target}. It trains as it is:\n")
+    echo("  elasticdl data sample digits --output digits")
+    echo(
         f"  elasticdl train --model_zoo={folder} --model_def={target.stem} "
         "--data=digits/train --output=my_first_model\n"
     )
-    click.echo("Then change the file and train into another output.")
+    echo("Then change the file and train into another output.")

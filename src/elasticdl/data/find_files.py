@@ -16,10 +16,11 @@ import os
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from elasticdl import user_files
 from elasticdl.data.formats import EXTENSIONS, format_by_name, format_by_start
 from elasticdl.data.stored_file import filesystem, local_path, open_each
 from elasticdl.data.wording import listed
-from elasticdl.errors import NoDataError
+from elasticdl.errors import DataError, NoDataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -94,8 +95,14 @@ def _matches(name: str, of_folder: _OfFolder) -> list[str]:
         return [place.uri(place.path)]
     if place.is_folder(place.path):
         return [place.uri(path) for path in of_folder(place, place.path, name)]
+    if (kind := place.special_kind(place.path)) is not None:
+        raise DataError(
+            f"{name} cannot be read: it is {kind}, and records are read from files, more than "
+            "once and in any order. Write them into a file, and name that."
+        )
     found = [path for path in place.glob(place.path) if _is_visible(path, place.path)]
-    files = [path for path in found if place.is_file(path)]
+    # A pipe or a device that a pattern matches is refused by name where it is opened.
+    files = [path for path in found if not place.is_folder(path)]
     if not files:
         # `data/train*` may well mean the folder data/train.
         files = [path for folder in found for path in of_folder(place, folder, name)]
@@ -171,6 +178,9 @@ class _Local:
     def is_folder(self, path: str) -> bool:
         return Path(path).is_dir()
 
+    def special_kind(self, path: str) -> str | None:
+        return user_files.special_kind(path)
+
     def glob(self, pattern: str) -> list[str]:
         # Unlike Path.glob, it leaves names as they were given, and hidden ones out.
         return glob.glob(pattern, recursive=True)  # noqa: PTH207
@@ -196,6 +206,10 @@ class _Remote:
 
     def is_folder(self, path: str) -> bool:
         return bool(self._system.isdir(path))
+
+    def special_kind(self, path: str) -> str | None:
+        del path
+        return None
 
     def glob(self, pattern: str) -> list[str]:
         return [str(path) for path in self._system.glob(pattern)]

@@ -44,7 +44,7 @@ from elasticdl.data.prepare_plan import (
 )
 from elasticdl.data.recordio import COMPRESSORS, Compressor
 from elasticdl.data.sources import INCOMPLETE_MARK
-from elasticdl.data.stored_file import filesystem, local_path, open_each
+from elasticdl.data.stored_file import filesystem, local_path, open_each, open_stored
 from elasticdl.errors import (
     NoDataError,
     OutputBusyError,
@@ -213,6 +213,8 @@ def _check_options(
 def _versioned(uri: str) -> Input:
     path = local_path(uri)
     if path is not None:
+        # A function of the user's will open it, and might wait for ever, or read without end.
+        open_stored(uri)
         status = Path(path).stat()
         return Input(uri, f"{status.st_size} {status.st_mtime_ns}")
     system, path = filesystem(uri)

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from elasticdl import user_files
 from elasticdl.data.prepare_plan import Entry, Output, Part, Settings
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.recordio import Writer
@@ -278,7 +279,7 @@ def _opened(uri: str, roles: tuple[str, ...]) -> Iterator[list[Any]]:
 def _file_object(uri: str) -> IO[bytes]:
     path = local_path(uri)
     if path is not None:
-        return Path(path).open("rb")
+        return user_files.open_regular(path)
     system, path = filesystem(uri)
     file: IO[bytes] = system.open(path, "rb")
     return file

@@ -11,12 +11,12 @@ Callers: the readers of this folder; `atomic_file.py`, for what a URI is.
 from __future__ import annotations
 
 import os
-import stat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from elasticdl import user_files
 from elasticdl.errors import DataError, MissingExtraError, NoDataError, UsageError
 
 if TYPE_CHECKING:
@@ -149,13 +149,11 @@ def open_stored(uri: str) -> StoredFile:
     path = local_path(uri)
     if path is not None:
         try:
-            status = Path(path).stat()
+            # A folder has a size, too, and would fail much later, when it is read.
+            user_files.check_regular(path)
+            return StoredFile(uri, Path(path).stat().st_size)
         except OSError as error:
             raise _unreadable(uri, error) from error
-        # A folder has a size, too, and would fail much later, when it is read.
-        if stat.S_ISDIR(status.st_mode):
-            raise DataError(f"{uri} cannot be read: it is a folder, and a file is expected.")
-        return StoredFile(uri, status.st_size)
     system, path = filesystem(uri)
     try:
         size_bytes = system.size(path)

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from elasticdl import user_files
 from elasticdl.config import ConfigStruct, read_config
 from elasticdl.errors import DefinitionError
 
@@ -149,11 +150,18 @@ def read_spec(path: Path, shown: str) -> SavedSpec:
         DefinitionError: It is no YAML, or its keys are not those of a spec.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = user_files.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise DefinitionError(f"{shown}: the file cannot be read: {error}.") from error
+        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise DefinitionError(f"{shown}: the file cannot be read: {reason}.") from error
     config = read_config(text, shown)
     section = config.model if "model" in config else config
+    if section is config and not any(key in _SECTION_KEYS for key in config):
+        # Nothing of it is shown: it may be any file.
+        raise DefinitionError(
+            f"{shown}: this is no spec of a saved model; expected the section `model`, with "
+            f"{', '.join(_SECTION_KEYS)}."
+        )
     return spec_of(section, path.parent)
 
 

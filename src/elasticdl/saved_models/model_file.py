@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from elasticdl import user_files
 from elasticdl.errors import MissingExtraError, ModelFileError
 from elasticdl.saved_models import archive, bounds, saved_model, torch_sizes
 
@@ -100,6 +101,8 @@ def look(path: Path | str) -> ModelFile:
         raise ModelFileError(_not_there(path))
     if path.is_dir():
         return _folder(path)
+    if (kind := user_files.special_kind(path)) is not None:
+        raise ModelFileError(f"{path} is {kind}; expected the file or folder of a saved model.")
     size = path.stat().st_size
     if size == 0:
         raise ModelFileError(f"{path} is empty. Save the model again, or copy the file again.")

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from elasticdl import user_files
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import bounds
 
@@ -105,6 +106,8 @@ def read(folder: Path) -> SavedModel:
 
 
 def _bytes_of(path: Path) -> memoryview:
+    if (kind := user_files.special_kind(path)) is not None:
+        raise ModelFileError(f"{path} is {kind}; expected a file of a SavedModel.")
     size = path.stat().st_size
     if not 0 < size <= MAX_GRAPH_BYTES:
         raise ModelFileError(

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from elasticdl import user_files
 from elasticdl.config import ConfigStruct, read_config
 from elasticdl.dialects.abstractions import NAME
 from elasticdl.dialects.component_classes import COMPONENTS, OPTIONAL_KEYS
@@ -163,7 +164,11 @@ def read_session(
     """
     project = Path(project_root).expanduser().resolve()
     file = _config_file(project, run_name)
-    text = file.read_text(encoding="utf-8")
+    try:
+        text = user_files.read_text(file)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise UsageError(f"{file}: this config cannot be read: {reason}.") from error
     config = read_config(text, str(file), optional=OPTIONAL_KEYS)
     for setting in settings:
         config = _with_setting(config, setting)

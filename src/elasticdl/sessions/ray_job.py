@@ -20,7 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import elasticdl.engines.elastic  # noqa: F401 - sets the environment Ray is to be imported in
-from elasticdl.errors import MissingExtraError, OutputError, TrainingError, UsageError
+from elasticdl.errors import (
+    MissingExtraError,
+    OutputError,
+    TrainingError,
+    UnavailableError,
+    UsageError,
+)
 from elasticdl.job import without_password
 from elasticdl.sessions.submission import LOG_FILE, PROJECT
 
@@ -69,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         job = _job(client, Path(given.folder), given.session)
         _say(f"Ray job {job}")
         ended = _end_of(client, job, asked_to_end)
-    except (MissingExtraError, TrainingError, UsageError) as error:
+    except (MissingExtraError, TrainingError, UnavailableError, UsageError) as error:
         _say(f"error: {error}")
         return error.exit_code
     # What the session has printed is in its log; Ray has what was said before there was one.
@@ -84,7 +90,8 @@ def _client(address: str) -> Any:
 
     Raises:
         MissingExtraError: Ray is not installed.
-        UsageError: No cluster answers.
+        UnavailableError: No cluster answers.
+        UsageError: The address is none.
     """
     for name in _OTHER_ADDRESSES:
         os.environ.pop(name, None)
@@ -94,11 +101,16 @@ def _client(address: str) -> Any:
         raise MissingExtraError(error.name or "ray", "elastic", "--as_ray_job") from error
     try:
         return JobSubmissionClient(address)
-    except (OSError, ValueError, RuntimeError) as error:
+    except ValueError as error:
         raise UsageError(
+            f"--ray_address={address}: this is no address of a Ray cluster "
+            f"({str(error).splitlines()[0]})."
+        ) from error
+    except (OSError, RuntimeError) as error:
+        raise UnavailableError(
             f"--ray_address={address}: no Ray cluster takes jobs there "
             f"({str(error).splitlines()[0]}). Start one with `ray start --head`, which has to "
-            "include the dashboard."
+            "include the dashboard, and give the same command again."
         ) from error
 
 

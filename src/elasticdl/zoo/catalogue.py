@@ -62,7 +62,11 @@ class Entry:
 
 def entries(zoo: Path = PREBUILT) -> list[Entry]:
     """Return the models of a folder of model files, sorted by name."""
-    modules = {path: ast.parse(path.read_text(encoding="utf-8")) for path in zoo.glob("*.py")}
+    modules = {
+        path: ast.parse(path.read_text(encoding="utf-8"))
+        for path in zoo.glob("*.py")
+        if path.is_file()
+    }
     classes = {
         f"{path.stem}.{node.name}": node
         for path, module in modules.items()

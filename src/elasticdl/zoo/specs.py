@@ -17,9 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elasticdl import user_files
 from elasticdl.dialects.saved_spec import SavedSpec, read_spec
 from elasticdl.dialects.source_lines import shown_path
 from elasticdl.errors import DefinitionError, MissingExtraError, UsageError
+from elasticdl.saved_models.model_file import look
 
 if TYPE_CHECKING:
     from elasticdl.dialects.saved_spec import CustomObject
@@ -54,6 +56,20 @@ def folder_of(path: Path) -> Path:
     return together if is_contained and together != own.resolve() else own
 
 
+def refuse_special(path: Path, spec: str) -> None:
+    """Refuse a spec that is there and is no regular file.
+
+    Raises:
+        UsageError: It is a folder, a pipe, a socket or a device.
+    """
+    kind = user_files.special_kind(path)
+    if kind is not None:
+        raise UsageError(
+            f"--spec={spec} is {kind}; a YAML file is expected. A spec is read more than once, "
+            "also when a job resumes: write the content into a file and name that."
+        )
+
+
 def open_spec(zoo: Zoo, model_def: str) -> SavedSpec:
     """Read a spec of a zoo.
 
@@ -77,6 +93,7 @@ def spec_path(zoo: Zoo, model_def: str) -> Path:
             f"--spec={model_def} lies outside of {zoo.name}. Name a folder that holds it: "
             "--model_zoo=DIR"
         )
+    refuse_special(path, model_def)
     if not path.is_file():
         folder = path.parent if path.parent.is_dir() else zoo.folder
         there = ", ".join(sorted(p.name for p in folder.glob("*.y*ml"))) or "no YAML file"
@@ -121,7 +138,8 @@ def copy_spec(zoo: Zoo, model_def: str, destination: Path) -> None:
 
     Raises:
         UsageError: There is no such spec.
-        DefinitionError: It is no spec, or a file it names is not there.
+        DefinitionError: It is no spec, or a file it names is not there or is no regular file.
+        ModelFileError: A folder it names is no SavedModel.
         OSError: A file cannot be written.
     """
     spec = open_spec(zoo, model_def)
@@ -133,13 +151,35 @@ def copy_spec(zoo: Zoo, model_def: str, destination: Path) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         try:
             if file.is_dir():
-                shutil.copytree(file, copy, dirs_exist_ok=True)
+                # Any folder may be named, also the root of the disk: it is looked at first.
+                look(file)
+                copy_folder(file, copy)
             else:
+                _check_file(file, f"{spec.spec.where(key)}: {key}")
                 shutil.copyfile(file, copy)
         except FileNotFoundError as error:
             raise DefinitionError(f"{spec.spec.where(key)}: {key}: there is no {file}.") from error
         copies[key] = os.path.relpath(copy, target.parent)
     target.write_text(_as_yaml(spec.values_with(copies)), encoding="utf-8")
+
+
+def _check_file(file: Path, where: str) -> None:
+    kind = user_files.special_kind(file)
+    if kind is not None:
+        raise DefinitionError(f"{where}: {file} is {kind}; the file of a saved model is expected.")
+
+
+def copy_folder(folder: Path, destination: Path) -> None:
+    """Copy the regular files of a folder; links to folders may lead anywhere and are left out.
+
+    Raises:
+        OSError: A file cannot be read or written.
+    """
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            copy = destination / file.relative_to(folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
 
 
 def _as_yaml(values: Mapping[str, Any]) -> str:

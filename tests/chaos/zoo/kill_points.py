@@ -243,6 +243,7 @@ def _install_in_a_heal():
         if isinstance(loop.trainer.hooks, TorchHooks):
             # PyTorch has no callbacks, which would have known it from the state.
             _stop_after(loop.place.ledger.epoch - 1, loop.trainer)
+            loop._look_for_the_end(within_epoch=loop.place.epoch_begun)
 
 
 def _watch(trainer):

@@ -22,13 +22,13 @@ SOON_S = 20
 JOIN = """
 import sys
 from elasticdl.engines.elastic.ray_cluster import joined_cluster
-from elasticdl.errors import UsageError
+from elasticdl.errors import UnavailableError, UsageError
 import ray
 try:
     with joined_cluster(sys.argv[1]):
         print("joined", ray.get(ray.remote(lambda: "and works").remote()))
-except UsageError as error:
-    print(error)
+except (UnavailableError, UsageError) as error:
+    print(error.exit_code, error)
 """
 
 
@@ -132,10 +132,19 @@ def test_a_missing_or_wrong_token_is_reported_soon(closed, tmp_path, variables):
     assert time.monotonic() - began_s < SOON_S
 
 
-def test_a_dead_address_is_told_from_a_wrong_token(tmp_path):
+def test_a_dead_address_may_answer_later(tmp_path):
     found = join("127.0.0.1:9", tmp_path, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
 
+    assert found.startswith("75 ")
     assert "no Ray cluster answers there" in found
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "nowhere.invalid:6379", "no address"])
+def test_what_is_no_address_never_answers(tmp_path, address):
+    found = join(address, tmp_path)
+
+    assert found.startswith("2 "), found
+    assert "this is no address of a Ray cluster" in found
 
 
 SLOW = """

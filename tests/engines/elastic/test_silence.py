@@ -2,10 +2,13 @@
 
 import os
 import signal
+import time
 
 import psutil
 import pytest
 from tests.engines.elastic.training import MINIBATCH_SIZE, Training, counting_and, write_numbers
+
+from elasticdl.engines.elastic.ray_watch import STOPPED_AFTER_S
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -108,6 +111,7 @@ def test_another_lighthouse_is_started_and_no_step_is_lost(numbers, tmp_path):
         pytest.param("gcs_server", "gcs_server", marks=pytest.mark.chaos),
         # The raylet ends itself then, and first all that runs in it.
         ("DashboardAgent", "raylet"),
+        pytest.param("RuntimeEnvAgent", "raylet", marks=pytest.mark.chaos),
     ],
 )
 def test_the_training_goes_on_in_another_ray(numbers, tmp_path, name, dies):
@@ -125,6 +129,43 @@ def test_the_training_goes_on_in_another_ray(numbers, tmp_path, name, dies):
 
     assert f"Ray's process {dies} on this machine died" in training.log()
     training.assert_each_record_counts(NUM_EPOCHS)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("name", ["raylet", "gcs_server", "RuntimeEnvAgent"])
+def test_the_training_goes_on_when_a_process_of_ray_stays_stopped(numbers, tmp_path, name):
+    # It ends while the process is stopped, and also where it resumes in another Ray.
+    arguments = on_two_workers(numbers, "--num_epochs=60", "--params=pause_s=0.02")
+
+    with Training(tmp_path / "out", arguments) as training:
+        training.wait_for_workers(2)
+        training.wait_for(lambda: last_step(training) > 20, "steps")
+        (process,) = descendants(training, name)
+        process.suspend()
+        training.wait_for(
+            lambda: "Starting another Ray" in training.log(), "its note", STOPPED_AFTER_S + SOON_S
+        )
+        training.wait_for_the_end()
+
+    assert "was stopped for 3" in training.log()
+    training.assert_each_record_counts(60)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("name", ["raylet", "gcs_server"])
+def test_a_job_ends_soon_though_a_process_of_ray_is_stopped(numbers, tmp_path, name):
+    arguments = on_two_workers(numbers, "--num_epochs=8", "--params=pause_s=0.02")
+
+    with Training(tmp_path / "out", arguments) as training:
+        training.wait_for_workers(2)
+        training.wait_for(lambda: last_step(training) > 20, "steps")
+        (process,) = descendants(training, name)
+        process.suspend()
+        began_s = time.monotonic()
+        training.wait_for_the_end()
+
+    assert time.monotonic() - began_s < STOPPED_AFTER_S + 2 * SOON_S
+    training.assert_each_record_counts(8)
 
 
 def test_a_model_that_is_slower_than_every_timeout_trains(numbers, tmp_path):

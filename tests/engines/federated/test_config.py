@@ -665,7 +665,7 @@ def test_a_section_with_nothing_in_it_is_not_there(written):
 def test_a_file_that_is_not_there_is_said(tmp_path):
     with pytest.raises(UsageError, match="no.yml: this config cannot be read: No such file"):
         read_party(tmp_path / "no.yml")
-    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+    with pytest.raises(UsageError, match="cannot be read: it is a folder"):
         read_aggregator(tmp_path)
 
 

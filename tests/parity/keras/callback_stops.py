@@ -11,14 +11,14 @@ loss = keras.losses.MeanSquaredError()
 
 
 class Stop(keras.callbacks.Callback):
-    """Ends the training after ten batches."""
+    """Ends the training after thirteen batches."""
 
     def on_train_begin(self, logs=None):
         self.seen = 0
 
     def on_train_batch_end(self, batch, logs=None):
         self.seen += 1
-        if self.seen >= 10:
+        if self.seen >= 13:
             self.model.stop_training = True
 
 

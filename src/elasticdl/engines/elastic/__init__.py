@@ -9,6 +9,7 @@ board.py       what the jobs of a cluster wait for
 controller.py  the driver: starts workers, watches them, writes what they tell
 placement.py   where the processes are: Ray here, or a cluster
 ray_cluster.py starts Ray with a token of its own, or joins a cluster with the user's
+ray_watch.py   sees that Ray's processes here are dead, and kills those that stay stopped
 fork_server.py processes that need not import the frameworks
 worker_process.py  a worker in such a process, called from Ray's
 worker.py      one worker: prepares itself, runs the loop, answers the controller

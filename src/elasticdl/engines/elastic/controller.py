@@ -326,6 +326,7 @@ class _Controller:
             # What is left of it may still hand out the newest state.
             self._keep_what_was_reached()
             raise RayLostError
+        self._ray.check_room()
         if self._lighthouse.replaced():
             address = self._lighthouse.address
             self._run.reporter.note(f"The Lighthouse died; another one is at {address}.")

@@ -83,8 +83,8 @@ def connected(workers: Workers) -> Iterator[ConnectedRay]:
     """Start Ray here, or join a cluster.
 
     Raises:
-        UnavailableError: Ray does not start on this machine.
-        UsageError: No cluster is at the address, or it does not accept the token.
+        UnavailableError: Ray does not start on this machine, or no cluster is at the address.
+        UsageError: The address is none, or the cluster does not accept the token.
     """
     if workers.ray_address is None:
         # Logical cores: more workers than cores are slow, not wrong.

@@ -22,7 +22,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,15 @@ from ray._raylet import (  # type: ignore[attr-defined]
 )
 
 from elasticdl.data.wording import counted
-from elasticdl.errors import UnavailableError, UsageError
-from elasticdl.scratch import TemporaryFolder
+from elasticdl.engines.elastic.ray_watch import RayWatch, kill_fork_servers
+from elasticdl.errors import (
+    NonFiniteLossError,
+    OutputError,
+    TrainingError,
+    UnavailableError,
+    UsageError,
+)
+from elasticdl.scratch import TemporaryFolder, has_room, no_room
 
 LOCALHOST = "127.0.0.1"
 
@@ -45,7 +52,10 @@ _CONNECT_TIMEOUT_S = 5.0
 _MOST_STARTS = 3
 _LONGEST_START_S = 60.0
 _LOST_AFTER_S = 20.0
+# Ray removes old logs, and other programs their files.
+_FULL_FOR_S = 5.0
 _TOKEN_BYTES = 32
+_LAST_PORT = 65_535
 # What is larger lies in shared memory of the raylet's. When that dies, Ray's native library ends
 # whoever has something there, with exit code 1 and without a word.
 _SENT_DIRECTLY_BYTES = 2**23
@@ -70,11 +80,13 @@ class ConnectedRay:
         host: Address of this machine in it.
         why_lost: Returns in a sentence why it can no longer be used; None if it can.
         answers: Whether its control store answered a moment ago; questions to it may block if not.
+        check_room: Raises `OutputError` if the disk of its temporary files here is full.
     """
 
     host: str
     why_lost: Callable[[], str | None]
     answers: Callable[[], bool]
+    check_room: Callable[[], None] = lambda: None
 
 
 @contextlib.contextmanager
@@ -86,6 +98,7 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
 
     Raises:
         UnavailableError: It did not start, several times.
+        OutputError: There is no room for temporary files.
     """
     # Ray never removes what it writes there; `TMPDIR` brings along what its processes write.
     with (
@@ -94,23 +107,66 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
         _closed_to_others(),
         _environment({"TMPDIR": str(temporary)}),
     ):
-        _start(num_cpus, folder)
+        room = _Room((temporary, folder.parent))
+        try:
+            _start(num_cpus, folder)
+        except UnavailableError:
+            room.check(at_once=True)
+            raise
         # It carries here what workers print, which is in files; it looks for that ten times
         # a second, and there is no option against it.
         node: Any = ray._private.worker._global_node  # noqa: SLF001
         node.kill_log_monitor(check_alive=False)
 
-        def why_lost() -> str | None:
-            for name in ("raylet", "gcs_server"):
-                for each in node.all_processes.get(name, []):
-                    if each.process.poll() is not None:
-                        return f"Ray's process {name} on this machine died."
-            return None
+        processes = {
+            name: [each.process for each in node.all_processes.get(name, [])]
+            for name in ("raylet", "gcs_server")
+        }
+        with RayWatch(processes) as watch:
+            try:
+                yield ConnectedRay(
+                    LOCALHOST, watch.why_lost, lambda: watch.why_lost() is None, room.check
+                )
+            except (ray.exceptions.RayError, RayLostError, TrainingError) as error:
+                # What fails on a full disk seldom names the disk.
+                if not isinstance(error, NonFiniteLossError):
+                    room.check(at_once=True)
+                raise
+            finally:
+                watch.kill_stopped()
+                ray.shutdown()
+                kill_fork_servers(temporary)
 
-        try:
-            yield ConnectedRay(LOCALHOST, why_lost, lambda: why_lost() is None)
-        finally:
-            ray.shutdown()
+
+class _Room:
+    """Looks whether the disks of temporary files are full: Ray only logs that, to those disks.
+
+    Args:
+        folders: In which this run writes them.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
+        self._full_since_s: float | None = None
+
+    def check(self, *, at_once: bool = False) -> None:
+        """Raise if one of them has been full for a moment.
+
+        Args:
+            at_once: Or if it is full now.
+
+        Raises:
+            OutputError: It is.
+        """
+        full = next((each for each in self._folders if not has_room(each)), None)
+        now = time.monotonic()
+        if full is None:
+            self._full_since_s = None
+            return
+        if self._full_since_s is None:
+            self._full_since_s = now
+        if at_once or now - self._full_since_s >= _FULL_FOR_S:
+            raise OutputError(no_room(full.parent))
 
 
 def _start(num_cpus: int, folder: Path) -> None:
@@ -155,7 +211,8 @@ def joined_cluster(address: str) -> Iterator[ConnectedRay]:
     """Join a cluster of the user's.
 
     Raises:
-        UsageError: Nothing answers at the address, or the cluster does not accept the token.
+        UnavailableError: Nothing answers at the address; it may later.
+        UsageError: It is no address, or the cluster does not accept the token.
     """
     with contextlib.ExitStack() as undo:
         try:
@@ -163,12 +220,8 @@ def joined_cluster(address: str) -> Iterator[ConnectedRay]:
             _connect(address)
         except ray.exceptions.AuthenticationError as error:
             raise _wrong_token(address) from error
-        except (OSError, ValueError, RuntimeError) as error:
-            raise UsageError(
-                f"--ray_address={address}: no Ray cluster answers there "
-                f"({str(error).splitlines()[0]}). Start one with `ray start --head`, or leave "
-                "the option out to train on this machine."
-            ) from error
+        except (OSError, ValueError, RuntimeError, OverflowError) as error:
+            raise _not_joined(address, error) from error
         undo.callback(ray.shutdown)
         host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         store = _ControlStore(ray.get_runtime_context().gcs_address)
@@ -229,11 +282,15 @@ def _users_authentication(address: str) -> Iterator[None]:
     Raises:
         UsageError: The cluster asks for a token, and does not accept what there is.
         OSError: Nothing answers.
+        ValueError: It is no address.
     """
     _reload_settings()
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     is_plain = colon and port.isdigit() and not address.startswith("ray://")
     if colon and port.isdigit():
+        if not 0 < int(port) <= _LAST_PORT:
+            # The system would take it modulo 65,536.
+            raise ValueError(f"a port is 1 to {_LAST_PORT}")
         socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
     has_token = AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True)
     given = os.environ.get("RAY_AUTH_MODE")
@@ -257,6 +314,22 @@ def _accepts(address: str) -> bool:
     except ray.exceptions.AuthenticationError:
         return False
     return True
+
+
+def _not_joined(address: str, error: Exception) -> UnavailableError | UsageError:
+    """Tell a cluster that does not answer from a text that is no address."""
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    unknown_host = isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
+    if unknown_host or isinstance(error, (ValueError, OverflowError)):
+        return UsageError(
+            f"--ray_address={address}: this is no address of a Ray cluster ({reason}). Expected "
+            "HOST:PORT, such as 10.0.0.1:6379, or leave the option out to train on this machine."
+        )
+    return UnavailableError(
+        f"--ray_address={address}: no Ray cluster answers there ({reason}). Start one with "
+        "`ray start --head` and give the same command again, or leave the option out to train on "
+        "this machine."
+    )
 
 
 def _wrong_token(address: str) -> UsageError:

@@ -167,6 +167,7 @@ def _crew(
             why = ray_here.why_lost()
             if why is not None:
                 raise UnavailableError(f"{why} Give the same command again.")
+            ray_here.check_room()
 
         crew = _Crew(opened, parts, check, reporter)
         reporter.started(title, opened.source.num_records, "records")

@@ -13,6 +13,7 @@ Ray is not known here. Callers: `placement.py` makes it an actor.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import tempfile
 import threading
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.engines.elastic import fork_server
 from elasticdl.engines.elastic.crash_note import BatchInWork, CrashNote
 from elasticdl.engines.elastic.worker import Failure, Worker
+from elasticdl.scratch import has_room, no_room
 from elasticdl.training.create import limit_threads, modules_of
 
 if TYPE_CHECKING:
@@ -132,7 +134,10 @@ class _Reachable:
         """Call a method; what it raises is returned as a `Failure`, with its traceback."""
         try:
             return getattr(self._worker, method)(*args, **named)
-        except Exception:  # noqa: BLE001 - exceptions do not travel well
+        except Exception as error:  # noqa: BLE001 - exceptions do not travel well
+            folder = Path(tempfile.gettempdir())
+            if isinstance(error, OSError) and not has_room(folder):
+                return Failure("OutputError", no_room(folder, f" on {socket.gethostname()}"))
             return Failure(
                 "TrainingError", f"A worker raised, which it should not:\n{traceback.format_exc()}"
             )

@@ -16,6 +16,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from elasticdl import user_files
 from elasticdl.config import read_config
 from elasticdl.engines.federated import names
 from elasticdl.engines.federated.aggregation import FUSIONS, Fusion
@@ -69,6 +70,8 @@ Role: TypeAlias = Literal["aggregator", "party"]
 
 _AGGREGATORS = ("fusion", "hyperparams")
 _PARTYS = ("aggregator", "local_training", "metrics_recorder")
+_BOTHS = ("connection", "data", "model", "protocol_handler", "privacy", "output")
+_SECTIONS = (*_BOTHS, *_AGGREGATORS, *_PARTYS)
 _SECURE_AGGREGATION = (
     "Flower has it for an older kind of app that asks each party four times a round, and parties "
     "here are asked once. The aggregator sees the weights of each party. Leave it out"
@@ -195,14 +198,21 @@ def read_party(path: str | Path) -> PartyConfig:
 def _opened(path: str | Path) -> tuple[Path, Section, Notes]:
     file = Path(path).expanduser()
     try:
-        text = file.read_text(encoding="utf-8")
+        text = user_files.read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise UsageError(
             f"{file}: this config cannot be read: {reason}. Name a YAML file."
         ) from error
     notes = Notes()
-    return file, Section(read_config(text, str(file)), "", notes, str(file)), notes
+    config = read_config(text, str(file))
+    if not any(key in _SECTIONS for key in config):
+        # Nothing of it is shown: it may be any file.
+        raise DefinitionError(
+            f"{file}: this is no config of an aggregator or of a party; none of its keys is one of "
+            f"theirs ({', '.join(_SECTIONS)})."
+        )
+    return file, Section(config, "", notes, str(file)), notes
 
 
 # --- an aggregator's own --------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from elasticdl import user_files
 from elasticdl.config import read_config
 from elasticdl.engines.federated.component_parts import CLASS_KEYS, DATA_DIR, SOURCE
 from elasticdl.errors import DataError, DefinitionError, UsageError
@@ -35,7 +36,7 @@ def session_section(config: str, folder: Path) -> dict[str, Any]:
     """
     file = Path(config).expanduser().resolve()
     try:
-        text = file.read_text(encoding="utf-8")
+        text = user_files.read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise UsageError(f"--session_config={config}: it cannot be read: {reason}.") from error

@@ -14,6 +14,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from elasticdl import user_files
 from elasticdl.artifacts.local_storage import output_errors, write_atomically
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class MetricsFile:
     def _read(self, history: str) -> dict[int, dict[str, Any]]:
         """Return what is written of the same training."""
         try:
-            told = json.loads(self._path.read_text(encoding="utf-8"))
+            told = json.loads(user_files.read_text(self._path))
             return {each["round"]: each for each in told if each["history"] == history}
         except (OSError, ValueError, TypeError, KeyError):
             # Somebody else's file, perhaps of another program: it is written anew.

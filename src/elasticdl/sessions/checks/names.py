@@ -115,7 +115,8 @@ def modules_of(source: Path) -> list[Module]:
     return [
         Module(file, file.read_bytes())
         for file in sorted(source.rglob("*.py"))
-        if not any(part.startswith(".") for part in file.relative_to(source).parts)
+        if file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(source).parts)
     ]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from elasticdl import user_files
 from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.data.batch import leaves, map_arrays, stack
@@ -232,7 +233,7 @@ def _line_with(text: str, where: str) -> str:
     """Return the first line of a place's file that has a text; the place if none has."""
     file = where.rpartition(":")[0]
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        lines = user_files.read_text(file).splitlines()
     except (OSError, UnicodeDecodeError):
         return where
     found = (number for number, line in enumerate(lines, 1) if text in line.partition("#")[0])

@@ -62,7 +62,7 @@ class PartyProcess:
 
     def __init__(self, folder, name, address, keys):
         self.folder = folder
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         self._log = (folder / "log").open("wb")
         self.process = subprocess.Popen(
             [sys.executable, "-P", PARTY, folder, name, address, keys],
@@ -128,6 +128,12 @@ class Federation:
                 dict.fromkeys(names, (arrays, facts)), timeout_s
             )
         }
+
+    def flwr(self, *arguments):
+        """Return what Flower's own command answers to who started this federation."""
+        from elasticdl.engines.federated.flower.commands import ask_flwr
+
+        return ask_flwr(arguments, self.link._variables)
 
     def flower(self, name):
         """Return this aggregator's processes of a command."""

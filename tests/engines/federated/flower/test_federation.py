@@ -2,8 +2,10 @@
 
 import contextlib
 import http.client
+import re
 import shutil
 import ssl
+import subprocess
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 from tests.engines.federated.flower.conftest import wait_until
 
-from elasticdl.engines.federated.flower.commands import Child, ask_flwr, environment, free_port
+from elasticdl.engines.federated.flower.commands import Child, environment, free_port, program
 from elasticdl.engines.federated.flower.keys import PartyKeys, make_keys
 from elasticdl.engines.federated.flower.supernode import Supernode, explain, knock
 from elasticdl.errors import TrainingError
@@ -96,13 +98,12 @@ def test_nobody_is_waited_for_longer_than_was_said(federation):
 
 def test_the_federation_is_flowers(federation, answers):
     """Flower's own commands know the run and the parties."""
-    home = environment(federation.link.folder / "flwr")
     # The newest run is another test's, if that one was first.
     ours = (federation.link.folder / "run").read_text()
 
     with ThreadPoolExecutor() as pool:
-        runs = pool.submit(ask_flwr, ["ls", "elasticdl", "--run-id", ours], home)
-        nodes = pool.submit(ask_flwr, ["supernode", "ls", "elasticdl"], home)
+        runs = pool.submit(federation.flwr, "ls", "elasticdl", "--run-id", ours)
+        nodes = pool.submit(federation.flwr, "supernode", "ls", "elasticdl")
 
     (run,) = runs.result()["runs"]
     assert run["status"] == "running"
@@ -144,21 +145,24 @@ def test_flowers_command_cannot_start_a_run_through_the_front(federation, tmp_pa
         f'root-certificates = "{federation.folder}/keys/parties/north/ca.crt"\n'
     )
 
-    with pytest.raises(
-        TrainingError, match="Client error '404 Not Found' for url .*/v1/control/start-run"
-    ):
-        ask_flwr(
-            ["run", str(federation.link.folder / "elasticdl-federated"), "outside"],
-            environment(home),
-        )
+    done = subprocess.run(
+        [program("flwr"), "run", federation.link.folder / "elasticdl-federated", "outside"],
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode != 0
+    assert re.search(
+        "Client error '404 Not Found' for url .*/v1/control/start-run", done.stdout + done.stderr
+    )
 
 
-def test_the_superlink_itself_listens_on_this_machine_only(federation):
+def test_the_superlink_itself_listens_on_no_port(federation):
     (superlink,) = federation.flower("flower-superlink")
 
-    listening = [one.laddr.ip for one in superlink.net_connections() if one.status == "LISTEN"]
-
-    assert set(listening) == {"127.0.0.1"}
+    assert [one for one in superlink.net_connections() if one.status == "LISTEN"] == []
 
 
 def test_a_wrong_ca_is_noticed_before_anything_is_sent(federation, tmp_path):
@@ -248,10 +252,9 @@ def test_a_foreign_app_does_not_run_at_any_party(federation, tmp_path):
     evidence = tmp_path / "it-ran"
     (app / "pyproject.toml").write_text(FOREIGN)
     (app / "foreign.py").write_text(FOREIGN_CODE.replace("EVIDENCE", str(evidence)))
-    home = environment(federation.link.folder / "flwr")
     (tmp_path / "reasons").touch()
 
-    run = ask_flwr(["run", str(app), "elasticdl", "-c", f'folder="{tmp_path}"'], home)["run-id"]
+    run = federation.flwr("run", str(app), "elasticdl", "-c", f'folder="{tmp_path}"')["run-id"]
     wait_until((tmp_path / "done").exists)
 
     reasons = (tmp_path / "reasons").read_text().splitlines()

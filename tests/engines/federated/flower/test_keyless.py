@@ -2,7 +2,11 @@
 
 import contextlib
 import logging
+import os
 import shutil
+import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -11,6 +15,7 @@ from tests.engines.federated.flower.conftest import wait_until
 
 from elasticdl.engines.federated.flower.exchange import Exchange
 from elasticdl.engines.federated.flower.superlink import Superlink
+from elasticdl.engines.federated.flower.words import SOCKET
 from elasticdl.errors import UsageError
 
 
@@ -45,3 +50,59 @@ def test_a_second_party_of_one_name_is_left_out_until_the_first_has_gone(start_p
         # It is the second one's first.
         assert (name, facts["asked"]) == ("north", 1)
         assert facts["at"] in twins
+
+
+def test_other_users_cannot_read_what_flower_keeps_of_parties(tmp_path):
+    """Its database holds what parties have sent. An earlier version left the folder open."""
+    folder = tmp_path / "out" / "flower"
+    folder.mkdir(parents=True, mode=0o755)
+
+    Superlink(folder, None)._write_files()
+
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+@pytest.mark.flower
+@pytest.mark.timeout(300)
+def test_another_user_of_the_machine_is_not_served():
+    """Not at the port, and not at the sockets: these lie where that user cannot enter."""
+    folder = Path(tempfile.mkdtemp(prefix="fl-"))
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        link = Superlink(folder / "agg", None)
+        stack.enter_context(Exchange(link))
+
+        own, foreign = (ask(link, user) for user in (0, 65534))
+
+    assert own == ["200", "connected"]
+    assert foreign == ["403", "PermissionError"]
+
+
+STRANGER = """
+import encodings.idna, http.client, os, socket, sys
+port, path, user = sys.argv[1:]
+# What Python still has to import may lie where only root can read.
+os.setgroups([])
+os.setresgid(int(user), int(user), int(user))
+os.setresuid(int(user), int(user), int(user))
+connection = http.client.HTTPConnection("127.0.0.1", int(port))
+connection.request("GET", "/health")
+print(connection.getresponse().status)
+try:
+    socket.socket(socket.AF_UNIX).connect(path)
+    print("connected")
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+def ask(link, user):
+    """Return what a user gets from the port of a federation, and from the superlink's socket."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", STRANGER, str(link.port), link._variables[SOCKET], str(user)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()

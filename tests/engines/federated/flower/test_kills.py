@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from tests.engines.federated.flower.conftest import still_alive, wait_until
 
-from elasticdl.engines.federated.flower.commands import ask_flwr, environment
 from elasticdl.engines.federated.flower.keys import PartyKeys
 from elasticdl.engines.federated.flower.supernode import Supernode
 from elasticdl.engines.federated.flower.words import UNANSWERED
@@ -43,7 +42,7 @@ def test_a_killed_serverapp_is_replaced_within_the_round(federation):
 
     assert sorted(name for name, *_ in answers) == BOTH
     # Or parties would be given the other one's messages as well.
-    runs = ask_flwr(["ls", "elasticdl"], environment(federation.link.folder / "flwr"))["runs"]
+    runs = federation.flwr("ls", "elasticdl")["runs"]
     assert [run["status"] for run in runs].count("running") == 1
 
 

@@ -38,7 +38,8 @@ def server(request, keys):
                 if request.param == "tls":
                     stream = context.wrap_socket(stream, server_side=True)
                 stream.recv(1000)
-                stream.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                status = b"403 Forbidden" if request.param == "foreign" else b"200 OK"
+                stream.sendall(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n")
             except OSError:
                 pass
             finally:
@@ -92,6 +93,18 @@ def test_a_party_without_keys_is_told_that_it_needs_them(server):
 @pytest.mark.parametrize("server", ["plain"], indirect=True)
 def test_plain_to_plain_is_fine(server):
     assert knock(server, None) is None
+
+
+@pytest.mark.parametrize("server", ["foreign"], indirect=True)
+def test_a_party_of_another_user_is_told_that_both_need_keys(server):
+    with pytest.raises(TrainingError, match="by another user of this machine, and without keys"):
+        knock(server, None)
+
+
+def test_a_party_of_another_user_is_told_so_also_if_it_was_first():
+    said = "httpx.HTTPStatusError: Client error '403 Forbidden' for url 'http://127.0.0.1:5000/...'"
+
+    assert "by another user of this machine, and without keys" in explain(said, None)
 
 
 def test_nobody_there_is_no_error_but_a_reason():

@@ -4,6 +4,7 @@
     Exchange --socket-- server_app                           client_app --socket-- Resident
        |                   |                                     |
        |            flower-superlink <--- front <===== flower-supernode
+       |            (on a unix socket)              (on another)
        '--- starts and ends all of them     (TLS, fleet routes only)
 
 Flower carries messages and nothing else. Rounds are counted by a process of ours that is no child
@@ -15,6 +16,8 @@ exchange.py    the same as arrays and facts; keeps a ServerApp running
 membership.py  which connection is which party                                     (pure)
 superlink.py   the aggregator's processes of Flower
 front.py       the only port that is reachable from outside
+same_user.py   without keys: serves no other user
+local.py       Flower's commands on unix sockets, which other users cannot reach
 supernode.py   a party's processes of Flower, and why it is not let in
 resident.py    a party's own end
 messenger.py   what is forked for each message; errand.py asks it to
@@ -28,6 +31,7 @@ keys.py        certificates and node keys
 commands.py    Flower's commands as child processes; keeper.py ends them with us
 
 Relied on of Flower 1.41: its public Python names, its commands with `--format json`, its
-documented variables, that a supernode starts `flwr-clientapp` by this name, and the fleet routes.
+documented variables, that a supernode starts `flwr-clientapp` by this name, the fleet routes, and
+the three names that `local.py` replaces.
 All of it is tested with real processes in `tests/engines/federated/flower/`.
 """

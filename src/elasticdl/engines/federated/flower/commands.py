@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -21,6 +22,9 @@ from typing import Any
 
 from elasticdl.errors import MissingExtraError, TrainingError
 
+_LOCAL_MODULE = "elasticdl.engines.federated.flower.local"
+# Flower wants an address where it must not listen or connect: see `local.py`.
+NOWHERE_HOST, NOWHERE_PORT = "127.0.0.1", 1
 _KEEPER = Path(__file__).with_name("keeper.py")
 _PACKAGES = Path(__file__).resolve().parents[4]
 _END_S = 10.0
@@ -130,12 +134,40 @@ def program(name: str) -> str:
     return found
 
 
+def enclosed(name: str) -> list[str]:
+    """Return how one of Flower's commands begins that other users cannot connect to.
+
+    Its environment names the socket.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    program(name)
+    # -P: modules of the folder it runs in must not shadow those of libraries.
+    return [sys.executable, "-P", "-m", _LOCAL_MODULE, name]
+
+
+def write_commands(folder: Path, commands: Mapping[str, Sequence[str]]) -> None:
+    """Write all programs that a process of Flower's may start by their bare names.
+
+    Args:
+        folder: Its `PATH`; what it held is removed.
+        commands: What each of them is, without the arguments that Flower gives.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+    for name, command in commands.items():
+        script = folder / name
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        script.chmod(0o700)
+
+
 def ask_flwr(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
     """Run a `flwr` command that answers in JSON.
 
     Args:
         arguments: Without `flwr` and `--format json`.
-        variables: See `environment`.
+        variables: See `environment`; with the superlink's `SOCKET`.
 
     Returns:
         What it printed.
@@ -146,7 +178,7 @@ def ask_flwr(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[str
     what = f"flwr {arguments[0]}"
     try:
         done = subprocess.run(  # noqa: S603 - Flower's own command
-            [program("flwr"), *arguments, "--format", "json"],
+            [*enclosed("flwr"), *arguments, "--format", "json"],
             env=dict(variables),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -166,18 +198,12 @@ def ask_flwr(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[str
     return answer
 
 
-def free_port(*wanted: int) -> int:
-    """Return a port of 127.0.0.1 that nobody uses at this moment.
-
-    Args:
-        wanted: Ports that somebody will use, who does not listen there yet.
-    """
-    while True:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port: int = listener.getsockname()[1]
-        if port not in wanted:
-            return port
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that no process uses at this moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+    return port
 
 
 def _python_path() -> str:

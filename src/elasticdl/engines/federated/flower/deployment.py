@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,7 +177,7 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
             answer = answering(config.name, verbs.answer)
             with Resident(path, config.name, answer, verbs.between) as resident:
                 verbs.stop, verbs.is_connected = resident.stop, lambda: supernode.is_connected
-                _end_on_signals(resident)
+                noted = _end_on_signals(resident)
                 supernode.start()
                 try:
                     reporter.note(
@@ -192,6 +192,9 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
                     supernode.close()
                 if supernode.error is not None:
                     supernode.wait(0)
+        # Once all is put away: as the signal would have ended this process without a party.
+        for number in noted:
+            signal.raise_signal(number)
     finally:
         lock.release()
 
@@ -206,10 +209,22 @@ def _watch(supernode: Supernode, resident: Resident, reporter: Reporter) -> None
     resident.stop()
 
 
-def _end_on_signals(resident: Resident) -> None:
+def _end_on_signals(resident: Resident) -> Sequence[int]:
+    """Let a signal end what the party does; return what will hold its number, if one came.
+
+    The handlers that were there before are then in place again.
+    """
+    noted: list[int] = []
+    before: dict[int, Any] = {}
+
     def end(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        resident.stop()
+        del frame
+        if not noted:
+            noted.append(number)
+            resident.stop()
+            for each, handler in before.items():
+                signal.signal(each, handler)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
+        before[number] = signal.signal(number, end)
+    return noted

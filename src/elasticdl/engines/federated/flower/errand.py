@@ -10,13 +10,24 @@ Callers: the script `flwr-clientapp` that `supernode.py` writes, by path.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import time
 
+# A task's token, and what stands for it on a command line, which every user can read.
+TOKEN = "ELASTICDL_FLOWER_TOKEN"  # noqa: S105 - the name of a variable
+PLACEHOLDER = "in-the-environment"
+
 # The messenger may be importing Flower still, or be started again.
 _PATIENCE_S = 30.0
 _POLL_S = 0.05
+
+
+def with_token(arguments: list[str]) -> list[str]:
+    """Return arguments with the token of the environment, which is removed from there."""
+    token = os.environ.pop(TOKEN, PLACEHOLDER)
+    return [token if one == PLACEHOLDER else one for one in arguments]
 
 
 def main(path: str, arguments: list[str]) -> int:
@@ -42,4 +53,4 @@ def main(path: str, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    sys.exit(main(sys.argv[1], with_token(sys.argv[2:])))

@@ -1,16 +1,16 @@
 """The one port of a federation that is reachable from outside.
 
-    party  ==TLS==>  front  --TLS, this machine only-->  superlink
+    party  ==TLS==>  front  --TLS, a socket of this user's-->  superlink
                        |
                        '-- whatever is no fleet route: 404
 
 A superlink serves three interfaces on one port: fleet (what parties need), control (start a run of
 any code on all parties) and runtime. Flower's open version does not ask who calls control. So the
-superlink listens on this machine only, and here is an exact list of what passes. What is sent on is
-the path from the list, never the one that was asked for, and no query.
+superlink listens on a unix socket (`local.py`), and here is an exact list of what passes. What is
+sent on is the path from the list, never the one that was asked for, and no query.
 
 It looks into no body: bodies pass in pieces and are bounded. Who may be a party is the superlink's
-business, which knows their keys.
+business, which knows their keys; without keys, only this user's processes are served.
 
 A process of its own: `python -m elasticdl.engines.federated.flower.front`. Callers: `superlink.py`.
 """
@@ -29,6 +29,8 @@ from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from elasticdl.engines.federated.flower.same_user import restricted
 
 # All that a supernode of Flower 1.41 asks for.
 FLEET = tuple(
@@ -154,6 +156,7 @@ def serve(
     host: str,
     port: int,
     upstream: str,
+    upstream_socket: str,
     *,
     ca: str | None,
     certificate: str | None,
@@ -165,9 +168,10 @@ def serve(
     Args:
         host: The address to listen on.
         port: The port to listen on.
-        upstream: URL of the superlink.
+        upstream: URL of the superlink, without a path: its scheme, and the name of its certificate.
+        upstream_socket: Where it listens.
         ca: Who signed the superlink's certificate; None if it speaks plain HTTP.
-        certificate: The server's certificate; None for plain HTTP.
+        certificate: The server's certificate; None for plain HTTP, and for this user only.
         key: Its private key.
         client_ca: If given, a client must show a certificate that it has signed.
     """
@@ -175,14 +179,13 @@ def serve(
     limits = httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_ALIVE_S)
     client = httpx.AsyncClient(
         base_url=upstream,
-        verify=trusted,
+        # With a transport of its own it uses no proxy of the environment's.
+        transport=httpx.AsyncHTTPTransport(verify=trusted, limits=limits, uds=upstream_socket),
         timeout=_UPSTREAM_S,
-        limits=limits,
-        # It is on this machine: no proxy of the environment's has anything to do with it.
-        trust_env=False,
     )
+    app = application(client)
     uvicorn.run(
-        application(client),
+        app if certificate else restricted(app),
         host=host,
         port=port,
         ssl_certfile=certificate,
@@ -203,6 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--upstream", required=True)
+    parser.add_argument("--upstream_socket", required=True)
     for name in ("ca", "certificate", "key", "client_ca"):
         parser.add_argument(f"--{name}")
     given = parser.parse_args(arguments)
@@ -211,6 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         given.host,
         given.port,
         given.upstream,
+        given.upstream_socket,
         ca=given.ca,
         certificate=given.certificate,
         key=given.key,

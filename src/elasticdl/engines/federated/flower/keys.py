@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from elasticdl import user_files
 from elasticdl.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class AggregatorKeys:
         _check_certificate(ca, "ca_certificate")
         _check_certificate(certificate, "certificate")
         folder = certificate.parent / PARTIES
-        public = sorted(folder.glob("*.pub"))
+        public = sorted(path for path in folder.glob("*.pub") if path.is_file())
         if not public:
             raise UsageError(
                 f"{folder}: holds no NAME.pub, so no party could connect. "
@@ -157,7 +158,7 @@ def _named(path: Path | None, key: str) -> Path:
 def _check_certificate(path: Path, key: str) -> None:
     """Look whether a file has certificates; the error has nothing of what else it may hold."""
     try:
-        with path.open("rb") as file:
+        with user_files.open_regular(path) as file:
             content = file.read(_MOST_CERTIFICATE_BYTES)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}.") from error

@@ -24,7 +24,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from elasticdl.engines.federated import wire
-from elasticdl.engines.federated.flower import guard
+from elasticdl.engines.federated.flower import guard, local
 
 COMMAND = "flwr-clientapp"
 _CLIENT_APP = "elasticdl.engines.federated.flower.client_app"
@@ -78,6 +78,7 @@ def _become(stream: socket.socket, command: Callable[[], object]) -> None:
 def main() -> None:
     """Lock, import what Flower's command needs, and serve at a socket."""
     guard.lock()
+    local.enclose(COMMAND)
     listener = wire.listen(Path(sys.argv[1]))
     (command,) = entry_points(group="console_scripts", name=COMMAND)
     run = command.load()

@@ -4,9 +4,11 @@
     FOLDER/nodes.json      which node is which party's, written when its key is registered
     FOLDER/run             the run that was started last
     FOLDER/flwr/           Flower's own folder
+    FOLDER/bin/            all commands that the superlink can start: two
     FOLDER/*.log           what the processes print
 
-What dies is started again, with the same ports and the same database.
+The superlink itself listens on a unix socket in a folder of its own (`local.py`). What dies is
+started again, with the same port, socket and database.
 
 Callers: `parties.py`.
 """
@@ -30,16 +32,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elasticdl.engines.federated import wire
 from elasticdl.engines.federated.flower import fab
 from elasticdl.engines.federated.flower.commands import (
+    NOWHERE_HOST,
+    NOWHERE_PORT,
     POLL_INTERVAL,
     Child,
     ask_flwr,
+    enclosed,
     environment,
     free_port,
-    program,
+    write_commands,
 )
+from elasticdl.engines.federated.flower.words import SOCKET
 from elasticdl.errors import OutputError, TrainingError, UsageError
+from elasticdl.scratch import TemporaryFolder
 
 if TYPE_CHECKING:
     from elasticdl.engines.federated.flower.keys import AggregatorKeys
@@ -49,6 +57,9 @@ _START_S = 60.0
 _POLL_S = 0.05
 _WATCH_S = 0.2
 _FRONT_MODULE = "elasticdl.engines.federated.flower.front"
+# All that a superlink may start.
+_STARTED = ("flower-superexec", "flwr-serverapp")
+_CONNECT_S = 1.0
 
 _log = logging.getLogger("elasticdl")
 
@@ -81,8 +92,9 @@ class Superlink:
         # Which node is which party's; empty without keys.
         self.names: Mapping[int, str] = {}
         self._keys = keys
-        self._inner_port = free_port(self.port)
-        self._superlink = program("flower-superlink")
+        self._superlink = enclosed("flower-superlink")
+        # Short: the path of a socket has room for 107 characters.
+        self._sockets: TemporaryFolder | None = None
         self._variables: dict[str, str] = {}
         self._children: dict[str, Child] = {}
         self._lock = threading.Lock()
@@ -104,18 +116,23 @@ class Superlink:
             TrainingError: It does not start; the message has what Flower says.
             OutputError: The folder cannot be written.
         """
-        self._variables = environment(self.folder / "flwr", **variables, **{POLL_INTERVAL: "0.5"})
         try:
             self._write_files()
         except OSError as error:
             raise OutputError(f"{self.folder}: cannot be written: {error.strerror}.") from error
+        self._sockets = TemporaryFolder()
+        self._variables = environment(
+            self.folder / "flwr",
+            **variables,
+            **{POLL_INTERVAL: "0.5", SOCKET: str(self._sockets.path / "superlink")},
+        )
         try:
             self._start_missing("superlink")
-            self._wait("superlink", self._inner_port, "127.0.0.1")
+            self._wait("superlink")
             self.names = self._register()
             # Not before the keys are known: who is too early would be told that he is a stranger.
             self._start_missing("front")
-            self._wait("front", self.port, self.host)
+            self._wait("front")
         except BaseException:
             self.close()
             raise
@@ -132,6 +149,8 @@ class Superlink:
             for name in ("front", "superlink"):
                 if name in self._children:
                     self._children.pop(name).end()
+        if self._sockets is not None:
+            self._sockets.cleanup()
 
     def start_run(self) -> str:
         """Start the ServerApp, and end the one that was started before; returns the run's number.
@@ -139,7 +158,7 @@ class Superlink:
         Raises:
             TrainingError: Flower does not start it.
         """
-        self._wait("superlink", self._inner_port, "127.0.0.1")
+        self._wait("superlink")
         before = self.folder / "run"
         if before.exists():
             # Its process is gone, perhaps with a superlink that was killed. Flower would count it
@@ -161,6 +180,9 @@ class Superlink:
         return answer["runs"][0]["status"], answer["runs"][0]["status-details"]
 
     def _write_files(self) -> None:
+        # The database holds what parties have sent, and is made as the user's umask says.
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
         home = self.folder / "flwr"
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Left of another version, perhaps.
@@ -168,6 +190,7 @@ class Superlink:
         if not (self.folder / "state.db").exists():
             # Its nodes are gone with it.
             (self.folder / "nodes.json").unlink(missing_ok=True)
+        write_commands(self.folder / "bin", {name: enclosed(name) for name in _STARTED})
         trust = (
             "insecure = true"
             if self._keys is None
@@ -175,7 +198,7 @@ class Superlink:
         )
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "{_CONNECTION}"\n\n[superlink.{_CONNECTION}]\n'
-            f'address = "127.0.0.1:{self._inner_port}"\n{trust}\n'
+            f'address = "{NOWHERE_HOST}:{NOWHERE_PORT}"\n{trust}\n'
         )
 
     def _start_missing(self, *names: str) -> None:
@@ -189,11 +212,13 @@ class Superlink:
                     # Whatever it started is ended with it.
                     child.end()
                 log = self.folder / f"{name}.log"
-                self._children[name] = Child(commands[name](), self._variables, log)
+                # What Flower starts, it finds there and nowhere else.
+                variables = {**self._variables, "PATH": str(self.folder / "bin")}
+                self._children[name] = Child(commands[name](), variables, log)
 
     def _superlink_command(self) -> list[str]:
         command = [
-            *(self._superlink, "--host", "127.0.0.1", "--port", str(self._inner_port)),
+            *(*self._superlink, "--host", NOWHERE_HOST, "--port", str(NOWHERE_PORT)),
             *("--database", str(self.folder / "state.db")),
             "--disable-runtime-dependency-installation",
         ]
@@ -211,7 +236,8 @@ class Superlink:
         command = [
             # -P: modules of the folder it runs in must not shadow those of libraries.
             *(sys.executable, "-P", "-m", _FRONT_MODULE, f"--host={self.host}"),
-            *(f"--port={self.port}", f"--upstream={self._url(self._inner_port, '127.0.0.1')}"),
+            *(f"--port={self.port}", f"--upstream={self._scheme}://{NOWHERE_HOST}"),
+            f"--upstream_socket={self._variables[SOCKET]}",
         ]
         if self._keys is None:
             return command
@@ -221,19 +247,22 @@ class Superlink:
             f"--key={self._keys.key}",
         ]
 
-    def _url(self, port: int, host: str) -> str:
-        inner = f"[{host}]" if ":" in host else host
-        return f"{'http' if self._keys is None else 'https'}://{inner}:{port}"
+    @property
+    def _scheme(self) -> str:
+        return "http" if self._keys is None else "https"
 
-    def _wait(self, name: str, port: int, host: str) -> None:
-        """Wait until a child answers.
+    def _superlink_answers(self) -> bool:
+        with contextlib.suppress(OSError):
+            # It listens when it has started, and not before.
+            wire.connect(Path(self._variables[SOCKET]), _CONNECT_S).close()
+            return True
+        return False
 
-        Raises:
-            TrainingError: It does not, or it dies.
-        """
+    def _front_answers(self) -> bool:
         # Who listens everywhere is reached here.
-        near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared
-        url = f"{self._url(port, near)}/health"
+        near = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(  # noqa: S104 - compared
+            self.host, f"[{self.host}]" if ":" in self.host else self.host
+        )
         context = None
         if self._keys is not None:
             context = ssl.create_default_context(cafile=self._keys.ca)
@@ -242,9 +271,21 @@ class Superlink:
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
         )
+        url = f"{self._scheme}://{near}:{self.port}/health"
+        with contextlib.suppress(OSError), opener.open(url, timeout=_CONNECT_S):
+            return True
+        return False
+
+    def _wait(self, name: str) -> None:
+        """Wait until a child answers.
+
+        Raises:
+            TrainingError: It does not, or it dies.
+        """
+        answers = {"superlink": self._superlink_answers, "front": self._front_answers}[name]
         deadline_s = time.monotonic() + _START_S
         while time.monotonic() < deadline_s:
-            with contextlib.suppress(OSError), opener.open(url, timeout=1.0):
+            if answers():
                 return
             child = self._children.get(name)
             if child is None or (self._watcher is None and not child.is_alive):
@@ -252,8 +293,9 @@ class Superlink:
             time.sleep(_POLL_S)
         child = self._children.get(name)
         said = child.said().strip() if child is not None else "it was ended"
+        where = self._variables[SOCKET] if name == "superlink" else self.address
         raise TrainingError(
-            f"The {name} of the federation does not answer at {near}:{port}. "
+            f"The {name} of the federation does not answer at {where}. "
             f"What it printed last (all of it is in {self.folder / f'{name}.log'}):\n{_last(said)}"
         )
 

@@ -12,10 +12,9 @@ Callers: `elasticdl federated party`.
 
 from __future__ import annotations
 
-import contextlib
+import http
 import http.client
 import logging
-import shlex
 import shutil
 import socket
 import ssl
@@ -28,14 +27,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.engines.federated.flower.commands import (
+    NOWHERE_HOST,
+    NOWHERE_PORT,
     POLL_INTERVAL,
     Child,
+    enclosed,
     environment,
-    free_port,
-    program,
+    write_commands,
 )
 from elasticdl.engines.federated.flower.messenger import COMMAND
-from elasticdl.engines.federated.flower.words import PARTY_SOCKET
+from elasticdl.engines.federated.flower.words import PARTY_SOCKET, SOCKET
 from elasticdl.errors import TrainingError
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ _RETRY_S = 2.0
 _PATIENCE_S = 75.0
 _CONNECTED = "SuperNode ID:"
 _EXECUTOR = "flower-superexec"
+_ANOTHER_USER = (
+    "The aggregator was started by another user of this machine, and without keys. Then it serves "
+    "only parties of the same user. Give both sides keys: `elasticdl federated keys`."
+)
 # How OpenSSL numbers what is wrong with a certificate.
 _WRONG_HOST, _EXPIRED = (62, 64), 10
 
@@ -63,7 +68,8 @@ class Supernode:
         folder: For its files.
         address: HOST:PORT of the aggregator.
         keys: Of this party. None: plain HTTP, and no identity.
-        socket_path: Where this party's own process answers.
+        socket_path: Where this party's own process answers, in a folder that only this user can
+            enter; further sockets are made beside it.
 
     Raises:
         MissingExtraError: Flower is not installed.
@@ -75,11 +81,11 @@ class Supernode:
         self.folder = folder
         self._address = address
         self._keys = keys
-        self._program = program("flower-supernode")
-        self._executor = program(_EXECUTOR)
+        self._program = enclosed("flower-supernode")
         self._socket_path = socket_path
         # Beside it, where paths are short enough.
         self._messenger_path = socket_path.with_name(f"{socket_path.name}.m")
+        self._runtime_path = socket_path.with_name(f"{socket_path.name}.r")
         self._child: Child | None = None
         self._messenger: Child | None = None
         self._closing = threading.Event()
@@ -144,27 +150,18 @@ class Supernode:
 
         Flower has commands for tasks of other kinds, and the aggregator says which one it wants.
         """
-        commands = self.folder / "bin"
-        shutil.rmtree(commands, ignore_errors=True)
         shutil.rmtree(self.folder / "flwr" / "apps", ignore_errors=True)
-        commands.mkdir(mode=0o700, parents=True)
         become = [sys.executable, "-I", "-S", str(_ERRAND), str(self._messenger_path)]
-        for name, command in ((COMMAND, become), (_EXECUTOR, [self._executor])):
-            script = commands / name
-            script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
-            script.chmod(0o700)
+        write_commands(self.folder / "bin", {COMMAND: become, _EXECUTOR: enclosed(_EXECUTOR)})
 
     def variables(self) -> dict[str, str]:
         """Return the environment of the supernode, which what it starts inherits."""
         return {**self._variables(), "PATH": str(self.folder / "bin")}
 
     def _command(self) -> list[str]:
-        # The aggregator may be on this machine, and start later.
-        port = free_port(int(self._address.rpartition(":")[2]))
         command = [
-            *(self._program, "--superlink", self._address),
-            # Its own processes ask it there.
-            *("--host", "127.0.0.1", "--port", str(port)),
+            *(*self._program, "--superlink", self._address),
+            *("--host", NOWHERE_HOST, "--port", str(NOWHERE_PORT)),
         ]
         if self._keys is None:
             return [*command, "--insecure"]
@@ -183,7 +180,12 @@ class Supernode:
         return Child(command, self._variables(), self.folder / "messenger.log")
 
     def _variables(self) -> dict[str, str]:
-        variables = {PARTY_SOCKET: str(self._socket_path), POLL_INTERVAL: "0.1"}
+        variables = {
+            PARTY_SOCKET: str(self._socket_path),
+            # The supernode's own processes ask it there.
+            SOCKET: str(self._runtime_path),
+            POLL_INTERVAL: "0.1",
+        }
         return environment(self.folder / "flwr", **variables)
 
     def _watch(self) -> None:
@@ -243,8 +245,11 @@ def knock(address: str, ca: Path | None) -> str | None:
     except (OSError, ssl.SSLError) as error:
         raise TrainingError(f"{ca}: cannot be read as a certificate: {error}.") from error
     try:
-        with contextlib.suppress(urllib.error.HTTPError):
-            urllib.request.urlopen(url, timeout=_KNOCK_S, context=context).close()  # noqa: S310 - http
+        urllib.request.urlopen(url, timeout=_KNOCK_S, context=context).close()  # noqa: S310 - http
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == http.HTTPStatus.FORBIDDEN and ca is None:
+            raise TrainingError(_ANOTHER_USER) from error
     except (OSError, http.client.HTTPException) as error:
         return _judge(error, address, ca)
     return None
@@ -308,6 +313,8 @@ def explain(said: str, keys: PartyKeys | None) -> str:
             "process with this key is connected already. (After a crash it believes so for up to a "
             f"minute.) Is {keys.key.parent.name}.pub in the aggregator's folder `parties`?"
         )
+    if "403 Forbidden" in said and keys is None:
+        return _ANOTHER_USER
     if "Invalid SuperNode authentication" in said or "401" in said:
         return (
             "The aggregator did not accept this party's signature. The clocks of both machines "

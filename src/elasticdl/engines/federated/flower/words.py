@@ -5,12 +5,15 @@
     client_app            --TASK, JOIN-->              resident party
                           <--an answer--
 
-Callers: `parties.py`, `server_app.py`, `client_app.py`, `resident.py`.
+Callers: `parties.py`, `server_app.py`, `client_app.py`, `resident.py`, `local.py`, and what
+starts these.
 """
 
 # Where the aggregator's and the party's process listen; what they start inherits it.
 AGGREGATOR_SOCKET = "ELASTICDL_AGGREGATOR_SOCKET"
 PARTY_SOCKET = "ELASTICDL_PARTY_SOCKET"
+# Where Flower's own server of this machine listens; see `local.py`.
+SOCKET = "ELASTICDL_FLOWER_SOCKET"
 
 PUSH, FORGET = "push", "forget"
 NODES, ANSWER, FAILED, LOST = "nodes", "answer", "failed", "lost"

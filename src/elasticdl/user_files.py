@@ -1,0 +1,121 @@
+"""Opens files that a user names, and refuses what only looks like a file.
+
+A named pipe that has no writer blocks whoever opens it, a device such as `/dev/zero` never ends,
+and both pass for a file until they are read. So every file that a user names is opened here, or is
+checked here before a library opens it.
+
+The errors are `OSError`s whose `strerror` is a sentence for the user: the callers already turn
+those into the error that fits (a wrong flag, a wrong model file, unusable data).
+
+Callers: whatever opens a file by a path of the user's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+MAX_TEXT_BYTES = 64 * 2**20
+"""Of a file that is read whole as text: a config, a spec, a model's code."""
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def special_kind(path: Path | str) -> str | None:
+    """Return what a path is that is neither a regular file nor missing; links are followed.
+
+    Example:
+        >>> special_kind("/dev/zero"), special_kind("/")
+        ('a device', 'a folder')
+    """
+    try:
+        return _kind(Path(path).stat().st_mode)
+    except OSError:
+        return None
+
+
+def check_regular(path: Path | str) -> None:
+    """Refuse what is there and is no regular file.
+
+    Raises:
+        OSError: It is a folder, a pipe, a socket or a device; `strerror` says so. Or its status
+            cannot be read: it does not exist, or a folder above it is closed to this user.
+    """
+    _check(Path(path).stat().st_mode, path)
+
+
+def open_regular(path: Path | str) -> BinaryIO:
+    """Open a regular file for reading; never blocks.
+
+    Raises:
+        OSError: It is not there, may not be read, or is no regular file.
+    """
+    # Before opening: that alone does something to some devices, and fails for a socket.
+    check_regular(path)
+    # A pipe that has taken the file's place meanwhile does not block; it is refused as well.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        _check(os.fstat(descriptor).st_mode, path)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_bytes(path: Path | str, most_bytes: int | None = None) -> bytes:
+    """Return the content of a regular file.
+
+    Args:
+        path: The file.
+        most_bytes: The largest that is read; None for no bound.
+
+    Raises:
+        OSError: It is not there, may not be read, is no regular file, or is too large.
+    """
+    with open_regular(path) as file:
+        # A file of /proc has a size of 0 and content, so the size alone is no bound.
+        data = file.read(-1 if most_bytes is None else most_bytes + 1)
+        if most_bytes is not None and len(data) > most_bytes:
+            raise OSError(
+                errno.EFBIG,
+                f"it has more than {most_bytes:,} bytes, and a text of a few is expected",
+                str(path),
+            )
+        return data
+
+
+def read_text(path: Path | str) -> str:
+    """Return the content of a text file in UTF-8.
+
+    Raises:
+        OSError: As `read_bytes`, with `MAX_TEXT_BYTES` as the bound.
+        UnicodeDecodeError: It is not UTF-8.
+    """
+    return read_bytes(path, MAX_TEXT_BYTES).decode("utf-8")
+
+
+def _kind(mode: int) -> str | None:
+    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
+
+
+def _check(mode: int, path: Path | str) -> None:
+    kind = _kind(mode)
+    if kind is None:
+        return
+    if kind == "a folder":
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, and a file is expected", str(path))
+    raise OSError(
+        errno.EINVAL,
+        f"it is {kind}, and a regular file is expected, because it is read more than once; write "
+        "the content into a file and name that",
+        str(path),
+    )

@@ -1,0 +1,121 @@
+"""Other users of the machine reach nothing of a federation that they could use.
+
+They can connect to every TCP port of it, and to a unix socket in a folder that they can enter. They
+can read the command line of every process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+import pytest
+import yaml
+from tests.engines.conftest import write_records
+from tests.engines.federated.conftest import TORCH_MODEL
+from tests.engines.federated.flower.conftest import wait_until
+from tests.engines.federated.flower.deployed import Commands, connect, rounds
+from tests.engines.federated.flower.listeners import listeners, served_to_anyone, words
+
+from elasticdl import federated
+
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(300)]
+# Flower's task tokens are 32 random bytes or more.
+SECRET = re.compile(r"[0-9a-f]{32,}")
+BOTH = ["north", "south"]
+
+
+def test_a_federation_has_one_port_and_answers_no_stranger_there(federation):
+    """All else is unix sockets in folders that only this user can enter."""
+    found = listeners(os.getpid())
+
+    ports = [one.port for one in found if one.family != "unix"]
+    assert {port: served_to_anyone(port) for port in ports} == {federation.link.port: []}
+    sockets = [one for one in found if one.family == "unix"]
+    # This process', the superlink's; of each party: its own, its messenger's, its supernode's.
+    assert len(sockets) == 2 + 2 * 3
+    assert [one for one in sockets if not one.is_closed_to_others] == []
+
+
+def test_no_command_line_has_a_secret(federation):
+    """Also not that of a process which answers a message."""
+    federation.processes["north"].hold()
+    answers = federation.parties.ask(dict.fromkeys(BOTH, ({}, {})), 60)
+    wait_until(lambda: federation.processes["north"].is_held)
+
+    seen = words(os.getpid())
+
+    federation.processes["north"].release()
+    assert sorted(name for name, *_ in answers) == BOTH
+    assert any(word.endswith("flwr-serverapp") for word in seen)
+    assert any(word.endswith("errand.py") for word in seen)
+    assert [word for word in seen if SECRET.search(word)] == []
+
+
+# --- from a shell --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Return the configs of two hospitals that train one round."""
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "torch_small.py").write_text(TORCH_MODEL)
+    return federated.init(
+        str(tmp_path / "h"),
+        data=str(write_records(tmp_path / "all.recordio", 160)),
+        model_zoo=str(tmp_path / "zoo"),
+        model_def="torch_small",
+        num_rounds=1,
+    )
+
+
+@pytest.fixture
+def commands(tmp_path):
+    (tmp_path / "logs").mkdir()
+    found = Commands(tmp_path / "logs")
+    yield found
+    found.end()
+
+
+def seen_until_the_end(first, *others):
+    """Return what some processes were seen to listen on until the first of them ended."""
+    ports, open_sockets, closed_sockets = set(), set(), set()
+    while first.poll() is None:
+        for process in (first, *others):
+            for one in listeners(process.pid):
+                if one.family != "unix":
+                    ports.add(one.port)
+                elif not one.is_closed_to_others:
+                    open_sockets.add(one)
+                else:
+                    closed_sockets.add(one.at)
+        time.sleep(0.1)
+    return ports, open_sockets, closed_sockets
+
+
+@pytest.mark.slow
+def test_a_simulation_listens_on_nothing(made, commands):
+    process = commands.start("simulate", "simulate", made.aggregator, "--num_processes=2")
+
+    ports, open_sockets, sockets = seen_until_the_end(process)
+
+    assert process.returncode == 0, commands.logs()
+    assert (ports, open_sockets, sockets) == (set(), set(), set())
+
+
+@pytest.mark.slow
+def test_of_three_commands_the_aggregator_has_a_port_and_no_other(made, commands, tmp_path):
+    connect(made, tmp_path / "keys")
+    port = yaml.safe_load(made.aggregator.read_text())["connection"]["info"]["port"]
+    parties = [commands.start(path.stem, "party", path) for path in made.parties]
+    aggregator = commands.start("aggregator", "aggregator", made.aggregator)
+
+    ports, open_sockets, sockets = seen_until_the_end(aggregator, *parties)
+
+    assert aggregator.returncode == 0, commands.logs()
+    assert len(rounds(made.aggregator.parent / "trained_model")) == 1
+    assert (ports, open_sockets) == ({port}, set())
+    names = sorted(path.rpartition("/")[2] for path in sockets)
+    party = ["control.sock", "party", "party.m", "party.r"]
+    assert names == sorted(["aggregator", "control.sock", "superlink", *party, *party])

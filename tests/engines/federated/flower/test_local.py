@@ -1,0 +1,80 @@
+"""Flower's commands on a unix socket: what they refuse, and what they hand over unseen."""
+
+import subprocess
+import sys
+
+import pytest
+
+from elasticdl.engines.federated.flower import errand
+from elasticdl.engines.federated.flower.commands import enclosed, environment, write_commands
+from elasticdl.engines.federated.flower.words import SOCKET
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o710, 0o701])
+def test_no_command_starts_whose_socket_others_could_reach(tmp_path, mode):
+    tmp_path.chmod(mode)
+
+    done = subprocess.run(
+        [*enclosed("flower-supernode"), "--help"],
+        env=environment(tmp_path / "flwr", **{SOCKET: str(tmp_path / "s")}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "other users can enter it" in done.stderr
+
+
+def test_no_command_starts_that_has_no_socket(tmp_path):
+    done = subprocess.run(
+        [*enclosed("flwr"), "--help"],
+        env=environment(tmp_path / "flwr"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert SOCKET in done.stderr
+
+
+def test_an_executor_hands_a_token_over_in_the_environment(tmp_path):
+    """What it starts sees the token in neither a command line nor, later, the environment."""
+    said = tmp_path / "said"
+    program = (
+        "import os, sys; from pathlib import Path;"
+        "from elasticdl.engines.federated.flower import errand;"
+        f"Path({str(said)!r}).write_text(' '.join([*errand.with_token(sys.argv[1:]),"
+        " str(errand.TOKEN in os.environ), Path('/proc/self/cmdline').read_text()]))"
+    )
+    write_commands(tmp_path / "bin", {"flwr-clientapp": [sys.executable, "-c", program]})
+    launch = (
+        "from elasticdl.engines.federated.flower import local; local._hide_tokens()\n"
+        "import subprocess\n"
+        "from flwr.supercore.constant import TaskType\n"
+        "from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor\n"
+        "from flwr.supercore.superexec.executor.types import ExecutionSpec\n"
+        "started = []\n"
+        "popen = subprocess.Popen\n"
+        "subprocess.Popen = lambda *a, **k: started.append(popen(*a, **k))\n"
+        "SubprocessExecutor().launch(ExecutionSpec(TaskType.CLIENT_APP, 'host:1', 'the-token',"
+        " True, None, False, None, False, 1))\n"
+        "started[0].wait()\n"
+        "import os; print('ELASTICDL_FLOWER_TOKEN' in os.environ)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", launch],
+        env={**environment(tmp_path / "flwr"), "PATH": str(tmp_path / "bin")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    arguments, still_there, line = said.read_text().partition(" False ")
+    assert "--token the-token" in arguments
+    assert still_there
+    assert "the-token" not in line
+    assert errand.PLACEHOLDER in line
+    assert done.stdout.strip() == "False"

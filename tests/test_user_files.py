@@ -1,0 +1,47 @@
+"""Only regular files are opened, and opening never waits."""
+
+import os
+import socket
+
+import pytest
+
+from elasticdl import user_files
+
+
+@pytest.fixture
+def fifo(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path / "fifo"
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_without_a_writer_is_refused_at_once(fifo):
+    with pytest.raises(OSError, match="it is a pipe, and a regular file is expected"):
+        user_files.read_bytes(fifo)
+
+
+def test_a_link_to_a_device_is_a_device(tmp_path):
+    (tmp_path / "link").symlink_to("/dev/zero")
+
+    assert user_files.special_kind(tmp_path / "link") == "a device"
+
+
+def test_a_socket_is_refused(tmp_path):
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        with pytest.raises(OSError, match="it is a socket"):
+            user_files.open_regular(tmp_path / "s")
+
+
+def test_a_text_is_read_up_to_a_bound(tmp_path):
+    (tmp_path / "text").write_bytes(b"12345")
+
+    assert user_files.read_bytes(tmp_path / "text", 5) == b"12345"
+    with pytest.raises(OSError, match="more than 4 bytes"):
+        user_files.read_bytes(tmp_path / "text", 4)
+
+
+def test_what_is_missing_is_no_special_file(tmp_path):
+    assert user_files.special_kind(tmp_path / "nothing") is None
+    with pytest.raises(FileNotFoundError):
+        user_files.open_regular(tmp_path / "nothing")
