@@ -113,7 +113,7 @@ def sql_server(
     )
     server = Server(listen, database, Place(models, model_zoo), security, max_sessions)
     how = "TLS" if security.certificate is not None else "no TLS"
-    who = "a token" if security.token is not None else "no token: any user of this machine may call"
+    who = "a token" if security.token is not None else "no token: only you may call"
     click.echo(
         f"Listening on {server.address} ({how}, {who}); database {without_password(database)}",
         err=True,

@@ -99,6 +99,42 @@ def test_a_wrong_token_or_certificate_is_refused(serve, certificates, token_file
         assert list(client.execute("SELECT 1 AS a"))[1] == Row((1,))
 
 
+STRANGER = """
+import os, sys
+from elasticdl.sql.client import Client
+client = Client(sys.argv[1], token=sys.argv[2])
+if int(sys.argv[3]):
+    os.setgroups([])
+    os.setresuid(65534, 65534, 65534)
+try:
+    print(list(client.execute("SELECT 1 AS a"))[1])
+except Exception as error:
+    print(getattr(error, "status", error))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize(
+    ("options", "foreign"), [((), "PERMISSION_DENIED"), (("--token_file",), "Row(values=(1,))")]
+)
+def test_without_a_token_other_users_of_the_machine_are_refused(
+    serve, token_file, options, foreign
+) -> None:
+    server = serve(*(f"{each}={token_file}" for each in options))
+
+    def ask(is_foreign: int) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", STRANGER, server.address, TOKEN, str(is_foreign)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    assert [ask(0), ask(1)] == ["Row(values=(1,))", foreign]
+
+
 @pytest.mark.parametrize(
     ("options", "missing"),
     [

@@ -1,6 +1,7 @@
 """Where a server may listen, and who may call it.
 
 Without TLS it listens on loopback only, and without a token or certificates of clients as well.
+There, without either, it serves processes of the user who started it and no others (on Linux).
 
 Used by `service.py`.
 """
@@ -8,11 +9,15 @@ Used by `service.py`.
 from __future__ import annotations
 
 import ipaddress
+import os
+import sys
+import urllib.parse
 from dataclasses import dataclass
 
 import grpc
 
 from elasticdl.errors import UnavailableError, UsageError
+from elasticdl.peer_user import user_of
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,7 @@ class Security:
     """Who may call, and how.
 
     Attributes:
-        token: What clients send; None takes every call.
+        token: What clients send; None without certificates of clients serves one user only.
         certificate: The server's certificate chain, PEM; None is no TLS.
         key: Its private key, PEM.
         authorities: Certificates that sign those of clients, PEM; None asks for none.
@@ -32,6 +37,25 @@ class Security:
     key: bytes | None = None
     authorities: bytes | None = None
     allow_any_database: bool = False
+
+
+def is_strangers(peer: str, host: str, port: int, security: Security) -> bool:
+    """Return whether a call is of another user, who has not shown that he may call.
+
+    Args:
+        peer: What gRPC calls the other end, such as `ipv4:127.0.0.1:40000`.
+        host: Where the server listens.
+        port: Its port.
+        security: Who may call.
+    """
+    if security.token or security.authorities or sys.platform != "linux":
+        return False
+    family, _, there = urllib.parse.unquote(peer).partition(":")
+    address, _, number = there.rpartition(":")
+    here = host.strip("[]")
+    if here == "localhost":
+        here = "127.0.0.1" if family == "ipv4" else "::1"
+    return user_of((address.strip("[]"), int(number)), (here, port)) != os.getuid()
 
 
 def bind(server: grpc.Server, address: str, security: Security) -> int:

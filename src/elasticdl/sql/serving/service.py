@@ -28,7 +28,7 @@ from elasticdl.errors import ElasticDLError, UsageError
 from elasticdl.sql.serving import sqlflow_pb2
 from elasticdl.sql.serving.execution import CancelledError, Execution, Turns
 from elasticdl.sql.serving.jobs import Jobs
-from elasticdl.sql.serving.security import bind, check_address
+from elasticdl.sql.serving.security import bind, check_address, is_strangers
 from elasticdl.sql.serving.wire import EXIT_CODE
 
 if TYPE_CHECKING:
@@ -101,8 +101,9 @@ class Server:
         threads = futures.ThreadPoolExecutor(max_sessions + _MORE_THREADS)
         self._server = grpc.server(threads, options=_OPTIONS)
         self._server.add_generic_rpc_handlers((self._handlers(),))
-        host = address.rpartition(":")[0]
-        self.address = f"{host}:{bind(self._server, address, security)}"
+        self._host = address.rpartition(":")[0]
+        self._port = bind(self._server, address, security)
+        self.address = f"{self._host}:{self._port}"
         self._server.start()
 
     def wait(self) -> None:
@@ -222,6 +223,12 @@ class Server:
     ) -> sqlflow_pb2.Request:
         if isinstance(request, _Unreadable):
             _refuse_bytes(context)
+        if is_strangers(context.peer(), self._host, self._port, self._security):
+            context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                "Without --token_file or --tls_ca the server serves processes of the user who "
+                "started it only.",
+            )
         token = self._security.token
         given = request.session.token.encode()
         if token is not None and not hmac.compare_digest(given, token.encode()):
