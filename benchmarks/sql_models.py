@@ -1,7 +1,8 @@
 """Models from SQL: how right they are, and a table of ten million rows.
 
-* Accuracy of a classifier trained by one statement without a setting, on rows that it has not
-  seen, beside scikit-learn's logistic regression on standardised columns. Medians of splits.
+* Accuracy of a classifier trained by one statement, on rows that it has not seen, beside
+  scikit-learn's logistic regression on standardised columns: on the same rows
+  (`validation.fraction=0`), and with a fifth of them held out, as by default. Means of splits.
 * Peak memory (of the whole process tree, its private pages) and rows per second of TRAIN and
   PREDICT on ten million rows of ten numbers.
 """
@@ -16,7 +17,7 @@ import time
 import psutil
 
 MANY = 10**7
-SPLITS = 3
+SPLITS = 6
 _GIB = 1 << 30
 
 
@@ -37,7 +38,7 @@ def accuracy(name):
     from sklearn.preprocessing import StandardScaler
 
     table = getattr(datasets, f"load_{name}")(as_frame=True).frame
-    ours, peer = [], []
+    ours, held_out, peer = [], [], []
     for split in range(SPLITS):
         train, test = train_test_split(
             table, test_size=1 / 3, random_state=split, stratify=table.target
@@ -51,21 +52,24 @@ def accuracy(name):
                     given = rows.assign(id=range(len(rows)))
                     database.sql(f"CREATE TABLE {which} AS SELECT * FROM given")
                     assert len(given) == len(rows)
-            _sql(
-                folder,
-                "SELECT * EXCLUDE (id) FROM train TO TRAIN classifier.DNN LABEL target INTO m;"
-                "SELECT * EXCLUDE (target) FROM test TO PREDICT test.predicted USING m",
-            )
-            with duckdb.connect(f"{folder}/t.db") as database:
-                right = database.sql("SELECT avg((predicted = target)::INT) FROM test")
-                ours.append(float(right.fetchall()[0][0]))
-    difference = statistics.median(ours) - statistics.median(peer)
+            for found, settings in ((ours, "WITH validation.fraction=0"), (held_out, "")):
+                _sql(
+                    folder,
+                    f"SELECT * EXCLUDE (id) FROM train TO TRAIN classifier.DNN {settings} "
+                    "LABEL target INTO m;"
+                    "SELECT * EXCLUDE (target) FROM test TO PREDICT test.predicted USING m",
+                )
+                with duckdb.connect(f"{folder}/t.db") as database:
+                    right = database.sql("SELECT avg((predicted = target)::INT) FROM test")
+                    found.append(float(right.fetchall()[0][0]))
+    difference = statistics.mean(ours) - statistics.mean(peer)
     return {
-        "ours": round(statistics.median(ours), 4),
-        "logistic_regression": round(statistics.median(peer), 4),
+        "ours": round(statistics.mean(ours), 4),
+        "ours_a_fifth_held_out": round(statistics.mean(held_out), 4),
+        "logistic_regression": round(statistics.mean(peer), 4),
         "bar": "within one point",
         "met": difference >= -0.01,
-        "runs": {"ours": ours, "logistic_regression": peer},
+        "runs": {"ours": ours, "held_out": held_out, "logistic_regression": peer},
     }
 
 
