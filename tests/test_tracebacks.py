@@ -105,3 +105,26 @@ def test_without_a_line_of_the_users_the_function_is_named():
 def line_of(text):
     lines = Path(__file__).read_text("utf-8").splitlines()
     return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+class Mute(Exception):  # noqa: N818 - a user's
+    def __str__(self):
+        raise ValueError
+
+
+def test_an_exception_that_cannot_say_what_it_is_has_its_name():
+    def fail():
+        raise Mute
+
+    error = caught(fail)
+
+    assert "its __str__ raises" in plain(error)
+    assert "Mute: " in users_traceback(error)
+    assert "test_tracebacks.py:" in raised_at(error, "")
+
+
+def test_a_text_without_end_is_cut_off():
+    text = plain("x" * 1_000_000)
+
+    assert text.endswith(" ... (980,000 more characters)")
+    assert len(text) < 21_000

@@ -33,6 +33,8 @@ _INSTALLED = ("site-packages", "dist-packages", "__autograph_generated_file")
 _WRITTEN_FRAME = re.compile(
     r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)', re.MULTILINE
 )
+# An exception may have a whole table in its text, and every event and message would have it too.
+_MAX_TEXT = 20_000
 _COMPILED = ("Graph execution error:", "in user code:")
 _OF_TENSORFLOW = ("{{", "[Op:", "root error(s) found", "\x1b[")
 _HEADINGS = re.compile(
@@ -89,7 +91,7 @@ def users_traceback(error: BaseException) -> str:
     text = plain(error)
     # Else Python's own way: a mistake of syntax has a place, and notes may have been added.
     own = traceback.format_exception_only(error)
-    last = own if text == str(error) else [f"{type(error).__name__}: {text}"]
+    last = own if text == _text(error) else [f"{type(error).__name__}: {text}"]
     return "".join([*traceback.format_list(_users_frames(error)), *last]).rstrip()
 
 
@@ -100,7 +102,7 @@ def plain(error: BaseException | str) -> str:
         >>> plain("{{function_node f}} Input has 8 values, not 12 [Op:Reshape] name: ")
         'Input has 8 values, not 12'
     """
-    text = str(error)
+    text = _text(error)
     is_compiled = text.startswith(_COMPILED)
     if not is_compiled and not any(sign in text for sign in _OF_TENSORFLOW):
         return text
@@ -129,8 +131,19 @@ def reason(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def _text(error: BaseException | str) -> str:
+    """Return what an exception says, cut off where nobody would read on."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a class of the user's may raise anything here, too
+        return "(its __str__ raises, so what it says is not known)"
+    if len(text) <= _MAX_TEXT:
+        return text
+    return f"{text[:_MAX_TEXT]} ... ({len(text) - _MAX_TEXT:,} more characters)"
+
+
 def _users_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    text = str(error)
+    text = _text(error)
     frames = list(traceback.extract_tb(error.__traceback__))
     if text.startswith(_COMPILED):
         written = [

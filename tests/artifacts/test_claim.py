@@ -5,18 +5,20 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from elasticdl.artifacts import local_storage, lock
 from elasticdl.artifacts.claim import GENERATION_FILE, JOB_FILE, LOCK_FILE
 from elasticdl.artifacts.folder import OutputFolder
-from elasticdl.errors import OutputBusyError, OutputError, OutputTakenError
+from elasticdl.errors import OutputBusyError, OutputError, OutputLostError, OutputTakenError
 from elasticdl.job import Job, ModelReference, TrainingOptions
 
 JOB = Job(
@@ -209,6 +211,30 @@ def test_an_output_is_free_again_when_its_holder_was_killed(local_folder) -> Non
 
     with local_folder.claim(JOB) as claim:
         assert (claim.resumed, claim.generation) == (True, 2)
+
+
+@pytest.mark.parametrize("how", ["removed", "renamed", "replaced"])
+def test_who_held_a_folder_that_is_gone_writes_nothing_more(local_folder, how) -> None:
+    path = Path(local_folder.uri)
+    claim = local_folder.claim(JOB)
+    if how == "renamed":
+        path.rename(path.with_name("elsewhere"))
+    else:
+        shutil.rmtree(path)
+    if how == "replaced":
+        other = OutputFolder(str(path))
+        second = other.claim(JOB)
+
+    with pytest.raises(OutputLostError, match="it was removed, renamed or replaced"):
+        local_folder.write_bytes("a", b"a")
+    claim.release()
+
+    assert path.exists() == (how == "replaced")
+    if how == "replaced":
+        other.write_bytes("b", b"b")
+        with pytest.raises(OutputBusyError):
+            OutputFolder(str(path)).claim(JOB)
+        second.release()
 
 
 def test_a_child_that_outlives_its_parent_does_not_hold_the_output(local_folder) -> None:

@@ -404,3 +404,33 @@ def test_control_characters_of_an_output_do_not_reach_the_terminal(zoo, tmp_path
     assert code == 0
     assert "\\x1b[2J" in shown.out
     assert "\x1b" not in shown.out + shown.err
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import sys; sys.exit(0)", "this code ended the command with SystemExit(0)"),
+        ("raise GeneratorExit", "this code ended the command with GeneratorExit()"),
+    ],
+)
+def test_code_that_ends_the_process_is_a_mistake_of_its_line(zoo, train, code, said):
+    edit(zoo, "def input_fn(records):\n", f"def input_fn(records):\n    {code}\n")
+
+    exit_code, message = train()
+
+    assert (exit_code, said in message) == (3, True), message
+    assert "small.py:" in message
+
+
+def test_too_little_memory_is_no_mistake_of_ours(zoo, train):
+    edit(
+        zoo,
+        "def input_fn(records):\n",
+        "def input_fn(records):\n    bytearray(1 << 60)\n",
+    )
+
+    code, message = train()
+
+    assert (code, "MemoryError" in message or "not enough memory" in message) in {
+        (3, True), (5, True),
+    }, message  # fmt: skip

@@ -271,11 +271,20 @@ def test_rows_are_counted_as_pyarrow_counts_them_wherever_quotes_are(
         ("x,,y\n", "its header has a nameless column: 'x,,y'"),
         ("x,x\n", "its header has 2 columns named 'x'"),
         (b"x\xff,y\n", "its header is not UTF-8"),
+        ("x" * 200_000 + ",y\n", "its first line is no header"),
     ],
 )
 def test_a_header_that_cannot_be_used_is_refused(write, text, message):
     with pytest.raises(SchemaError, match=message):
         CSVSource([write(text)])
+
+
+def test_many_columns_are_looked_at_once_each(write):
+    names = [f"c{i}" for i in range(50_000)]
+
+    source = CSVSource([write(",".join(names) + "\n")])
+
+    assert source.num_records == 0
 
 
 def test_an_open_quote_is_found_at_opening(write):

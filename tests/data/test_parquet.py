@@ -293,6 +293,13 @@ def test_a_row_that_does_not_fit_is_named_with_its_column(write, columns, schema
         read_all(path, schema)
 
 
+def test_two_columns_of_one_name_are_refused(write):
+    path = write(pa.table([[1], [2]], names=["a", "a"]))
+
+    with pytest.raises(SchemaError, match=r"a\.parquet: two of its columns are named 'a'"):
+        ParquetSource([path])
+
+
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"x" * 100, b"PAR1" + b"\xff" * 40 + b"PAR1"])
 def test_what_is_no_parquet_file_is_refused(tmp_path, content):
     path = tmp_path / "a.parquet"

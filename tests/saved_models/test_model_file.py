@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import zipfile
 
+import h5py
 import numpy as np
 import pytest
 from tests.saved_models.conftest import of_keras_2_2_4, sequential
@@ -272,3 +273,44 @@ def test_a_checkpoint_is_weights(tmp_path) -> None:
 
     assert look(tmp_path / "c.pt").kind == "weights"
     assert np.isfinite(look(tmp_path / "c.pt").num_bytes)
+
+
+@pytest.mark.parametrize("link", ["extra", "assets/words.txt", "variables/variables.index"])
+def test_a_link_out_of_a_folder_is_refused(tfk_folder, tmp_path, link) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tfk_folder, folder)
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret")
+    place = folder / link
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to(secret)
+
+    assert f"{place} is a link to something outside the folder" in refused(folder)
+
+
+def test_a_link_within_a_folder_is_a_file_of_it(tfk_folder, tmp_path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tfk_folder, folder)
+    (folder / "copy.pb").symlink_to("saved_model.pb")
+
+    assert look(folder).format == "saved_model"
+
+
+@pytest.mark.parametrize("version", ["9" * 5000, "\u00b2", "2", "", "x.1"])
+def test_a_version_that_is_none_is_one_of_before_keras_3(tfk_h5, tmp_path, version) -> None:
+    path = tmp_path / "model.h5"
+    shutil.copy(tfk_h5, path)
+    with h5py.File(path, "r+") as file:
+        file.attrs["keras_version"] = version
+
+    assert look(path).library == "tf_keras"
+
+
+def test_a_type_in_place_of_numbers_is_refused(tfk_h5, tmp_path) -> None:
+    path = tmp_path / "model.h5"
+    shutil.copy(tfk_h5, path)
+    with h5py.File(path, "r+") as file:
+        file["model_weights/odd"] = np.dtype("f8")
+
+    assert "/model_weights/odd is a Datatype" in refused(path)

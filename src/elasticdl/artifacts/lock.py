@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 from elasticdl.artifacts.holder import is_dead, name_of, parse_holder, start_of, this_process
 from elasticdl.artifacts.lease import Lease, ignore_note
 from elasticdl.artifacts.local_storage import make_folder, output_errors
-from elasticdl.errors import OutputBusyError, OutputError
+from elasticdl.errors import OutputBusyError, OutputError, OutputLostError
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.folder import OutputFolder
@@ -124,17 +124,27 @@ class _SystemLock:
     """`flock` on a file that says who holds it and disappears with the hold."""
 
     def __init__(self, path: Path, subject: str, alternative: str) -> None:
-        self._path = path
+        self._path, self._subject = path, subject
+        self._pid = os.getpid()
         self._descriptor: int | None = _locked_descriptor(path, subject, alternative)
         _held_descriptors.add(self._descriptor)
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, json.dumps(this_process()).encode(), 0)
 
-    # The kernel's lock is lost with the process only.
+    # The kernel's lock is lost with the process only, or with the file it is on.
     checks_conditions = False
 
     def check(self) -> None:
         """See `Lock`."""
+        if self._descriptor is None or self._pid != os.getpid():
+            return
+        if self._is_there(self._descriptor):
+            return
+        raise OutputLostError(
+            f"{self._subject}: it was removed, renamed or replaced while this process worked on "
+            "it, and another process may use it by now. Nothing more is written there. Give the "
+            "same command again to begin anew."
+        )
 
     def release(self) -> None:
         """See `Lock`."""
@@ -142,10 +152,21 @@ class _SystemLock:
             return
         # Unlinked while held: who waits for it finds that it locked a file without a name.
         with contextlib.suppress(OSError):
-            self._path.unlink()
+            # Where the folder was replaced, the lock in it is another process's.
+            if self._is_there(self._descriptor):
+                self._path.unlink()
         _held_descriptors.discard(self._descriptor)
         os.close(self._descriptor)
         self._descriptor = None
+
+    def _is_there(self, descriptor: int) -> bool:
+        """Whether the file still has its name."""
+        try:
+            found = self._path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        held = os.fstat(descriptor)
+        return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
 
 
 def _locked_descriptor(path: Path, subject: str, alternative: str) -> int:

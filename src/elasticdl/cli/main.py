@@ -21,8 +21,9 @@ import click
 
 from elasticdl import __version__
 from elasticdl.cli.printable import printable
-from elasticdl.errors import ElasticDLError
+from elasticdl.errors import ElasticDLError, TrainingError, UserCodeError
 from elasticdl.garbage import collect_seldom
+from elasticdl.tracebacks import raised_at
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -41,6 +42,7 @@ _COMMANDS = {
     "zoo": ("elasticdl.cli.zoo", "zoo", "Models that come along, and a start for your own."),
 }
 _INTERRUPTED = 130
+_KEPT = "What was reached is kept; the same command goes on."
 _TERMINATED = 143
 # SIGTERM within an import is answered after it, or after 20 seconds.
 _DELAY_S = 0.1
@@ -124,41 +126,71 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _run(args: list[str], *, debug: bool) -> int:
     try:
         result: Any = cli.main(args=args, prog_name="elasticdl", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help())
-        return 2
-    except click.ClickException as error:
-        shown = io.StringIO()
-        _all_missing(error).show(file=shown)
-        click.echo(printable(shown.getvalue()), nl=False, err=True)
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("\nInterrupted. What was reached is kept; the same command goes on.", err=True)
-        return _INTERRUPTED
-    except _TerminatedError:
-        click.echo("Terminated. What was reached is kept; the same command goes on.", err=True)
-        return _TERMINATED
-    except ElasticDLError as error:
-        if debug:
-            traceback.print_exc()
-        click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        click.echo(printable(str(error)), err=True)
-        return error.exit_code
-    except BrokenPipeError:
-        # `elasticdl data show ... | head`: the reader has seen enough.
-        sys.stdout = None
-        return 0
-    except Exception as error:  # noqa: BLE001 - the last place to say something useful
-        if debug:
-            traceback.print_exc()
-        click.secho("internal error: ", fg="red", bold=True, nl=False, err=True)
-        click.echo(
-            f"{type(error).__name__}: {printable(str(error))}\n"
-            "  This is a mistake in ElasticDL, not yours. --debug shows where.",
-            err=True,
-        )
-        return 1
+    except BaseException as error:
+        code = _answer(error, debug=debug)
+        if code is None:
+            raise
+        return code
     return result if isinstance(result, int) else 0
+
+
+def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, PLR0911 - one a kind
+    """Print what ended a command; return its exit code, None if that is not for us to say."""
+    match error:
+        case click.exceptions.NoArgsIsHelpError():
+            click.echo(error.ctx.get_help())
+            return 2
+        case click.ClickException():
+            shown = io.StringIO()
+            _all_missing(error).show(file=shown)
+            click.echo(printable(shown.getvalue()), nl=False, err=True)
+            return error.exit_code
+        case click.Abort() | KeyboardInterrupt():
+            click.echo(f"\nInterrupted. {_KEPT}", err=True)
+            return _INTERRUPTED
+        case _TerminatedError():
+            click.echo(f"Terminated. {_KEPT}", err=True)
+            return _TERMINATED
+        case BrokenPipeError():
+            # `elasticdl data show ... | head`: the reader has seen enough.
+            sys.stdout = None
+            return 0
+    if debug:
+        traceback.print_exception(error)
+    match error:
+        case ElasticDLError():
+            _complain("error", str(error))
+            return error.exit_code
+        case MemoryError():
+            found = f": {error}" if str(error) else ""
+            _complain(
+                "error",
+                f"There is not enough memory{found}. Give it a machine with more, or records or "
+                "minibatches that are smaller.",
+            )
+            return TrainingError.exit_code
+        case Exception():
+            _complain(
+                "internal error",
+                f"{type(error).__name__}: {error}\n"
+                "  This is a mistake in ElasticDL, not yours. --debug shows where.",
+            )
+            return 1
+    # sys.exit() and the like in a function of the user's, which no `except Exception` meets.
+    where = raised_at(error, "")
+    if not where:
+        return None
+    _complain(
+        "error",
+        f"{where}: this code ended the command with {type(error).__name__}({error}). Raise an "
+        "exception of your own if something is wrong.",
+    )
+    return UserCodeError.exit_code
+
+
+def _complain(what: str, text: str) -> None:
+    click.secho(f"{what}: ", fg="red", bold=True, nl=False, err=True)
+    click.echo(printable(text), err=True)
 
 
 def _all_missing(error: click.ClickException) -> click.ClickException:

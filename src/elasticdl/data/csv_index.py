@@ -12,6 +12,7 @@ Callers: `csv.py`.
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -101,15 +102,21 @@ def _header(file: StoredFile, line: bytes) -> tuple[str, ...]:
             f"{file.uri}: its header is not UTF-8 ({error.reason} at byte {error.start}). Save "
             "the file as UTF-8."
         ) from None
-    names = tuple(next(csv.reader([text]), []))
+    try:
+        names = tuple(next(csv.reader([text]), []))
+    except csv.Error as error:
+        raise SchemaError(
+            f"{file.uri}: its first line is no header ({error}). A CSV file begins with a line of "
+            "names."
+        ) from None
     if all(_is_number(name) for name in names):
         raise SchemaError(
             f"{file.uri} has no header: its first line is {shown(text)}, which are numbers and no "
             "names of columns. Add a line with the names above it."
         )
-    for name in names:
-        if not name or names.count(name) > 1:
-            what = f"{names.count(name)} columns named {name!r}" if name else "a nameless column"
+    for name, count in Counter(names).items():
+        if not name or count > 1:
+            what = f"{count} columns named {name!r}" if name else "a nameless column"
             raise SchemaError(f"{file.uri}: its header has {what}: {shown(text)}. Rename them.")
     return names
 

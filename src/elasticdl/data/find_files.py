@@ -187,9 +187,17 @@ class _Local:
 
     def listing(self, folder: str) -> tuple[list[str], list[str]]:
         with os.scandir(folder) as entries:
-            paths = [(entry.path, entry.is_dir()) for entry in entries]
+            paths = [(entry.path, _is_folder(entry)) for entry in entries]
         files = [path for path, is_folder in paths if not is_folder]
         return files, [path for path, is_folder in paths if is_folder]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        # A link in a circle, say; whoever opens it says so.
+        return False
 
 
 class _Remote:

@@ -17,6 +17,7 @@ import contextlib
 import functools
 import threading
 from bisect import bisect_right
+from collections import Counter
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,7 +30,7 @@ from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import filesystem, local_path, open_each, open_stored
 from elasticdl.data.table import TableUnit, columns_of, decode_table, encode_table
 from elasticdl.data.units import Units, is_remote
-from elasticdl.errors import CorruptDataError, DataError
+from elasticdl.errors import CorruptDataError, DataError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -230,6 +231,12 @@ def _open(uri: str) -> _File:
                 )
             )
         names = tuple(file.schema_arrow.names)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise SchemaError(
+            f"{uri}: two of its columns are named {twice!r}. Write it with a name of its own for "
+            "each column."
+        )
     firsts = (0, *accumulate(group.num_rows for group in groups))
     return _File(uri, names, tuple(groups), firsts)
 

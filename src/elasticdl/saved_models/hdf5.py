@@ -47,6 +47,11 @@ def num_values(file: Any, path: Path, held_bytes: int) -> int:
             if isinstance(item, h5py.Group):
                 groups.append(item)
                 continue
+            if not isinstance(item, h5py.Dataset):
+                raise ModelFileError(
+                    f"{path}: {item.name} is a {type(item).__name__}, neither numbers nor a group; "
+                    "Keras writes none. The file was made to harm."
+                )
             if item.external or item.is_virtual:
                 raise ModelFileError(
                     f"{path}: the numbers of {item.name} lie in another file of this machine; "

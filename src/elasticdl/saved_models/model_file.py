@@ -18,6 +18,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -324,8 +325,8 @@ def _config(text: str, what: str) -> dict[str, Any]:
 
 def _library_of(version: str) -> Library:
     """Return who loads what this version of Keras wrote; without a word of it, it is an old one."""
-    major = version.split(".", maxsplit=1)[0]
-    return "keras" if major.isdigit() and int(major) >= _FIRST_OF_KERAS_3 else "tf_keras"
+    major = re.match(r"[0-9]{1,4}(?=\.|$)", version)
+    return "keras" if major and int(major[0]) >= _FIRST_OF_KERAS_3 else "tf_keras"
 
 
 # --- folders -------------------------------------------------------------------------------------

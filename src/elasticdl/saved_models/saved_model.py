@@ -67,8 +67,10 @@ def read(folder: Path) -> SavedModel:
     """Return what a SavedModel folder holds.
 
     Raises:
-        ModelFileError: A file of it is missing, truncated or damaged.
+        ModelFileError: A file of it is missing, truncated or damaged, or is a link to something
+            outside the folder.
     """
+    _check_links(folder)
     place = folder / GRAPH_FILE
     try:
         graph = _bytes_of(place)
@@ -103,6 +105,17 @@ def read(folder: Path) -> SavedModel:
         tuple(each for each in layers if isinstance(each, dict) and each),
         frozenset(callables),
     )
+
+
+def _check_links(folder: Path) -> None:
+    """Refuse links that lead out: the folder is copied into the trained model, which is shared."""
+    inside = folder.resolve()
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+            raise ModelFileError(
+                f"{path} is a link to something outside the folder; a SavedModel consists of its "
+                f"own files. If you know what it leads to, copy the files: cp -rL {folder} COPY"
+            )
 
 
 def _bytes_of(path: Path) -> memoryview:

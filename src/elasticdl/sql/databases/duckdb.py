@@ -19,8 +19,8 @@ import pyarrow as pa
 from elasticdl.errors import UnavailableError
 from elasticdl.garbage import collect_at_exit
 from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
-from elasticdl.sql.databases.base import GIVEN, BaseDatabase, Transaction
 from elasticdl.sql.databases.plain import plain_rows
+from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction
 from elasticdl.sql.names import literal, matching, parts
 
 if TYPE_CHECKING:

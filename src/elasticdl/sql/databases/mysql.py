@@ -32,8 +32,8 @@ from pymysql.constants import FIELD_TYPE, FLAG
 from sqlalchemy import exc
 
 from elasticdl.sql.database import DatabaseError, Rows, TableInfo
-from elasticdl.sql.databases.base import GIVEN, Transaction
 from elasticdl.sql.databases.sqlalchemy import SQLAlchemyConnection
+from elasticdl.sql.databases.transaction import GIVEN, Transaction
 from elasticdl.sql.databases.tuples import Column, tuples_of
 from elasticdl.sql.names import column_name, matching, parts, quoted
 

@@ -29,8 +29,8 @@ import pyarrow.compute as pc
 from elasticdl.errors import UnavailableError
 from elasticdl.job import without_password
 from elasticdl.sql.database import DatabaseError, Rows, TableInfo
-from elasticdl.sql.databases.base import GIVEN, BaseDatabase, Transaction, is_query
 from elasticdl.sql.databases.plain import UnreadableTypeError, as_decimal, plain_rows, plain_type
+from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction, is_query
 from elasticdl.sql.names import literal, parts
 
 if TYPE_CHECKING:

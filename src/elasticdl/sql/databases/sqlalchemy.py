@@ -23,8 +23,8 @@ from sqlalchemy.pool import NullPool, StaticPool
 from elasticdl.errors import UnavailableError, UsageError
 from elasticdl.job import without_password
 from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
-from elasticdl.sql.databases.base import BaseDatabase, Transaction, is_query, watched
 from elasticdl.sql.databases.plain import to_write
+from elasticdl.sql.databases.transaction import BaseDatabase, Transaction, is_query, watched
 from elasticdl.sql.databases.tuples import Column, rows_of, tuples_of
 from elasticdl.sql.names import matching, parts
 

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from elasticdl.errors import UnavailableError
 from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
-from elasticdl.sql.databases.base import GIVEN, BaseDatabase, Transaction
+from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction
 from elasticdl.sql.databases.tuples import Column, rows_of, tuples_of
 from elasticdl.sql.names import literal, matching, parts
 
