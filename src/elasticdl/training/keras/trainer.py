@@ -435,7 +435,7 @@ class KerasTrainer:
     ) -> tuple[Any, dict[str, Any]]:
         self.training_metrics.variables.begin()
         outputs, loss, gradients = self._forward_backward(features, labels, weights, at)
-        self.optimizer.apply(gradients, self._trainable)
+        self._update(gradients)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         states = self.training_metrics.states(loss, outputs, labels, num_examples, weights)
         # How many steps make a group hangs on the time they take: no bit of a sum may.
@@ -511,8 +511,13 @@ class KerasTrainer:
             mean = tf.math.divide_no_nan(part, divisor)
             gradient = tf.reshape(mean * scale, self._trainable[i].shape)
             gradients[i] = tf.cast(gradient, self._trainable[i].dtype)
-        self.optimizer.apply(gradients, self._trainable)
+        self._update(gradients)
         self._changes.add_means_and_sums(block)
+
+    def _update(self, gradients: Sequence[Any]) -> None:
+        """Make one update by the method that `fit` calls, which a user's optimizer may override."""
+        if self._trainable:
+            self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
 
     def _loss_scale(self) -> tf.Tensor:
         """Return by how much the optimizer wants the loss scaled: 1 where it does not care."""
