@@ -132,13 +132,12 @@ class KerasTrainer:
         self._is_keras = not hasattr(self.model, "inner")
         self._draws = Draws(definition.origin, is_strict=self._is_keras)
         self._adapt = inputs.build(self.model, example.features, definition.where("model"))
-        self._trainable = self.model.trainable_variables
-        self._seed_variables = [
-            v for v in self.model.non_trainable_variables if v.path.endswith(_SEED_VARIABLE)
-        ]
+        self._weights = overrides.TrainedWeights(self.model, definition.origin)
+        self._trainable = self._weights.trained
+        self._seed_variables = [v for v in self._weights.others if v.path.endswith(_SEED_VARIABLE)]
         seed_ids = {id(v) for v in self._seed_variables}
         self._seed_variables.append(self._draws.state)
-        self._statistics = [v for v in self.model.non_trainable_variables if id(v) not in seed_ids]
+        self._statistics = [v for v in self._weights.others if id(v) not in seed_ids]
         self._changes = Statistics(self._statistics, means_of(self.model), definition.origin)
         self.optimizer = self._create_optimizer()
         self._computes_loss = overrides.own(self.model, overrides.COMPUTE_LOSS) is not None
@@ -627,6 +626,7 @@ class KerasTrainer:
             outputs = self.model(self._adapt(features), training=True)
             loss = self._loss(features, outputs, labels, weights, training=True)
             scaled = self.optimizer.scale_loss(loss)
+        self._weights.check_unchanged()
         gradients = tape.gradient(scaled, [v.value for v in self._trainable])
         return outputs, loss, self._pulled(gradients) if self._is_pulled else gradients
 
