@@ -117,6 +117,24 @@ def several():
     return keras.optimizers.MultiOptimizer(chosen)
 
 
+def overriding():
+    """Return what overrides both methods that `fit` reaches, and one that it does not call."""
+    import keras
+
+    class Centralized(keras.optimizers.Adam):
+        def apply_gradients(self, grads_and_vars):
+            pairs = [(g - keras.ops.mean(g, axis=0, keepdims=True), v) for g, v in grads_and_vars]
+            return super().apply_gradients(pairs)
+
+        def apply(self, grads, trainable_variables=None):
+            return super().apply([g * 2.0 + 0.01 for g in grads], trainable_variables)
+
+        def stateless_apply(self, *_args, **_options):
+            raise AssertionError
+
+    return Centralized(0.1)
+
+
 KINDS = {
     "Adadelta": {"learning_rate": 1.0},
     "Adafactor": {"learning_rate": 0.1},
@@ -155,6 +173,7 @@ def factory(name):
         "schedule": lambda: keras.optimizers.SGD(schedule()),
         "excluding": excluding,
         "several": several,
+        "overriding": overriding,
         "scaled": lambda: keras.optimizers.LossScaleOptimizer(
             keras.optimizers.Adam(0.1), initial_scale=64.0, dynamic_growth_steps=2
         ),
@@ -162,14 +181,14 @@ def factory(name):
 
 
 # `tests/parity` trains the others too: in one process, resumed and on two workers.
-ONLY_HERE = {"Adam", "accumulation", "several", "weight_decay"}
+ONLY_HERE = {"Adam", "accumulation", "several", "overriding", "weight_decay"}
 
 
 @pytest.mark.parametrize(
     "name",
     [
         pytest.param(name, marks=[] if name in ONLY_HERE else pytest.mark.exhaustive)
-        for name in [*KINDS, *OPTIONS, "schedule", "excluding", "several", "scaled"]
+        for name in [*KINDS, *OPTIONS, "schedule", "excluding", "several", "overriding", "scaled"]
     ],
 )
 def test_an_optimizer_makes_the_updates_of_a_plain_script(name, keras):

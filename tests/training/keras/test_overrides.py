@@ -9,6 +9,7 @@ import pytest
 from elasticdl.data.batch import Batch
 from elasticdl.definition import ModelDefinition, Origin, RecordInput
 from elasticdl.errors import DefinitionError
+from elasticdl.training.trainer import Contribution
 
 ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
 
@@ -164,3 +165,69 @@ def test_metrics_of_the_models_own_are_reported(caplog):
 
     assert "seen" in trainer.train_steps([batch_of(8)]).metrics
     assert "seen" not in caplog.text
+
+
+def two_layers(trainable_weights):
+    """Return what makes a model of two layers that names what it trains."""
+    import keras
+
+    class Net(keras.Model):
+        def __init__(self):
+            super().__init__(name="net")
+            self.body = keras.layers.Dense(3, activation="tanh", name="body")
+            self.head = keras.layers.Dense(1, name="head")
+
+        def call(self, x):
+            return self.head(self.body(x))
+
+    Net.trainable_weights = property(trainable_weights)
+    return Net
+
+
+def test_a_model_that_names_its_trainable_weights_trains_those_as_fit_does():
+    import keras
+
+    kind = two_layers(lambda self: self.head.trainable_weights)
+    whole, parts = trainer_of(kind), [trainer_of(kind), trainer_of(kind)]
+    model = trainer_of(kind).model
+    body = np.array(model.body.kernel)
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+    batch = batch_of(8)
+    model.train_on_batch(batch.features, batch.labels)
+
+    whole.train_steps([batch])
+    shares = [
+        Batch(batch.features[rows], batch.labels[rows], 4) for rows in (slice(4), slice(4, 8))
+    ]
+    given = [each.gradients(share)[0] for each, share in zip(parts, shares, strict=True)]
+    for each in parts:
+        each.apply(Contribution(given[0].buffer + given[1].buffer, 8))
+
+    assert "model/net/body/kernel" in whole.state()
+    np.testing.assert_array_equal(whole.model.body.kernel, body)
+    for trainer in (whole, *parts):
+        for mine, theirs in zip(trainer.model.weights, model.weights, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_trainable_weights_that_are_not_the_models_or_change_are_refused_with_their_line():
+    import keras
+
+    def strange(self):
+        return [*self.head.trainable_weights, STRANGER]
+
+    def twice(self):
+        return self.head.trainable_weights * 2
+
+    def growing(self):
+        return [*self.head.trainable_weights, *(self.body.trainable_weights if STEPS else [])]
+
+    STRANGER, STEPS = keras.Variable(0.0), []  # noqa: N806 - as a file would name them
+    where = rf"{__file__}:\d+: trainable_weights of Net returns "
+    for wrong, what in ((strange, ".*not a weight of it"), (twice, "a weight twice")):
+        with pytest.raises(DefinitionError, match=where + what):
+            trainer_of(two_layers(wrong))
+    trainer = trainer_of(two_layers(growing))
+    STEPS.append(1)
+    with pytest.raises(DefinitionError, match=where + "4 weights in training and returned 2"):
+        trainer.train_steps([batch_of(8)])

@@ -10,6 +10,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+import keras
+
 from elasticdl.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -66,6 +68,61 @@ def check(model: Any, origin: Origin, *, is_compiled: bool) -> None:
                 )
     if not is_compiled:
         _check_not_compiled(model, origin)
+
+
+class TrainedWeights:
+    """Asks a model for the weights that it trains, as `fit` does.
+
+    Args:
+        model: Built. It may override `trainable_weights`, to train a part of its weights.
+        origin: For errors.
+
+    Attributes:
+        trained: What the property returns.
+        others: All other variables of the model, those that the property leaves out included.
+
+    Raises:
+        DefinitionError: The property returns something that is not a weight of the model, or a
+            weight twice.
+    """
+
+    def __init__(self, model: keras.Model, origin: Origin) -> None:
+        self._model = model
+        self._where = str(origin)
+        method = own(model, "trainable_weights")
+        self._is_own = method is not None
+        if isinstance(method, property):
+            self._where = _place(method.fget) or self._where
+        self.trained: list[Any] = list(model.trainable_weights)
+        # Not model.variables, which may be overridden as well.
+        members: list[Any] = keras.Model.variables.fget(model)
+        known, trained = {id(each) for each in members}, {id(each) for each in self.trained}
+        strangers = [each for each in self.trained if id(each) not in known]
+        if strangers or len(trained) != len(self.trained):
+            what = f"{strangers[0]!r:.80}, not a weight of it" if strangers else "a weight twice"
+            raise DefinitionError(
+                f"{self._where}: trainable_weights of {type(model).__name__} returns {what}. "
+                "Return each weight that is trained once, and make it with self.add_weight() or "
+                "in a layer of the model: no checkpoint would hold another."
+            )
+        self.others = [each for each in members if id(each) not in trained]
+
+    def check_unchanged(self) -> None:
+        """Make sure that the model names the weights that it named when it was made.
+
+        Raises:
+            DefinitionError: It names others.
+        """
+        if not self._is_own:
+            return
+        now = list(self._model.trainable_weights)
+        if [id(each) for each in now] != [id(each) for each in self.trained]:
+            raise DefinitionError(
+                f"{self._where}: trainable_weights of {type(self._model).__name__} returns "
+                f"{len(now)} weights in training and returned {len(self.trained)} others when the "
+                "model was made. A compiled step, here and in `fit`, trains those of one moment. "
+                "Return the same weights always."
+            )
 
 
 def own(model: Any, name: str) -> Any | None:

@@ -132,13 +132,12 @@ class KerasTrainer:
         self._is_keras = not hasattr(self.model, "inner")
         self._draws = Draws(definition.origin, is_strict=self._is_keras)
         self._adapt = inputs.build(self.model, example.features, definition.where("model"))
-        self._trainable = self.model.trainable_variables
-        self._seed_variables = [
-            v for v in self.model.non_trainable_variables if v.path.endswith(_SEED_VARIABLE)
-        ]
+        self._weights = overrides.TrainedWeights(self.model, definition.origin)
+        self._trainable = self._weights.trained
+        self._seed_variables = [v for v in self._weights.others if v.path.endswith(_SEED_VARIABLE)]
         seed_ids = {id(v) for v in self._seed_variables}
         self._seed_variables.append(self._draws.state)
-        self._statistics = [v for v in self.model.non_trainable_variables if id(v) not in seed_ids]
+        self._statistics = [v for v in self._weights.others if id(v) not in seed_ids]
         self._changes = Statistics(self._statistics, means_of(self.model), definition.origin)
         self.optimizer = self._create_optimizer()
         self._computes_loss = overrides.own(self.model, overrides.COMPUTE_LOSS) is not None
@@ -435,7 +434,7 @@ class KerasTrainer:
     ) -> tuple[Any, dict[str, Any]]:
         self.training_metrics.variables.begin()
         outputs, loss, gradients = self._forward_backward(features, labels, weights, at)
-        self.optimizer.apply(gradients, self._trainable)
+        self._update(gradients)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         states = self.training_metrics.states(loss, outputs, labels, num_examples, weights)
         # How many steps make a group hangs on the time they take: no bit of a sum may.
@@ -511,8 +510,13 @@ class KerasTrainer:
             mean = tf.math.divide_no_nan(part, divisor)
             gradient = tf.reshape(mean * scale, self._trainable[i].shape)
             gradients[i] = tf.cast(gradient, self._trainable[i].dtype)
-        self.optimizer.apply(gradients, self._trainable)
+        self._update(gradients)
         self._changes.add_means_and_sums(block)
+
+    def _update(self, gradients: Sequence[Any]) -> None:
+        """Make one update by the method that `fit` calls, which a user's optimizer may override."""
+        if self._trainable:
+            self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
 
     def _loss_scale(self) -> tf.Tensor:
         """Return by how much the optimizer wants the loss scaled: 1 where it does not care."""
@@ -622,6 +626,7 @@ class KerasTrainer:
             outputs = self.model(self._adapt(features), training=True)
             loss = self._loss(features, outputs, labels, weights, training=True)
             scaled = self.optimizer.scale_loss(loss)
+        self._weights.check_unchanged()
         gradients = tape.gradient(scaled, [v.value for v in self._trainable])
         return outputs, loss, self._pulled(gradients) if self._is_pulled else gradients
 
