@@ -103,6 +103,8 @@ def test_a_session_on_a_terminal(terminal, tmp_path) -> None:
     terminal.type("SELECT * FROM employee\rTO TRAIN regressor.DMM INTO m;\r")
     error = terminal.until("^^^^^^^^^^^^^")
     assert "line 2, column 10" in error.replace("\r\n", "")
+    # What is typed before the prompt is there would be cancelled in it, not while it runs.
+    terminal.until("elasticdl>")
     # A query of hours.
     terminal.type("SELECT sum(a.range*b.range) FROM range(10000000) a, range(10000000) b;\r")
     terminal.until("Cancelled.", pressing="\x03")

@@ -10,8 +10,11 @@ Used by `database.open_database`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from typing import TYPE_CHECKING, Any, ClassVar
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import duckdb
 import pyarrow as pa
@@ -24,7 +27,9 @@ from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction
 from elasticdl.sql.names import literal, matching, parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    _Within: TypeAlias = Callable[[Callable[[], Any]], Any]
 
 # Set for statements of others (`elasticdl sql-server`), which may read and write no files.
 NO_FILES = "ELASTICDL_DATABASE_WITHOUT_FILES"
@@ -74,11 +79,6 @@ class DuckDB(BaseDatabase):
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except RuntimeError as error:
-            # What DuckDB makes of Ctrl-C.
-            if str(error) == "Query interrupted":
-                raise KeyboardInterrupt from error
-            raise
         except duckdb.Error as error:
             message = f"{self.name}: {str(error).strip()}"
             if isinstance(error, duckdb.IOException) and "lock on file" in message:
@@ -90,36 +90,44 @@ class DuckDB(BaseDatabase):
     @contextlib.contextmanager
     def run(self, statement: str) -> Iterator[Rows | None]:
         """See `Database`."""
-        with contextlib.closing(self._connection.cursor()) as cursor, self._interruptible(cursor):
+        with (
+            contextlib.closing(self._connection.cursor()) as cursor,
+            self._interruptible(cursor) as within,
+        ):
             with self._errors():
-                # None for what has no result, whatever its stubs say.
-                relation: Any = cursor.sql(statement)
-                reader = None if relation is None else relation.to_arrow_reader(BATCH_ROWS)
-                if reader is not None and reader.schema.names in _NO_RESULT:
-                    reader.read_all()  # what it is about is done only now
-                    reader = None
+                reader = within(lambda: _reader_of(cursor, statement))
             if reader is None:
                 yield None
                 return
-            yield plain_rows(reader.schema, self._batches(reader), self.name)
+            yield plain_rows(reader.schema, self._batches(reader, within), self.name)
 
     @contextlib.contextmanager
-    def _interruptible(self, cursor: Any) -> Iterator[None]:
+    def _interruptible(self, cursor: Any) -> Iterator[_Within]:
+        """Yield what runs a part of a query so that Ctrl-C and `interrupt` end it.
+
+        DuckDB does not always look for signals while it computes, so in the main thread, which
+        gets them, another thread waits for it.
+        """
         self._running = cursor
+        is_main = threading.current_thread() is threading.main_thread()
         try:
-            yield
+            if not is_main:
+                yield lambda act: act()
+                return
+            with ThreadPoolExecutor(1, "duckdb") as pool:
+                yield functools.partial(_awaited, pool, cursor)
         finally:
             self._running = None
 
-    def _batches(self, reader: Any) -> Iterator[pa.RecordBatch]:
+    def _batches(self, reader: Any, within: _Within) -> Iterator[pa.RecordBatch]:
         while True:
             with self._errors():
                 try:
-                    batch = reader.read_next_batch()
-                except StopIteration:
-                    return
+                    batch = within(lambda: next(reader, None))
                 except (pa.ArrowException, OSError) as error:
                     raise DatabaseError(f"{self.name}: {error}") from error
+            if batch is None:
+                return
             yield batch
 
     def _ask(self, question: str) -> list[tuple[Any, ...]]:
@@ -196,6 +204,26 @@ class DuckDB(BaseDatabase):
     def close(self) -> None:
         """See `Database`."""
         self._connection.close()
+
+
+def _reader_of(cursor: Any, statement: str) -> Any:
+    """Return a reader of a statement's rows, None if it has no result."""
+    # None for what has no result, whatever its stubs say.
+    relation = cursor.sql(statement)
+    reader = None if relation is None else relation.to_arrow_reader(BATCH_ROWS)
+    if reader is not None and reader.schema.names in _NO_RESULT:
+        reader.read_all()  # what it is about is done only now
+        return None
+    return reader
+
+
+def _awaited(pool: ThreadPoolExecutor, cursor: Any, act: Callable[[], Any]) -> Any:
+    future = pool.submit(act)
+    try:
+        return future.result()
+    except KeyboardInterrupt:
+        cursor.interrupt()
+        raise
 
 
 class _Transaction(Transaction):

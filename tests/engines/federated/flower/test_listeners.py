@@ -26,9 +26,15 @@ SECRET = re.compile(r"[0-9a-f]{32,}")
 BOTH = ["north", "south"]
 
 
-def test_a_federation_has_one_port_and_answers_no_stranger_there(federation):
+@pytest.fixture(scope="module", autouse=True)
+def before():
+    """Return what other tests' servers listen on, made before the federation."""
+    return set(listeners(os.getpid()))
+
+
+def test_a_federation_has_one_port_and_answers_no_stranger_there(before, federation):
     """All else is unix sockets in folders that only this user can enter."""
-    found = listeners(os.getpid())
+    found = [one for one in listeners(os.getpid()) if one not in before]
 
     ports = [one.port for one in found if one.family != "unix"]
     assert {port: served_to_anyone(port) for port in ports} == {federation.link.port: []}
