@@ -80,7 +80,8 @@ class Slicing(InMemory):
 class SharingItsPosition(InMemory):
     def read_bytes(self, start, stop):
         self.position = start
-        time.sleep(1e-5)
+        # Long enough for the other threads to be started meanwhile.
+        time.sleep(1e-3)
         super().read_bytes(start, stop)
         return RECORDS[self.position :][: stop - start]
 
