@@ -356,3 +356,72 @@ def test_a_module_trains_as_in_a_plain_loop_here_on_workers_and_after_a_resume(n
     second.load_state(first.state())
     second.train_steps(some[2:])
     assert same_bits(whole.state(), second.state())
+
+
+# --- what a model names --------------------------------------------------------------------------
+
+
+class Naming(nn.Module):
+    """A body and a head; `named` says which parameters an optimizer is given."""
+
+    def __init__(self, named, method):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
+        self.register_buffer("steps", torch.zeros(()))
+        setattr(type(self), method, lambda self, *_, **__: named(self))
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+        return self.head(torch.relu(self.body(x)))
+
+
+def naming(named, method="parameters"):
+    """Return what makes a model of a class of its own."""
+    kind = type("Naming", (Naming,), {"__init__": Naming.__init__})
+    return lambda: kind(named, method)
+
+
+def head_parameters(model):
+    return model.head.parameters()
+
+
+def named_head_parameters(model):
+    return model.head.named_parameters()
+
+
+@pytest.mark.parametrize(
+    ("named", "method"),
+    [(head_parameters, "parameters"), (named_head_parameters, "named_parameters")],
+)
+def test_a_model_that_names_its_parameters_trains_those_as_a_plain_loop_does(named, method):
+    kind = naming(named, method)
+    definition = definition_of(kind, optimizer=lambda given: torch.optim.SGD(given, 0.1, 0.9))
+    trainer = trainer_of(definition)
+    begun = trainer.state()
+    trainer.train_steps([batch_of(8)])
+    ended = trainer.state()
+
+    assert_parity(definition, [batch_of(8, seed) for seed in range(3)])
+    for name in ("model/body.weight", "model/body.bias"):
+        assert begun[name].tobytes() == ended[name].tobytes()
+    assert begun["model/head.weight"].tobytes() != ended["model/head.weight"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("named", "what"),
+    [
+        (lambda model: [{"params": model.head.parameters()}], "a dict that is not a parameter"),
+        (lambda model: [nn.Parameter(torch.zeros(1))], "a Parameter that is not a parameter"),
+        (lambda model: [model.head.bias, model.head.bias], "a parameter twice"),
+    ],
+)
+def test_parameters_that_are_not_the_models_are_refused_with_their_line(named, what):
+    with pytest.raises(DefinitionError, match=rf"{__file__}:\d+: parameters\(\) of .* {what}"):
+        trainer_of(definition_of(naming(named)))
+
+
+def test_buffers_that_a_state_dict_of_the_models_own_hides_are_kept():
+    kind = naming(lambda model: {"head.bias": model.head.bias}, "state_dict")
+
+    assert "model/steps" in trainer_of(definition_of(kind)).state()

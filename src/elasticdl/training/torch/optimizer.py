@@ -17,7 +17,7 @@ them. Nothing here calls the optimizer's `step` but an update.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,19 +47,25 @@ class OptimizerState:
     Args:
         definition: Makes the optimizer.
         parameters: All of the model's, by name.
+        given: Those that the optimizer is made of, in the order of the model's `parameters()`.
 
     Raises:
         DefinitionError: What is made is no optimizer that can be used here.
         UserCodeError: The user's function raised.
     """
 
-    def __init__(self, definition: ModelDefinition, parameters: Mapping[str, nn.Parameter]) -> None:
+    def __init__(
+        self,
+        definition: ModelDefinition,
+        parameters: Mapping[str, nn.Parameter],
+        given: Sequence[nn.Parameter],
+    ) -> None:
         self._definition = definition
-        self._parameters = dict(parameters)
+        self._parameters, self._given = dict(parameters), list(given)
         # An optimizer that reaches for other parameters than it is given would be found out when
         # a training is resumed, when it is too late.
-        _created(definition, [_like(p, torch.empty_like(p)) for p in parameters.values()])
-        self.optimizer = _created(definition, list(parameters.values()))
+        _created(definition, [_like(p, torch.empty_like(p)) for p in given])
+        self.optimizer = _created(definition, list(given))
         self._codec = Codec(parameters)
         self._memory = Memory(self.optimizer, parameters, definition.where("optimizer"))
         self._num_groups = len(self.optimizer.param_groups)
@@ -170,7 +176,7 @@ class OptimizerState:
     def _set_slots(self, slots: Mapping[str, Mapping[str, np.ndarray[Any, Any]]]) -> None:
         fresh: Mapping[Any, Any] = {}
         if self._begins_with_slots and len(slots) < len(self._parameters):
-            fresh = _created(self._definition, list(self._parameters.values())).state
+            fresh = _created(self._definition, list(self._given)).state
         groups = {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
         self.optimizer.state.clear()
         for name, parameter in self._parameters.items():

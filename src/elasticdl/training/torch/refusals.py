@@ -1,6 +1,7 @@
 """What a module may have that a training here would ignore, lose or sum up wrongly: told by name.
 
     check_class(model)     in a class: steps and hooks of its own, state beside the state dict
+    parameters_of(model)   what parameters() yields that the model does not have
     Refusals.check_sums    on parameters, where gradients are summed: hooks that see a part only
     check_unmoved          where they are summed: parameters that forward itself writes into
     check_still_trainable  in a step: parameters that were frozen or set free
@@ -79,17 +80,52 @@ def check_class(model: nn.Module, origin: Origin) -> None:
             )
 
 
+def parameters_of(
+    model: nn.Module, origin: Origin
+) -> tuple[dict[str, nn.Parameter], list[nn.Parameter]]:
+    """Return all parameters of a model by name, and those that a plain loop gives an optimizer.
+
+    The two differ where the model overrides `parameters()`, to train a part of them.
+
+    Raises:
+        DefinitionError: `parameters()` yields something that is not a parameter of the model, or
+            a parameter twice.
+    """
+    kept = dict(nn.Module.named_parameters(model))
+    given = list(model.parameters())
+    known = {id(parameter) for parameter in kept.values()}
+    strangers = [each for each in given if id(each) not in known]
+    if strangers or len({id(each) for each in given}) != len(given):
+        what = (
+            f"a {type(strangers[0]).__name__} that is not a parameter of it"
+            if strangers
+            else "a parameter twice"
+        )
+        kind = type(model)
+        is_own = kind.parameters is not nn.Module.parameters
+        method = kind.parameters if is_own else kind.named_parameters
+        raise DefinitionError(
+            f"{_place(method, origin)}: parameters() of {type(model).__name__} "
+            f"yields {what}. Yield each parameter that is trained once, and make groups in the "
+            "model file's optimizer(parameters)."
+        )
+    return kept, given
+
+
 class Refusals:
     """Looks again at what a training may change.
 
     Args:
         model: As it was made.
+        parameters: All that it has, by name.
         origin: For errors.
     """
 
-    def __init__(self, model: nn.Module, origin: Origin) -> None:
+    def __init__(
+        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], origin: Origin
+    ) -> None:
         self._model, self._origin = model, origin
-        self._trainable = [p.requires_grad for p in model.parameters()]
+        self._trainable = [p.requires_grad for p in parameters.values()]
 
     def check_sums(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Make sure that gradients of parts of a batch add up to those of the batch.

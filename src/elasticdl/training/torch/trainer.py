@@ -51,7 +51,7 @@ from elasticdl.training.torch.metrics import Addends, TorchMetrics, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
 from elasticdl.training.torch.outputs import as_arrays, detached, map_tensors
 from elasticdl.training.torch.outside import check_nothing_outside
-from elasticdl.training.torch.refusals import Refusals, check_class
+from elasticdl.training.torch.refusals import Refusals, check_class, parameters_of
 from elasticdl.training.torch.statistics import Parts, Statistics, change_of
 from elasticdl.training.torch.tensors import batch_tensors, to_array, to_tensor
 from elasticdl.training.trainer import (
@@ -127,14 +127,19 @@ class TorchTrainer:
             self.model = self._create_model()
             self._loss = Loss(definition)
             self._adapt = self._find_adapter(example)
-            self._parameters: dict[str, nn.Parameter] = dict(self.model.named_parameters())
+            self._parameters, given = parameters_of(self.model, definition.origin)
             self._buffers = Buffers(self.model)
             self._statistics = Statistics(self._buffers, definition.origin)
-            self._optimizer = OptimizerState(definition, self._parameters)
+            self._optimizer = OptimizerState(definition, self._parameters, given)
         self.optimizer = self._optimizer.optimizer
-        self._named_trainable = [(n, p) for n, p in self._parameters.items() if p.requires_grad]
+        trained = {id(parameter) for parameter in given}
+        self._named_trainable = [
+            (name, parameter)
+            for name, parameter in self._parameters.items()
+            if parameter.requires_grad and id(parameter) in trained
+        ]
         self._trainable = [p for _, p in self._named_trainable]
-        self._refusals = Refusals(self.model, definition.origin)
+        self._refusals = Refusals(self.model, self._parameters, definition.origin)
         self._check_real()
         where = str(definition.origin)
         self.training_metrics = TorchMetrics(definition.create_metrics(Mode.TRAINING), where=where)
@@ -327,8 +332,8 @@ class TorchTrainer:
         self._pull = strength
         self._anchors = {
             name: to_tensor(weights[name]).to(parameter)
-            for name, parameter in self._parameters.items()
-            if weights is not None and parameter.requires_grad
+            for name, parameter in self._named_trainable
+            if weights is not None
         }
 
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
@@ -479,7 +484,7 @@ class TorchTrainer:
         return self.model(*args, **kwargs)
 
     def _clear_gradients(self) -> None:
-        for parameter in self._trainable:
+        for parameter in self._parameters.values():
             parameter.grad = None
 
     def _tensors(self, arrays: Arrays) -> Any:
