@@ -90,14 +90,15 @@ def _remembered(model: nn.Module) -> Iterator[tuple[str, str]]:
         for name, buffer in module._buffers.items():  # noqa: SLF001 - see `buffers.is_kept`
             if buffer is not None and not is_kept(module, name):
                 where = ".".join(part for part in (prefix, name) if part)
-                yield f"the buffer {where}, which is not persistent,", _digest(buffer)
+                yield f"the buffer {where}, which is not persistent,", digest(buffer)
         for name, value in vars(module).items():
             if name not in _OF_MODULES:
                 where = ".".join(part for part in (prefix, name) if part)
-                yield f"the attribute {where}", _digest(value)
+                yield f"the attribute {where}", digest(value)
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
+    """Return a digest of what a value holds: numbers, text, tensors, and containers of them."""
     hasher = hashlib.blake2b(digest_size=16)
     _feed(hasher, value, _DEPTH)
     return hasher.hexdigest()
