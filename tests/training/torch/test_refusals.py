@@ -425,3 +425,93 @@ def test_buffers_that_a_state_dict_of_the_models_own_hides_are_kept():
     kind = naming(lambda model: {"head.bias": model.head.bias}, "state_dict")
 
     assert "model/steps" in trainer_of(definition_of(kind)).state()
+
+
+# --- what evaluation changes ---------------------------------------------------------------------
+
+
+class Changing(nn.Module):
+    """A model that `change` changes in each call, given the model and its input."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.inner, self.change = nn.Linear(4, 3), change
+        self.register_buffer("total", torch.full((4,), float("nan")))
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x):
+        self.change(self, x)
+        return self.inner(x + self.seen)
+
+
+def add_to_buffer(model, x):
+    model.seen += x.detach().sum(0)
+
+
+def replace_buffer(model, x):
+    model.seen = model.seen + x.detach().sum(0)
+
+
+def clamp_weights(model, _x):
+    model.inner.weight.data.clamp_(-0.01, 0.01)
+
+
+def write_the_same(model, _x):
+    model.seen.copy_(model.seen.clone())
+    model.total.mul_(1.0)
+
+
+def add_in_training(model, x):
+    if model.training:
+        add_to_buffer(model, x)
+
+
+EVALUATIONS = {
+    "evaluate": lambda trainer: trainer.evaluate(batch_of(8)),
+    "examine": lambda trainer: trainer.examine(batch_of(8)),
+    "predict": lambda trainer: trainer.predict(batch_of(8).features),
+    "check_evaluation": lambda trainer: trainer.check_evaluation(batch_of(8)),
+}
+
+
+@pytest.mark.parametrize("name", EVALUATIONS)
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (add_to_buffer, r"Changing \(the model\) changes its seen"),
+        (replace_buffer, r"Changing \(the model\) changes its seen"),
+        (clamp_weights, r"Linear \(inner\) changes its weight"),
+    ],
+)
+def test_a_module_that_changes_itself_in_evaluation_is_refused(change, what, name):
+    trainer = trainer_of(definition_of(lambda: Changing(change)))
+    trainer.train_steps([batch_of(8)])
+    with torch.no_grad():
+        trainer.model.inner.weight.mul_(3.0)
+    before = trainer.state()
+
+    for _ in "12":
+        with pytest.raises(
+            DefinitionError, match=rf":\d+: {what} where it is called in evaluation"
+        ):
+            EVALUATIONS[name](trainer)
+
+    assert same_bits(before, trainer.state())
+
+
+@pytest.mark.parametrize("change", [write_the_same, add_in_training])
+def test_a_module_that_changes_itself_in_training_only_is_evaluated(change):
+    trainer = trainer_of(definition_of(lambda: Changing(change)))
+    trainer.train_steps([batch_of(8)])
+
+    for call in EVALUATIONS.values():
+        call(trainer)
+
+
+def test_a_buffer_that_every_call_changes_does_not_pass_for_examples_that_are_mixed():
+    def jump(model, _x):
+        model.seen.copy_(torch.where(model.seen < 0.0015, model.seen + 0.001, 10.0))
+
+    trainer = trainer_of(definition_of(lambda: Changing(jump)))
+
+    assert trainer.gradients(batch_of(8))[0].num_examples == 8

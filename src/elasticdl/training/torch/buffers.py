@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from elasticdl.training.torch.tensors import to_array
+
 
 def is_kept(module: nn.Module, name: str) -> bool:
     """Return whether a buffer of a module is persistent.
@@ -21,6 +23,13 @@ def is_kept(module: nn.Module, name: str) -> bool:
     resumed training needs is all of it, so neither is asked.
     """
     return name not in module._non_persistent_buffers_set  # noqa: SLF001 - no public name
+
+
+def differs(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors have other bits; NaN is NaN."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return True
+    return not torch.equal(one, other) and to_array(one).tobytes() != to_array(other).tobytes()
 
 
 class Buffers:

@@ -4,6 +4,7 @@
     parameters_of(model)   what parameters() yields that the model does not have
     Refusals.check_sums    on parameters, where gradients are summed: hooks that see a part only
     check_unmoved          where they are summed: parameters that forward itself writes into
+    check_unchanged        in evaluation: parameters and buffers that forward changes there too
     check_still_trainable  in a step: parameters that were frozen or set free
 
 Callers: `trainer.py`.
@@ -12,16 +13,19 @@ Callers: `trainer.py`.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from elasticdl.errors import DefinitionError
 
 if TYPE_CHECKING:
     from elasticdl.definition import Origin
 
+_log = logging.getLogger("elasticdl")
 # Methods that a LightningModule is trained by: nothing here would call them.
 _STEPS = (
     "training_step",
@@ -172,6 +176,41 @@ class Refusals:
                     "average of weights or an embedding with max_norm does), which workers "
                     f"would do apart. {_ALONE} Or keep averages in buffers."
                 )
+
+    def check_unchanged(self, changed: Sequence[str]) -> None:
+        """Make sure that a model changes nothing where it is evaluated.
+
+        Args:
+            changed: Names of the parameters and buffers that a call in evaluation mode changes.
+
+        Raises:
+            DefinitionError: There is one, but for running averages of a BatchNorm that is always in
+                training mode: they are logged.
+        """
+        owners = {name: self._model.get_submodule(name.rpartition(".")[0]) for name in changed}
+        others = [name for name in changed if not isinstance(owners[name], _NormBase)]
+        if changed and not others:
+            _log.warning(
+                "%s: %s normalizes by the batch in evaluation mode too, so validation of a plain "
+                "script moves %s. Here training alone moves it; outputs do not depend on it.",
+                self._origin,
+                type(owners[changed[0]]).__name__,
+                changed[0],
+            )
+        if not others:
+            return
+        path, _, leaf = others[0].rpartition(".")
+        module = owners[others[0]]
+        is_of_user = not type(module).__module__.startswith("torch.")
+        place = _place(type(module).forward, self._origin) if is_of_user else self._origin
+        raise DefinitionError(
+            f"{place}: {type(module).__name__} ({path or 'the model'}) changes its {leaf} where it "
+            "is called in evaluation mode. In a plain script validation and prediction change it "
+            "too, from batch to batch, and the training goes on with what it became. Here they "
+            "change nothing, since workers share them. Change it in training only: if "
+            "self.training: ... (or disable the observers of quantization in eval()); or train "
+            "without validation data, and evaluate and predict with a module that changes nothing."
+        )
 
     def check_still_trainable(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Make sure that the same parameters are trained as at the beginning.
