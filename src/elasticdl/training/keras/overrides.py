@@ -2,7 +2,8 @@
 
 `Model.fit` calls these methods; steps here are not made by `fit`. `compute_loss` is called, in
 training and in evaluation. A method that is never called would leave other numbers than `fit`
-without a word, so models that have one are refused before the first step.
+without a word, so models that have one are refused before the first step. The property
+`trainable_weights` says what is trained, as in `fit`.
 """
 
 from __future__ import annotations
