@@ -25,7 +25,7 @@ from elasticdl.job import TrainingOptions
 from elasticdl.sharding.ledger import Ledger, Piece
 from elasticdl.sharding.shard import ShardPlan, plan_from
 from elasticdl.training.create import create_trainer
-from elasticdl.training.trainer import ExportProbe
+from elasticdl.training.trainer import EvaluationProbe, ExportProbe
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint import Checkpoint
@@ -107,6 +107,8 @@ class Material:
             slot=slot,
             deterministic=self.job.training.deterministic,
         )
+        if self.validation is not None and isinstance(trainer, EvaluationProbe):
+            trainer.check_evaluation(self.example())
         if self.job.training.best_metric != TrainingOptions.best_metric:
             self._check_best_metric(trainer)
         return trainer

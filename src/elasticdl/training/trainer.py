@@ -427,3 +427,20 @@ class ExportProbe(Protocol):
     def why_not_exported(self) -> Mapping[str, str]:
         """Return what `export` would leave out: name -> reason; writes nothing."""
         ...
+
+
+@runtime_checkable
+class EvaluationProbe(Protocol):
+    """A trainer that finds out before the training whether its model can be evaluated."""
+
+    def check_evaluation(self, batch: Batch) -> None:
+        """Make sure that a call of the model which trains nothing changes nothing.
+
+        Args:
+            batch: Like those to come. It is called once; `evaluate` and `predict` ask for it where
+                nothing else did.
+
+        Raises:
+            DefinitionError: The model, or its loss, changes a weight or a buffer of the model.
+        """
+        ...

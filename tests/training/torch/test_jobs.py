@@ -11,6 +11,7 @@ from tests.engines.conftest import write_records
 import elasticdl
 from elasticdl.data.sources import open_source
 from elasticdl.engines.progress import Silent
+from elasticdl.errors import DefinitionError
 
 MODEL = textwrap.dedent(
     """
@@ -106,3 +107,34 @@ def test_a_trained_model_evaluates_predicts_and_serves(train, tmp_path):
     served = torch.export.load(tmp_path / "model" / "model.pt2").module()
     outputs = served(torch.from_numpy(column(unlabelled, "x")))
     np.testing.assert_allclose(rows, outputs.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+COUNTING = MODEL.replace(
+    "def custom_model(units=8):\n    return nn.Sequential(",
+    "class Counting(nn.Module):\n"
+    "    def __init__(self):\n"
+    "        super().__init__()\n"
+    "        self.register_buffer('calls', torch.tensor(0))\n"
+    "\n"
+    "    def forward(self, x):\n"
+    "        self.calls += 1\n"
+    "        return x\n"
+    "\n\n"
+    "def custom_model(units=8):\n    return nn.Sequential(Counting(),",
+)
+
+
+def test_a_model_that_counts_in_validation_is_refused_before_a_step_and_trains_without(
+    train, tmp_path
+):
+    (tmp_path / "zoo" / "net.py").write_text(COUNTING)
+
+    data = str(tmp_path / "train.recordio")
+    with pytest.raises(DefinitionError, match=r"net.py:\d+: Counting \(0\) changes its calls"):
+        train("validated", validation_data=data, checkpoint_steps=1)
+    assert not (tmp_path / "validated" / "checkpoints").exists()
+    train("trained")
+
+    (tensors,) = (tmp_path / "trained" / "checkpoints").rglob("*.safetensors")
+    # 150 records are ten minibatches of at most 16.
+    assert load_file(tensors)["model/0.calls"] == 10

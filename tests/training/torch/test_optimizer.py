@@ -292,3 +292,66 @@ def test_an_optimizer_that_does_not_use_the_parameters_it_is_given_is_refused():
 
     with pytest.raises(DefinitionError, match="for other parameters than those it is given"):
         trainer_of(definition)
+
+
+# --- zero_grad() of an optimizer's own -----------------------------------------------------------
+
+
+def halves(optimizer):
+    for parameter in parameters_in(optimizer):
+        parameter.grad.mul_(0.5)
+
+
+def zeroes(optimizer):
+    for parameter in parameters_in(optimizer):
+        parameter.grad.zero_()
+
+
+def anneals(optimizer):
+    torch.optim.SGD.zero_grad(optimizer)
+    optimizer.param_groups[0]["lr"] *= 0.9
+
+
+def moves(optimizer):
+    for parameter in parameters_in(optimizer):
+        parameter.grad = None
+        parameter.data.add_(1.0)
+
+
+def clears(optimizer):
+    for parameter in parameters_in(optimizer):
+        parameter.grad = None
+
+
+def parameters_in(optimizer):
+    return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+
+def zeroing(zero_grad):
+    """Return what makes an optimizer with a zero_grad() of its own."""
+    methods = {"zero_grad": lambda self, set_to_none=True: zero_grad(self)}
+    kind = type("Zeroing", (torch.optim.SGD,), methods)
+    return lambda parameters: kind(parameters, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("zero_grad", "what"),
+    [
+        (halves, "leaves gradients where it should set None"),
+        (zeroes, "leaves gradients of zero where it should set None"),
+        (anneals, "changes the optimizer or its parameters"),
+        (moves, "changes the optimizer or its parameters"),
+    ],
+)
+def test_a_zero_grad_that_does_more_than_to_clear_gradients_is_refused(zero_grad, what):
+    where = rf"{__file__}:\d+: zero_grad\(\) of Zeroing {what}"
+    with pytest.raises(DefinitionError, match=where):
+        trainer_of(definition_of(optimizer=zeroing(zero_grad)))
+
+
+def test_a_zero_grad_that_clears_gradients_changes_nothing():
+    one, other = (trainer_of(definition_of(optimizer=make)) for make in (zeroing(clears), sgd))
+    for trainer in (one, other):
+        trainer.train_steps([batch_of(8)])
+
+    np.testing.assert_array_equal(one.state()["model/weight"], other.state()["model/weight"])

@@ -356,3 +356,162 @@ def test_a_module_trains_as_in_a_plain_loop_here_on_workers_and_after_a_resume(n
     second.load_state(first.state())
     second.train_steps(some[2:])
     assert same_bits(whole.state(), second.state())
+
+
+# --- what a model names --------------------------------------------------------------------------
+
+
+class Naming(nn.Module):
+    """A body and a head; `named` says which parameters an optimizer is given."""
+
+    def __init__(self, named, method):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
+        self.register_buffer("steps", torch.zeros(()))
+        setattr(type(self), method, lambda self, *_, **__: named(self))
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+        return self.head(torch.relu(self.body(x)))
+
+
+def naming(named, method="parameters"):
+    """Return what makes a model of a class of its own."""
+    kind = type("Naming", (Naming,), {"__init__": Naming.__init__})
+    return lambda: kind(named, method)
+
+
+def head_parameters(model):
+    return model.head.parameters()
+
+
+def named_head_parameters(model):
+    return model.head.named_parameters()
+
+
+@pytest.mark.parametrize(
+    ("named", "method"),
+    [(head_parameters, "parameters"), (named_head_parameters, "named_parameters")],
+)
+def test_a_model_that_names_its_parameters_trains_those_as_a_plain_loop_does(named, method):
+    kind = naming(named, method)
+    definition = definition_of(kind, optimizer=lambda given: torch.optim.SGD(given, 0.1, 0.9))
+    trainer = trainer_of(definition)
+    begun = trainer.state()
+    trainer.train_steps([batch_of(8)])
+    ended = trainer.state()
+
+    assert_parity(definition, [batch_of(8, seed) for seed in range(3)])
+    for name in ("model/body.weight", "model/body.bias"):
+        assert begun[name].tobytes() == ended[name].tobytes()
+    assert begun["model/head.weight"].tobytes() != ended["model/head.weight"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("named", "what"),
+    [
+        (lambda model: [{"params": model.head.parameters()}], "a dict that is not a parameter"),
+        (lambda model: [nn.Parameter(torch.zeros(1))], "a Parameter that is not a parameter"),
+        (lambda model: [model.head.bias, model.head.bias], "a parameter twice"),
+    ],
+)
+def test_parameters_that_are_not_the_models_are_refused_with_their_line(named, what):
+    with pytest.raises(DefinitionError, match=rf"{__file__}:\d+: parameters\(\) of .* {what}"):
+        trainer_of(definition_of(naming(named)))
+
+
+def test_buffers_that_a_state_dict_of_the_models_own_hides_are_kept():
+    kind = naming(lambda model: {"head.bias": model.head.bias}, "state_dict")
+
+    assert "model/steps" in trainer_of(definition_of(kind)).state()
+
+
+# --- what evaluation changes ---------------------------------------------------------------------
+
+
+class Changing(nn.Module):
+    """A model that `change` changes in each call, given the model and its input."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.inner, self.change = nn.Linear(4, 3), change
+        self.register_buffer("total", torch.full((4,), float("nan")))
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x):
+        self.change(self, x)
+        return self.inner(x + self.seen)
+
+
+def add_to_buffer(model, x):
+    model.seen += x.detach().sum(0)
+
+
+def replace_buffer(model, x):
+    model.seen = model.seen + x.detach().sum(0)
+
+
+def clamp_weights(model, _x):
+    model.inner.weight.data.clamp_(-0.01, 0.01)
+
+
+def write_the_same(model, _x):
+    model.seen.copy_(model.seen.clone())
+    model.total.mul_(1.0)
+
+
+def add_in_training(model, x):
+    if model.training:
+        add_to_buffer(model, x)
+
+
+EVALUATIONS = {
+    "evaluate": lambda trainer: trainer.evaluate(batch_of(8)),
+    "examine": lambda trainer: trainer.examine(batch_of(8)),
+    "predict": lambda trainer: trainer.predict(batch_of(8).features),
+    "check_evaluation": lambda trainer: trainer.check_evaluation(batch_of(8)),
+}
+
+
+@pytest.mark.parametrize("name", EVALUATIONS)
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (add_to_buffer, r"Changing \(the model\) changes its seen"),
+        (replace_buffer, r"Changing \(the model\) changes its seen"),
+        (clamp_weights, r"Linear \(inner\) changes its weight"),
+    ],
+)
+def test_a_module_that_changes_itself_in_evaluation_is_refused(change, what, name):
+    trainer = trainer_of(definition_of(lambda: Changing(change)))
+    trainer.train_steps([batch_of(8)])
+    with torch.no_grad():
+        trainer.model.inner.weight.mul_(3.0)
+    before = trainer.state()
+
+    for _ in "12":
+        with pytest.raises(
+            DefinitionError, match=rf":\d+: {what} where it is called in evaluation"
+        ):
+            EVALUATIONS[name](trainer)
+
+    assert same_bits(before, trainer.state())
+
+
+@pytest.mark.parametrize("change", [write_the_same, add_in_training])
+def test_a_module_that_changes_itself_in_training_only_is_evaluated(change):
+    trainer = trainer_of(definition_of(lambda: Changing(change)))
+    trainer.train_steps([batch_of(8)])
+
+    for call in EVALUATIONS.values():
+        call(trainer)
+
+
+def test_a_buffer_that_every_call_changes_does_not_pass_for_examples_that_are_mixed():
+    def jump(model, _x):
+        model.seen.copy_(torch.where(model.seen < 0.0015, model.seen + 0.001, 10.0))
+
+    trainer = trainer_of(definition_of(lambda: Changing(jump)))
+
+    assert trainer.gradients(batch_of(8))[0].num_examples == 8

@@ -162,7 +162,7 @@ def test_statistics_move_by_the_mean_change_of_the_examples_and_counters_by_one(
     assert state["model/0.num_batches_tracked"].dtype == np.int64
 
 
-def test_looking_leaves_no_trace_in_a_model_that_moves_its_buffers_always():
+def test_looking_leaves_no_trace_in_a_model_that_moves_its_averages_always_and_logs_it(caplog):
     class Always(nn.BatchNorm1d):
         def forward(self, x):
             self.train()
@@ -174,6 +174,7 @@ def test_looking_leaves_no_trace_in_a_model_that_moves_its_buffers_always():
     trainer.predict(batch_of(8).features)
 
     assert same_bits(trainer.state(), before)
+    assert ["moves 0.running_mean" in r.getMessage() for r in caplog.records] == [True]
 
 
 def test_a_step_that_failed_leaves_no_gradient_behind():

@@ -2,7 +2,8 @@
 
 `Model.fit` calls these methods; steps here are not made by `fit`. `compute_loss` is called, in
 training and in evaluation. A method that is never called would leave other numbers than `fit`
-without a word, so models that have one are refused before the first step.
+without a word, so models that have one are refused before the first step. The property
+`trainable_weights` says what is trained, as in `fit`.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def check(model: Any, origin: Origin, *, is_compiled: bool) -> None:
                     "Put what it computes into compute_loss() or add_loss(), which are.",
                 )
                 raise DefinitionError(
-                    f"{_place(method) or origin}: {type(each).__name__} has a {name}() of its own, "
+                    f"{place(method) or origin}: {type(each).__name__} has a {name}() of its own, "
                     f"which would not be called. {advice}"
                 )
     if not is_compiled:
@@ -92,7 +93,7 @@ class TrainedWeights:
         method = own(model, "trainable_weights")
         self._is_own = method is not None
         if isinstance(method, property):
-            self._where = _place(method.fget) or self._where
+            self._where = place(method.fget) or self._where
         self.trained: list[Any] = list(model.trainable_weights)
         # Not model.variables, which may be overridden as well.
         members: list[Any] = keras.Model.variables.fget(model)
@@ -163,7 +164,7 @@ def _is_of_library(module: str) -> bool:
     return module.partition(".")[0] in _LIBRARIES
 
 
-def _place(method: Any) -> str | None:
+def place(method: Any) -> str | None:
     """Return `file:line` of a method, where it has one."""
     try:
         inner = inspect.unwrap(getattr(method, "__func__", method))

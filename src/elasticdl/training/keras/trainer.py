@@ -36,6 +36,7 @@ from elasticdl.training import generators
 from elasticdl.training.divisors import check_divides_by_examples
 from elasticdl.training.keras import (
     compiled,
+    evaluation,
     examples,
     failures,
     inputs,
@@ -174,6 +175,7 @@ class KerasTrainer:
         self._divisor = Divisor.EXAMPLES
         self._loss_was_split = False
         self._looked_outside = False
+        self._is_evaluation_checked = False
 
     # --- the seven methods -------------------------------------------------------------
 
@@ -250,6 +252,7 @@ class KerasTrainer:
 
     def evaluate(self, batch: Batch, so_far: MetricStates | None = None) -> MetricStates:
         """See `trainer.Trainer`."""
+        self.check_evaluation(batch)
         variables = self.evaluation_metrics.variables
         variables.resume(so_far)
         found = self._call("evaluate", self._evaluate, _parts(batch), self.step, batches=[batch])
@@ -267,12 +270,37 @@ class KerasTrainer:
 
     def predict(self, features: Arrays) -> Arrays:
         """See `trainer.Trainer`."""
+        self.check_evaluation(Batch(features, None, 0))
+        return self._predicted(features)
+
+    def check_evaluation(self, batch: Batch) -> None:
+        """See `trainer.EvaluationProbe`."""
+        if self._is_evaluation_checked:
+            return
+        features, labels, weights = map_arrays(tf.convert_to_tensor, list(_parts(batch)))
+
+        def call() -> None:
+            self._set_seeds(tf.constant([self.step, self.slot], tf.int64))
+            outputs = self.model(self._adapt(features), training=False)
+            if self._has_loss and labels is not None:
+                self._loss(features, outputs, labels, weights, training=False)
+
+        changed: list[Any] = []
+        # What raises here raises again in the evaluation, which names the batch.
+        with contextlib.suppress(Exception), self._draws.replaced(), self._drawing_at("evaluation"):
+            changed = evaluation.changed_by(call, [*self._trainable, *self._statistics])
+            self._is_evaluation_checked = not changed
+        evaluation.check_unchanged(self.model, changed, self._definition.origin)
+        self._is_evaluation_checked |= bool(changed)
+
+    def _predicted(self, features: Arrays) -> Arrays:
         batch = Batch(features, None, 0)
         outputs = self._call("predict", self._predict, _parts(batch), self.step, batches=[batch])
         return map_arrays(lambda tensor: tensor.numpy(), outputs)
 
     def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
         """See `trainer.Examiner`."""
+        self.check_evaluation(batch)
         variables = self.evaluation_metrics.variables
         variables.resume(so_far)
         states, outputs, values = self._call(
@@ -337,7 +365,7 @@ class KerasTrainer:
 
     def _export_example(self) -> exporting.Example:
         with self._uncompiled():
-            outputs = self.predict(self._few)
+            outputs = self._predicted(self._few)
         inputs = self._adapt(self._few)
         # What the model takes may be a part of the features: then nothing is known of its axes.
         is_all = len(leaves(inputs)) == len(leaves(self._few))
@@ -789,12 +817,12 @@ class KerasTrainer:
     def _says_the_same_opened(self, features: Arrays) -> bool:
         """Compare a batch's outputs with and without open axes; some code relies on lengths."""
         try:
-            opened = leaves(self.predict(features))
+            opened = leaves(self._predicted(features))
         except (DataError, TrainingError, UserCodeError):
             # That is what is to be found out; on its own length it raises again if it is wrong.
             return False
         with self._uncompiled():
-            fixed = leaves(self.predict(features))
+            fixed = leaves(self._predicted(features))
         return all(
             one.shape == other.shape
             and np.allclose(one, other, rtol=_LOOSELY, atol=_LOOSELY, equal_nan=True)
@@ -886,7 +914,7 @@ class KerasTrainer:
 
     def _predict_uncompiled(self, features: Arrays) -> Arrays:
         with self._uncompiled():
-            return self.predict(features)
+            return self._predicted(features)
 
     def _out_of_range(self, error: Exception, batch: Batch) -> DataError | None:
         predict = self._predict_uncompiled

@@ -13,6 +13,24 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from elasticdl.training.torch.tensors import to_array
+
+
+def is_kept(module: nn.Module, name: str) -> bool:
+    """Return whether a buffer of a module is persistent.
+
+    A module may override `state_dict()` and `named_buffers()`, to save a part of it only. What a
+    resumed training needs is all of it, so neither is asked.
+    """
+    return name not in module._non_persistent_buffers_set  # noqa: SLF001 - no public name
+
+
+def differs(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors have other bits; NaN is NaN."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return True
+    return not torch.equal(one, other) and to_array(one).tobytes() != to_array(other).tobytes()
+
 
 class Buffers:
     """The persistent buffers of a module, in a fixed order.
@@ -25,14 +43,16 @@ class Buffers:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        persistent = model.state_dict(keep_vars=True)
         self._places: dict[str, tuple[nn.Module, str]] = {}
         seen: set[int] = set()
         for prefix, module in model.named_modules():
-            for name, buffer in module.named_buffers(prefix, recurse=False):
-                if name in persistent and not is_lazy(buffer) and id(buffer) not in seen:
+            for leaf, buffer in module._buffers.items():  # noqa: SLF001 - see `is_kept`
+                if buffer is None or not is_kept(module, leaf) or is_lazy(buffer):
+                    continue
+                name = f"{prefix}.{leaf}" if prefix else leaf
+                if id(buffer) not in seen:
                     seen.add(id(buffer))
-                    self._places[name] = (module, name.rpartition(".")[2])
+                    self._places[name] = (module, leaf)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the buffers by name."""

@@ -17,7 +17,7 @@ them. Nothing here calls the optimizer's `step` but an update.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training.torch.memory import CannotKeepError, Codec, Memory
+from elasticdl.training.torch.outside import digest
 from elasticdl.training.torch.tensors import to_array, to_tensor
 
 if TYPE_CHECKING:
@@ -47,19 +48,26 @@ class OptimizerState:
     Args:
         definition: Makes the optimizer.
         parameters: All of the model's, by name.
+        given: Those that the optimizer is made of, in the order of the model's `parameters()`.
 
     Raises:
         DefinitionError: What is made is no optimizer that can be used here.
         UserCodeError: The user's function raised.
     """
 
-    def __init__(self, definition: ModelDefinition, parameters: Mapping[str, nn.Parameter]) -> None:
+    def __init__(
+        self,
+        definition: ModelDefinition,
+        parameters: Mapping[str, nn.Parameter],
+        given: Sequence[nn.Parameter],
+    ) -> None:
         self._definition = definition
-        self._parameters = dict(parameters)
+        self._parameters, self._given = dict(parameters), list(given)
         # An optimizer that reaches for other parameters than it is given would be found out when
         # a training is resumed, when it is too late.
-        _created(definition, [_like(p, torch.empty_like(p)) for p in parameters.values()])
-        self.optimizer = _created(definition, list(parameters.values()))
+        tried = _created(definition, [_like(p, torch.zeros_like(p)) for p in given])
+        _check_zero_grad(tried, definition)
+        self.optimizer = _created(definition, list(given))
         self._codec = Codec(parameters)
         self._memory = Memory(self.optimizer, parameters, definition.where("optimizer"))
         self._num_groups = len(self.optimizer.param_groups)
@@ -170,7 +178,7 @@ class OptimizerState:
     def _set_slots(self, slots: Mapping[str, Mapping[str, np.ndarray[Any, Any]]]) -> None:
         fresh: Mapping[Any, Any] = {}
         if self._begins_with_slots and len(slots) < len(self._parameters):
-            fresh = _created(self._definition, list(self._parameters.values())).state
+            fresh = _created(self._definition, list(self._given)).state
         groups = {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
         self.optimizer.state.clear()
         for name, parameter in self._parameters.items():
@@ -295,6 +303,45 @@ def _created(definition: ModelDefinition, parameters: list[nn.Parameter]) -> tor
             "step() needs no closure."
         )
     return optimizer
+
+
+def _check_zero_grad(optimizer: torch.optim.Optimizer, definition: ModelDefinition) -> None:
+    """Make sure that an optimizer's own zero_grad() does what it does here: clear gradients.
+
+    Gradients of several workers are summed from nothing, and no checkpoint holds one, so it would
+    find none. What it does is tried on an optimizer that is not used otherwise.
+
+    Raises:
+        DefinitionError: It leaves a gradient, or changes the optimizer or a parameter.
+        UserCodeError: It raised.
+    """
+    if getattr(optimizer.zero_grad, "__func__", None) is torch.optim.Optimizer.zero_grad:
+        return
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    before = digest(vars(optimizer))
+    inner = inspect.unwrap(getattr(optimizer.zero_grad, "__func__", optimizer.zero_grad))
+    code = getattr(inner, "__code__", None)
+    where = f"{code.co_filename}:{code.co_firstlineno}" if code else definition.where("optimizer")
+    try:
+        optimizer.zero_grad()
+    except Exception as error:
+        raise UserCodeError(
+            f"{raised_at(error, definition.where('optimizer'))}: zero_grad() of the optimizer "
+            f"raised:\n{users_traceback(error)}"
+        ) from error
+    kept = [p.grad for p in parameters if p.grad is not None]
+    changed = "changes the optimizer or its parameters" if digest(vars(optimizer)) != before else ""
+    if kept:
+        is_zero = not any(bool(gradient.any()) for gradient in kept)
+        changed = f"leaves gradients{' of zero' if is_zero else ''} where it should set None"
+    if changed:
+        raise DefinitionError(
+            f"{where}: zero_grad() of {type(optimizer).__name__} {changed}. It would not be "
+            "called: gradients begin with None in each update, also on workers and after a "
+            "resume. Do it in step(), and keep tensors in self.state[parameter]; or remove it."
+        )
 
 
 def _needs_closure(step: Callable[..., Any]) -> bool:

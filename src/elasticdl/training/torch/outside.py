@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.torch.buffers import Buffers, is_kept
 from elasticdl.training.torch.tensors import to_array
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def check_nothing_outside(
         tried = copy.deepcopy(model)
     except Exception:  # noqa: BLE001 - a module may hold what cannot be copied, a tensor of a graph say
         return
-    kept = {name: tensor.clone() for name, tensor in tried.state_dict().items()}
+    kept = {name: tensor.detach().clone() for name, tensor in _kept(tried)}
     try:
         tried.train()
         run(tried)
@@ -72,25 +73,32 @@ def check_nothing_outside(
 
 def _restore(model: nn.Module, kept: Mapping[str, torch.Tensor]) -> None:
     with torch.no_grad():
-        for name, tensor in model.state_dict(keep_vars=True).items():
+        for name, tensor in _kept(model):
             if name in kept and tensor.shape == kept[name].shape:
                 tensor.copy_(kept[name])
 
 
+def _kept(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what a checkpoint holds of a model."""
+    yield from nn.Module.named_parameters(model, remove_duplicate=False)
+    yield from Buffers(model).tensors().items()
+
+
 def _remembered(model: nn.Module) -> Iterator[tuple[str, str]]:
     """Yield what lies outside of the state dict: where, and a digest of the value."""
-    persistent = model.state_dict(keep_vars=True).keys()
     for prefix, module in model.named_modules():
-        for name, buffer in module.named_buffers(prefix, recurse=False):
-            if name not in persistent:
-                yield f"the buffer {name}, which is not persistent,", _digest(buffer)
+        for name, buffer in module._buffers.items():  # noqa: SLF001 - see `buffers.is_kept`
+            if buffer is not None and not is_kept(module, name):
+                where = ".".join(part for part in (prefix, name) if part)
+                yield f"the buffer {where}, which is not persistent,", digest(buffer)
         for name, value in vars(module).items():
             if name not in _OF_MODULES:
                 where = ".".join(part for part in (prefix, name) if part)
-                yield f"the attribute {where}", _digest(value)
+                yield f"the attribute {where}", digest(value)
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
+    """Return a digest of what a value holds: numbers, text, tensors, and containers of them."""
     hasher = hashlib.blake2b(digest_size=16)
     _feed(hasher, value, _DEPTH)
     return hasher.hexdigest()

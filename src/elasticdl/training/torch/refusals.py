@@ -1,8 +1,10 @@
 """What a module may have that a training here would ignore, lose or sum up wrongly: told by name.
 
     check_class(model)     in a class: steps and hooks of its own, state beside the state dict
+    parameters_of(model)   what parameters() yields that the model does not have
     Refusals.check_sums    on parameters, where gradients are summed: hooks that see a part only
     check_unmoved          where they are summed: parameters that forward itself writes into
+    check_unchanged        in evaluation: parameters and buffers that forward changes there too
     check_still_trainable  in a step: parameters that were frozen or set free
 
 Callers: `trainer.py`.
@@ -11,16 +13,19 @@ Callers: `trainer.py`.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from elasticdl.errors import DefinitionError
 
 if TYPE_CHECKING:
     from elasticdl.definition import Origin
 
+_log = logging.getLogger("elasticdl")
 # Methods that a LightningModule is trained by: nothing here would call them.
 _STEPS = (
     "training_step",
@@ -79,17 +84,52 @@ def check_class(model: nn.Module, origin: Origin) -> None:
             )
 
 
+def parameters_of(
+    model: nn.Module, origin: Origin
+) -> tuple[dict[str, nn.Parameter], list[nn.Parameter]]:
+    """Return all parameters of a model by name, and those that a plain loop gives an optimizer.
+
+    The two differ where the model overrides `parameters()`, to train a part of them.
+
+    Raises:
+        DefinitionError: `parameters()` yields something that is not a parameter of the model, or
+            a parameter twice.
+    """
+    kept = dict(nn.Module.named_parameters(model))
+    given = list(model.parameters())
+    known = {id(parameter) for parameter in kept.values()}
+    strangers = [each for each in given if id(each) not in known]
+    if strangers or len({id(each) for each in given}) != len(given):
+        what = (
+            f"a {type(strangers[0]).__name__} that is not a parameter of it"
+            if strangers
+            else "a parameter twice"
+        )
+        kind = type(model)
+        is_own = kind.parameters is not nn.Module.parameters
+        method = kind.parameters if is_own else kind.named_parameters
+        raise DefinitionError(
+            f"{_place(method, origin)}: parameters() of {type(model).__name__} "
+            f"yields {what}. Yield each parameter that is trained once, and make groups in the "
+            "model file's optimizer(parameters)."
+        )
+    return kept, given
+
+
 class Refusals:
     """Looks again at what a training may change.
 
     Args:
         model: As it was made.
+        parameters: All that it has, by name.
         origin: For errors.
     """
 
-    def __init__(self, model: nn.Module, origin: Origin) -> None:
+    def __init__(
+        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], origin: Origin
+    ) -> None:
         self._model, self._origin = model, origin
-        self._trainable = [p.requires_grad for p in model.parameters()]
+        self._trainable = [p.requires_grad for p in parameters.values()]
 
     def check_sums(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Make sure that gradients of parts of a batch add up to those of the batch.
@@ -136,6 +176,41 @@ class Refusals:
                     "average of weights or an embedding with max_norm does), which workers "
                     f"would do apart. {_ALONE} Or keep averages in buffers."
                 )
+
+    def check_unchanged(self, changed: Sequence[str]) -> None:
+        """Make sure that a model changes nothing where it is evaluated.
+
+        Args:
+            changed: Names of the parameters and buffers that a call in evaluation mode changes.
+
+        Raises:
+            DefinitionError: There is one, but for running averages of a BatchNorm that is always in
+                training mode: they are logged.
+        """
+        owners = {name: self._model.get_submodule(name.rpartition(".")[0]) for name in changed}
+        others = [name for name in changed if not isinstance(owners[name], _NormBase)]
+        if changed and not others:
+            _log.warning(
+                "%s: %s normalizes by the batch in evaluation mode too, so validation of a plain "
+                "script moves %s. Here training alone moves it; outputs do not depend on it.",
+                self._origin,
+                type(owners[changed[0]]).__name__,
+                changed[0],
+            )
+        if not others:
+            return
+        path, _, leaf = others[0].rpartition(".")
+        module = owners[others[0]]
+        is_of_user = not type(module).__module__.startswith("torch.")
+        place = _place(type(module).forward, self._origin) if is_of_user else self._origin
+        raise DefinitionError(
+            f"{place}: {type(module).__name__} ({path or 'the model'}) changes its {leaf} where it "
+            "is called in evaluation mode. In a plain script validation and prediction change it "
+            "too, from batch to batch, and the training goes on with what it became. Here they "
+            "change nothing, since workers share them. Change it in training only: if "
+            "self.training: ... (or disable the observers of quantization in eval()); or train "
+            "without validation data, and evaluate and predict with a module that changes nothing."
+        )
 
     def check_still_trainable(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Make sure that the same parameters are trained as at the beginning.

@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ from elasticdl.sharding.permutation import derive_seed
 from elasticdl.training import generators
 from elasticdl.training.divisors import check_divides_by_examples
 from elasticdl.training.torch import export, failures
-from elasticdl.training.torch.buffers import Buffers
+from elasticdl.training.torch.buffers import Buffers, differs
 from elasticdl.training.torch.determinism import be_deterministic, keep_uncompiled, seeded
 from elasticdl.training.torch.hooks import TorchHooks
 from elasticdl.training.torch.inputs import Adapter, find_adapter
@@ -51,7 +51,7 @@ from elasticdl.training.torch.metrics import Addends, TorchMetrics, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
 from elasticdl.training.torch.outputs import as_arrays, detached, map_tensors
 from elasticdl.training.torch.outside import check_nothing_outside
-from elasticdl.training.torch.refusals import Refusals, check_class
+from elasticdl.training.torch.refusals import Refusals, check_class, parameters_of
 from elasticdl.training.torch.statistics import Parts, Statistics, change_of
 from elasticdl.training.torch.tensors import batch_tensors, to_array, to_tensor
 from elasticdl.training.trainer import (
@@ -127,14 +127,19 @@ class TorchTrainer:
             self.model = self._create_model()
             self._loss = Loss(definition)
             self._adapt = self._find_adapter(example)
-            self._parameters: dict[str, nn.Parameter] = dict(self.model.named_parameters())
+            self._parameters, given = parameters_of(self.model, definition.origin)
             self._buffers = Buffers(self.model)
             self._statistics = Statistics(self._buffers, definition.origin)
-            self._optimizer = OptimizerState(definition, self._parameters)
+            self._optimizer = OptimizerState(definition, self._parameters, given)
         self.optimizer = self._optimizer.optimizer
-        self._named_trainable = [(n, p) for n, p in self._parameters.items() if p.requires_grad]
+        trained = {id(parameter) for parameter in given}
+        self._named_trainable = [
+            (name, parameter)
+            for name, parameter in self._parameters.items()
+            if parameter.requires_grad and id(parameter) in trained
+        ]
         self._trainable = [p for _, p in self._named_trainable]
-        self._refusals = Refusals(self.model, definition.origin)
+        self._refusals = Refusals(self.model, self._parameters, definition.origin)
         self._check_real()
         where = str(definition.origin)
         self.training_metrics = TorchMetrics(definition.create_metrics(Mode.TRAINING), where=where)
@@ -151,6 +156,7 @@ class TorchTrainer:
         self._example = map_arrays(lambda a: np.concatenate([a[:1], a[:1]]), example.features)
         self._check_nothing_outside()
         self._outputs_split = False
+        self._is_evaluation_checked = False
         self._anchors: dict[str, torch.Tensor] = {}
         self._pull = 0.0
 
@@ -232,17 +238,20 @@ class TorchTrainer:
     def evaluate(self, batch: Batch, so_far: MetricStates | None = None) -> MetricStates:
         """See `trainer.Trainer`."""
         del so_far
+        self.check_evaluation(batch)
         with self._telling("evaluate", batch), self._looking():
             return self._evaluated(batch)[0]
 
     def predict(self, features: Arrays) -> Arrays:
         """See `trainer.Trainer`."""
+        self.check_evaluation(Batch(features, None, 0))
         with self._telling("predict", Batch(features, None, 0)), self._looking():
             return map_arrays(_to_rows, as_arrays(self._forward(self._tensors(features))))
 
     def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
         """See `trainer.Examiner`."""
         del so_far
+        self.check_evaluation(batch)
         with self._telling("evaluate", batch), self._looking():
             states, outputs, labels, weights = self._evaluated(batch)
             values = self.evaluation_metrics.values(detached(outputs), labels)
@@ -257,6 +266,25 @@ class TorchTrainer:
             map_arrays(_to_rows, as_arrays(outputs)),
             {name: to_array(column.double()) for name, column in values.items()},
         )
+
+    def check_evaluation(self, batch: Batch) -> None:
+        """See `trainer.EvaluationProbe`."""
+        if self._is_evaluation_checked:
+            return
+        changed: list[str] = []
+        # What raises here raises again in the evaluation, which names the batch.
+        with suppress(Exception), self._generators.used(), self._looking() as buffers:
+            before = {n: p.detach().clone() for n, p in self._parameters.items()} | buffers
+            try:
+                self._forward(self._tensors(batch.features))
+                self._is_evaluation_checked = True
+            finally:
+                changed = [n for n, t in self._tensors_kept().items() if differs(before[n], t)]
+                for name in self._parameters.keys() & changed:
+                    self._parameters[name].copy_(before[name])
+        is_checked, self._is_evaluation_checked = self._is_evaluation_checked, False
+        self._refusals.check_unchanged(changed)
+        self._is_evaluation_checked = is_checked
 
     def _evaluated(self, batch: Batch) -> tuple[MetricStates, Any, Any, torch.Tensor | None]:
         features, labels = self._tensors(batch.features), self._tensors(batch.labels)
@@ -327,8 +355,8 @@ class TorchTrainer:
         self._pull = strength
         self._anchors = {
             name: to_tensor(weights[name]).to(parameter)
-            for name, parameter in self._parameters.items()
-            if weights is not None and parameter.requires_grad
+            for name, parameter in self._named_trainable
+            if weights is not None
         }
 
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
@@ -434,7 +462,9 @@ class TorchTrainer:
             )
 
     def _outputs_of(self, features: Arrays, rows: slice) -> list[torch.Tensor]:
-        outputs = as_arrays(self._forward(self._tensors(_rows(features, rows))))
+        # What a call does to buffers shall not make the outputs of the next one others.
+        with self._buffers.restored():
+            outputs = as_arrays(self._forward(self._tensors(_rows(features, rows))))
         tensors = [t for t in leaves(outputs) if isinstance(t, torch.Tensor)]
         return [(torch.view_as_real(t) if t.is_complex() else t).double() for t in tensors]
 
@@ -479,7 +509,7 @@ class TorchTrainer:
         return self.model(*args, **kwargs)
 
     def _clear_gradients(self) -> None:
-        for parameter in self._trainable:
+        for parameter in self._parameters.values():
             parameter.grad = None
 
     def _tensors(self, arrays: Arrays) -> Any:
@@ -494,12 +524,12 @@ class TorchTrainer:
             yield
 
     @contextmanager
-    def _looking(self) -> Iterator[None]:
-        """Run the model for looking only: nothing it does to its buffers stays."""
+    def _looking(self) -> Iterator[dict[str, torch.Tensor]]:
+        """Run the model for looking only: nothing it does to its buffers, yielded, stays."""
         if self.model.training:
             self.model.eval()
-        with torch.no_grad(), self._buffers.restored(), self._drawing(self.slot):
-            yield
+        with torch.no_grad(), self._buffers.restored() as before, self._drawing(self.slot):
+            yield before
 
     @contextmanager
     def _telling(self, what: str, batch: Batch) -> Iterator[None]:

@@ -1,0 +1,98 @@
+"""Weights that a model's `call` changes where it is not trained, found by calling it once.
+
+    total.assign_add(sum(x))                   in every call: also in validation of `fit`
+    if training: total.assign_add(sum(x))      in training only: what can be kept and summed
+
+In a plain script such a weight moves from batch to batch of the validation, and the training goes
+on with what it became. An evaluation here leaves no trace, since several workers share it and it
+may be made again after a kill. So a model that does this is refused before it is evaluated.
+
+BatchNormalization that is called with training=True is not: its outputs do not depend on what it
+keeps. It moves in training only, which is logged.
+
+Callers: `trainer.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl.errors import DefinitionError
+from elasticdl.training.keras import overrides
+from elasticdl.training.keras.statistics import means_of
+
+if TYPE_CHECKING:
+    import keras
+
+    from elasticdl.definition import Origin
+
+_log = logging.getLogger("elasticdl")
+_OF_BATCH_NORM = ("moving_mean", "moving_variance")
+
+
+def changed_by(call: Callable[[], object], variables: Sequence[Any]) -> list[Any]:
+    """Return the variables that a call changes; they hold afterwards what they held before."""
+    before = [np.array(variable.numpy()) for variable in variables]
+    changed = []
+    try:
+        call()
+    finally:
+        for variable, value in zip(variables, before, strict=True):
+            if variable.numpy().tobytes() != value.tobytes():
+                changed.append(variable)
+                variable.assign(value)
+    return changed
+
+
+def check_unchanged(model: keras.Model, changed: Sequence[Any], origin: Origin) -> None:
+    """Make sure that a model changes nothing where it is evaluated.
+
+    Args:
+        model: Whose variables they are.
+        changed: What a call with training=False changes.
+        origin: For errors, where the layer has no line.
+
+    Raises:
+        DefinitionError: It changes something else than what BatchNormalization keeps.
+    """
+    known = means_of(model)
+    # What tf_keras loaded has no layers of Keras 3.
+    is_loaded = hasattr(model, "inner")
+    harmless = [
+        variable
+        for variable in changed
+        if id(variable) in known or (is_loaded and variable.path.endswith(_OF_BATCH_NORM))
+    ]
+    others = [variable for variable in changed if all(variable is not each for each in harmless)]
+    if others:
+        owner = _owner(model, others[0])
+        method = overrides.own(owner, "call")
+        place = None if method is None else overrides.place(method)
+        raise DefinitionError(
+            f"{place or origin}: {type(owner).__name__} changes its weight {others[0].path} where "
+            "it is called with training=False. In a plain script validation and prediction change "
+            "it too, from batch to batch, and the training goes on with what it became. Here they "
+            "change nothing, since workers share them. Change it in training only: def "
+            "call(self, inputs, training=None): if training: ...; or train without validation "
+            "data, and evaluate and predict with a layer that changes nothing."
+        )
+    if harmless:
+        _log.warning(
+            "%s: BatchNormalization is called with training=True, so validation of a plain script "
+            "moves %s. Here training alone moves it; outputs do not depend on it.",
+            origin,
+            harmless[0].path,
+        )
+
+
+def _owner(model: keras.Model, variable: Any) -> Any:
+    """Return the layer that a variable is of."""
+    for layer in model._flatten_layers(include_self=False):  # noqa: SLF001 - no public name
+        own = (*layer._trainable_variables, *layer._non_trainable_variables)  # noqa: SLF001
+        if any(each is variable for each in own):
+            return layer
+    return model
