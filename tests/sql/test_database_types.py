@@ -178,6 +178,7 @@ def test_a_date_of_zeros_is_refused_in_mariadb(mariadb) -> None:
         ("TEXT", ["5", None], "string", ["5", None]),
         ("TEXT", [None], "string", [None]),
         ("BLOB", [b"x"], "binary", [b"x"]),
+        ("BLOB", [None], "null", [None]),
         ("", [None], "null", [None]),
     ],
 )  # fmt: skip

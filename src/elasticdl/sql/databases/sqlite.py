@@ -414,4 +414,5 @@ def _declared_type(type_: str) -> pa.DataType:
         return pa.int64()
     if any(word in type_ for word in ("CHAR", "CLOB", "TEXT")):
         return pa.string()
-    return pa.binary() if "BLOB" in type_ else pa.null()
+    # SQLite says BLOB of a column that has no type, from 3.41 on.
+    return pa.null()
