@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -31,6 +32,8 @@ class Terminal:
     def __init__(self, *arguments: str, folder) -> None:
         self.process, self._fd = pty.fork()
         if self.process == 0:
+            # As a parent that runs in the background leaves it.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             environment = {
                 **os.environ,
                 "TERM": "xterm",

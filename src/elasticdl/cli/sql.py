@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,6 +121,8 @@ def _interact(session: Session, form: str) -> None:
         from elasticdl.sql.shell import Shell  # noqa: PLC0415 - packages of an extra
     except ModuleNotFoundError as error:
         raise MissingExtraError(str(error.name), "sql", "The interactive shell") from error
+    # As psql does: whoever starts a shell may have left Ctrl-C ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     Shell(session, form).run()
 
 
