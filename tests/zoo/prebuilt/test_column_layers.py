@@ -1,4 +1,4 @@
-"""What a network makes of features: the layers of Keras, and statistics that add up."""
+"""What a network makes of features: the layers of Keras."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from elasticdl.zoo.prebuilt.column_layers import (
     ColumnWide,
     IdsOf,
     IdVector,
-    StandardiseKnown,
 )
 from elasticdl.zoo.prebuilt.columns import Columns
 
@@ -21,51 +20,6 @@ AGE = {"kind": "number", "column": "age"}
 
 def columns(*entries) -> Columns:
     return Columns.of(entries, "label")
-
-
-def seen(*batches) -> StandardiseKnown:
-    """Return the layer after some batches of training."""
-    layer = StandardiseKnown()
-    for values in batches:
-        missing = np.isnan(values)
-        layer(np.where(missing, 0, values), np.float32(missing), training=True)
-    return layer
-
-
-def standardised(layer: StandardiseKnown, values) -> np.ndarray:
-    missing = np.isnan(values)
-    return np.array(layer(np.float32(np.where(missing, 0, values)), np.float32(missing)))
-
-
-def test_statistics_are_those_of_all_known_values() -> None:
-    rows = np.float32([[1, 100], [2, np.nan], [6, 200], [3, 0], [8, 400]])
-
-    layer = seen(rows[:3], rows[3:])
-
-    expected = (rows - np.nanmean(rows, axis=0)) / np.nanstd(rows, axis=0)
-    np.testing.assert_allclose(standardised(layer, rows), np.nan_to_num(expected), rtol=1e-6)
-
-
-def test_a_far_mean_costs_no_digits() -> None:
-    rows = np.float32([[9000.25], [9000.5], [9000.75]])
-
-    expected = np.float32([[-1], [0], [1]]) * np.sqrt(1.5)
-    np.testing.assert_allclose(standardised(seen(rows), rows), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_a_batch_is_judged_by_those_before() -> None:
-    layer = StandardiseKnown()
-    rows, known = np.float32([[1.0], [3.0]]), np.zeros((2, 1), np.float32)
-
-    first, second = (np.array(layer(rows, known, training=True)) for _ in range(2))
-
-    assert (first.tolist(), second.tolist()) == ([[0], [0]], [[-1], [1]])
-
-
-def test_a_column_that_never_varied_says_nothing() -> None:
-    layer = seen(np.full((7, 1), 0.1, np.float32))
-
-    assert standardised(layer, np.float32([[0.1], [500.0]])).tolist() == [[0], [0]]
 
 
 def test_a_bucket_is_the_interval_and_a_missing_number_has_its_own() -> None:

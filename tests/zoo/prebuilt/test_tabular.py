@@ -106,25 +106,3 @@ def test_a_label_that_is_no_class_is_named(label: float) -> None:
 
     with pytest.raises(SchemaError, match=f"value {label}; a class is a whole number from 0 to 1"):
         DNN(num_classes=2).default_input([row(x=1.0, label=label)], Mode.TRAINING)
-
-
-def test_statistics_are_those_of_all_rows_however_they_were_batched() -> None:
-    from elasticdl.zoo.prebuilt.tabular import Standardise
-
-    rows = np.float32([[1, 100], [2, 300], [6, 200], [3, 0], [8, 400]])
-    layer = Standardise()
-    for start, stop in ((0, 3), (3, 3), (3, 4), (4, 5)):
-        layer(rows[start:stop], training=True)
-
-    expected = (rows - rows.mean(axis=0)) / rows.std(axis=0)
-    np.testing.assert_allclose(layer(rows, training=False), expected, rtol=1e-5)
-
-
-def test_a_column_that_never_changes_says_nothing() -> None:
-    from elasticdl.zoo.prebuilt.tabular import Standardise
-
-    layer = Standardise()
-    # Their sum is rounded, so that their mean is not quite theirs, nor their variance quite 0.
-    layer(np.full((7, 1), 0.1, np.float32), training=True)
-
-    np.testing.assert_allclose(layer(np.float32([[0.1], [0.2]])), [[0.0], [0.1]], atol=1e-6)

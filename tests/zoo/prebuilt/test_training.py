@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import elasticdl
 from elasticdl.zoo import catalogue
@@ -102,3 +103,22 @@ def test_mnist_gets_the_weights_of_a_plain_fit_on_the_same_order(digits: Path, t
     for before, mine, theirs in zip(initial, trained, plain.get_weights(), strict=True):
         assert np.abs(theirs - before).max() > 0.01
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-4)
+
+
+def test_minibatches_that_are_summed_up_give_the_weights_of_whole_batches(
+    iris: Path, tmp_path
+) -> None:
+    for minibatch_size in (32, 16):
+        elasticdl.train(
+            model_def="classifier.DNN",
+            data=f"{iris}/train",
+            params="num_classes=3, hidden_units=[8]",
+            output=str(tmp_path / str(minibatch_size)),
+            minibatch_size=minibatch_size,
+            global_batch_size=32,
+            max_steps=6,
+        )
+
+    whole, summed = (load_file(tmp_path / size / "params.safetensors") for size in ("32", "16"))
+    for name in whole:
+        np.testing.assert_allclose(whole[name], summed[name], rtol=1e-5, atol=1e-7)

@@ -27,6 +27,7 @@ from elasticdl.zoo.prebuilt.column_kinds import (
     Time,
 )
 from elasticdl.zoo.prebuilt.columns import IDS, MISSING, NUMBERS, PLAIN
+from elasticdl.zoo.prebuilt.standardise import Standardise
 from elasticdl.zoo.prebuilt.tabular import ACTIVATION, NUM_BUCKETS
 
 if TYPE_CHECKING:
@@ -36,55 +37,6 @@ if TYPE_CHECKING:
 
     Inputs: TypeAlias = Mapping[str, Any]
     Shapes: TypeAlias = Mapping[str, tuple[int | None, ...]]
-
-# With fewer rows there is no variance.
-_FEWEST = 2.0
-# The square of what float32 can tell apart, with room: less is no variation.
-_RELATIVE_VARIANCE = 1e-12
-
-
-class StandardiseKnown(keras.layers.Layer):
-    """Brings numbers to mean 0 and variance 1; what is missing, or never varied, becomes 0.
-
-    Mean and variance are those of all rows of the batches *before*, in float64. So a row's value
-    does not depend on its batch, and the sums of several workers add up to those of one process.
-    Before the first two rows were seen, a number says nothing: it is 0.
-    """
-
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Make the sums for numbers of this shape."""
-        sums: dict[str, Any] = {
-            "shape": (input_shape[-1],),
-            "initializer": "zeros",
-            "dtype": "float64",
-            "autocast": False,
-            "trainable": False,
-        }
-        self._count = self.add_weight(name="count", **sums)
-        self._sum = self.add_weight(name="sum", **sums)
-        self._sum_of_squares = self.add_weight(name="sum_of_squares", **sums)
-        self.built = True
-
-    def call(self, inputs: Any, missing: Any, training: bool | None = None) -> Any:
-        """Return the standardised numbers, [batch, numbers]."""
-        ops = keras.ops
-        values = ops.cast(inputs, "float64")
-        known = 1.0 - ops.cast(missing, "float64")
-        count = ops.maximum(self._count, 1.0)
-        mean = self._sum / count
-        variance = self._sum_of_squares / count - ops.square(mean)
-        varies = ops.logical_and(
-            self._count >= _FEWEST, variance > _RELATIVE_VARIANCE * ops.square(mean)
-        )
-        deviation = ops.sqrt(ops.where(varies, variance, 1.0))
-        known_and_varies = known * ops.cast(varies, "float64")
-        standardised = (values - mean) / deviation * known_and_varies
-        if training:
-            self._count.assign(self._count + ops.sum(known, axis=0))
-            self._sum.assign(self._sum + ops.sum(values * known, axis=0))
-            squares = ops.sum(ops.square(values) * known, axis=0)
-            self._sum_of_squares.assign(self._sum_of_squares + squares)
-        return ops.cast(standardised, "float32")
 
 
 class IdsOf(keras.layers.Layer):
@@ -196,7 +148,7 @@ class Values(keras.layers.Layer):
                 self._missing += here if feature.nullable else ()
             if isinstance(feature, (Time, Sparse)):
                 self._plain += tuple(plain[feature])
-        self._standardise = StandardiseKnown(name="standardise")
+        self._standardise = Standardise(name="standardise")
         self.width = len(self._numbers) + len(self._missing) + len(self._plain)
 
     def build(self, input_shape: Shapes) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 
 from elasticdl.definition import Mode
 from elasticdl.errors import SchemaError
+from elasticdl.zoo.prebuilt.standardise import Standardise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -117,55 +118,6 @@ def _buckets(name: str, column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         for text in column.ravel().tolist()
     ]
     return (np.array(hashed, np.int64) % NUM_BUCKETS).astype(np.int32).reshape(column.shape)
-
-
-class Standardise(keras.layers.Layer):
-    """Brings every number to mean 0 and variance 1, by all that was seen in training.
-
-    Unlike a BatchNormalization it keeps plain averages, and uses them in training as well: they
-    are right after one epoch, however few its batches are, and a short batch adds no noise.
-    After Chan et al., 1979, http://i.stanford.edu/pub/cstr/reports/cs/tr/79/773/CS-TR-79-773.pdf
-    """
-
-    # From here on old rows are slowly forgotten; float32 could not count much further.
-    _MAX_COUNT = 2.0**20
-
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Make the statistics of features of this shape."""
-        statistics = {"shape": (input_shape[-1],), "trainable": False}
-        self._mean = self.add_weight(name="mean", initializer="zeros", **statistics)
-        self._variance = self.add_weight(name="variance", initializer="ones", **statistics)
-        self._count = self.add_weight(name="count", initializer="zeros", shape=(), trainable=False)
-        self.built = True
-
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Return the standardised numbers, [batch, values]."""
-        if training:
-            self._see(inputs)
-        # A column that is always the same has no variance but what float32 rounds: it says nothing.
-        varies = self._variance > 1e-10 * (1.0 + keras.ops.square(self._mean))
-        deviation = keras.ops.sqrt(keras.ops.where(varies, self._variance, 1.0))
-        return (inputs - self._mean) / deviation
-
-    def _see(self, inputs: Any) -> None:
-        """Take the rows of one batch, none maybe, into the statistics."""
-        num_rows = keras.ops.cast(keras.ops.shape(inputs)[0], "float32")
-        batch_mean = keras.ops.sum(inputs, axis=0) / keras.ops.maximum(num_rows, 1.0)
-        batch_square = keras.ops.sum(keras.ops.square(inputs - batch_mean), axis=0)
-        total = keras.ops.maximum(self._count + num_rows, 1.0)
-        share = num_rows / total
-        change = batch_mean - self._mean
-        seen_square = self._count * self._variance
-        self._variance.assign(
-            keras.ops.where(
-                total > 1.0,
-                (seen_square + batch_square) / total
-                + keras.ops.square(change) * share * (1.0 - share),
-                self._variance,
-            )
-        )
-        self._mean.assign(self._mean + change * share)
-        self._count.assign(keras.ops.minimum(total, self._MAX_COUNT))
 
 
 # In a narrow network all units of a layer with ReLU may end up at 0, where nothing is learned.

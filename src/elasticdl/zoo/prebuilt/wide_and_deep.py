@@ -19,7 +19,8 @@ import keras
 
 from elasticdl.zoo.prebuilt import classifier, regressor
 from elasticdl.zoo.prebuilt.column_layers import ColumnWide
-from elasticdl.zoo.prebuilt.tabular import NUM_BUCKETS, Standardise
+from elasticdl.zoo.prebuilt.standardise import Standardise
+from elasticdl.zoo.prebuilt.tabular import NUM_BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,0 +1,69 @@
+"""Numbers of mean 0 and variance 1, by statistics that workers can add up.
+
+Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+# With fewer rows there is no variance.
+_FEWEST = 2.0
+# The square of what float32 can tell apart, with room: less is no variation.
+_RELATIVE_VARIANCE = 1e-12
+
+
+class Standardise(keras.layers.Layer):
+    """Brings numbers to mean 0 and variance 1; what is missing, or never varied, becomes 0.
+
+    Mean and variance are those of all rows of the batches *before*, in float64. So a row's value
+    does not depend on its batch, and the sums of several workers add up to those of one process.
+    Unlike those of a BatchNormalization they are right after one epoch, however few its batches
+    are. Before the first two rows were seen, a number says nothing: it is 0.
+    """
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Make the sums for numbers of this shape."""
+        sums: dict[str, Any] = {
+            "shape": (input_shape[-1],),
+            "initializer": "zeros",
+            "dtype": "float64",
+            "autocast": False,
+            "trainable": False,
+        }
+        self._count = self.add_weight(name="count", **sums)
+        self._sum = self.add_weight(name="sum", **sums)
+        self._sum_of_squares = self.add_weight(name="sum_of_squares", **sums)
+        self.built = True
+
+    def call(self, inputs: Any, missing: Any = None, training: bool | None = None) -> Any:
+        """Return the standardised numbers.
+
+        Args:
+            inputs: Float [batch, numbers].
+            missing: 1 where a number is missing, else 0, of the same shape; None if none is.
+            training: Whether the rows count for the batches to come.
+
+        Returns:
+            float32 [batch, numbers].
+        """
+        ops = keras.ops
+        values = ops.cast(inputs, "float64")
+        known = ops.ones_like(values) if missing is None else 1.0 - ops.cast(missing, "float64")
+        count = ops.maximum(self._count, 1.0)
+        mean = self._sum / count
+        variance = self._sum_of_squares / count - ops.square(mean)
+        varies = ops.logical_and(
+            self._count >= _FEWEST, variance > _RELATIVE_VARIANCE * ops.square(mean)
+        )
+        deviation = ops.sqrt(ops.where(varies, variance, 1.0))
+        known_and_varies = known * ops.cast(varies, "float64")
+        standardised = (values - mean) / deviation * known_and_varies
+        if training:
+            self._count.assign(self._count + ops.sum(known, axis=0))
+            self._sum.assign(self._sum + ops.sum(values * known, axis=0))
+            squares = ops.sum(ops.square(values) * known, axis=0)
+            self._sum_of_squares.assign(self._sum_of_squares + squares)
+        return ops.cast(standardised, "float32")
