@@ -412,7 +412,7 @@ class Rehearser(Protocol):
     """A trainer that prepares for updates without making one."""
 
     def rehearse(self, contribution: Contribution) -> None:
-        """Compile what `apply` needs and nothing more: no call of the user's optimizer.
+        """Compile what `apply` needs; all is as it was before the contribution was computed.
 
         Without this method a worker applies an example's contribution before it joins the others,
         and takes back the state from before.

@@ -28,6 +28,7 @@ import ray
 import ray.exceptions
 
 from elasticdl.engines import run as training_run
+from elasticdl.engines.elastic import worker_warnings
 from elasticdl.engines.elastic.bad_records import BadRecords
 from elasticdl.engines.elastic.board import Neighbours
 from elasticdl.engines.elastic.deaths import Deaths
@@ -57,6 +58,7 @@ from elasticdl.engines.elastic.reports import WAITING, Snapshot
 from elasticdl.engines.elastic.sealing import KEY_BYTES
 from elasticdl.engines.elastic.worker import Assignment, Failure, Identity, Left, Start
 from elasticdl.engines.elastic.worker_process import Died
+from elasticdl.engines.elastic.worker_warnings import WarningLog
 from elasticdl.engines.interrupts import Interrupts
 from elasticdl.engines.loop import split_arrays
 from elasticdl.engines.run import Run, Trained
@@ -92,7 +94,8 @@ def train(job: Job, reporter: Reporter) -> Outcome:
     Raises:
         ElasticDLError: See `elasticdl.errors`; the reason is in the events as well.
     """
-    return training_run.train(job, reporter, _train)
+    with WarningLog().attached():
+        return training_run.train(job, reporter, _train)
 
 
 def _train(run: Run) -> Trained:
@@ -550,6 +553,7 @@ class _Controller:
                 process.question, process.report = None, value
                 if value is not None:
                     self._slowest_s = max(self._slowest_s, value.slowest_s)
+                    worker_warnings.repeat(value.warnings)
                 if value is not None and process.state is State.TRAINING:
                     self._take_report(process, value)
             case "snapshot":
@@ -614,6 +618,7 @@ class _Controller:
                 continue
             if not report.continues:
                 continue
+            worker_warnings.repeat(report.warnings)
             self._journal.take(report)
             self._journal.save(final)
             trainer = self._run.material.create_trainer()

@@ -54,6 +54,7 @@ class Report:
         doing: What it is busy with.
         doing_s: ... for how long.
         slowest_s: The longest that a batch took there.
+        warnings: What it has warned of so far.
     """
 
     point: Point
@@ -66,6 +67,7 @@ class Report:
     doing: str = ""
     doing_s: float = 0.0
     slowest_s: float = 0.0
+    warnings: Sequence[str] = ()
 
 
 class History:

@@ -29,6 +29,7 @@ from elasticdl.engines.elastic.committer import ElasticCommitter, SupersededErro
 from elasticdl.engines.elastic.crash_note import CrashNote
 from elasticdl.engines.elastic.niceness import nicely
 from elasticdl.engines.elastic.reports import History, Point, Report, Snapshot, Snapshots
+from elasticdl.engines.elastic.worker_warnings import WarningLog
 from elasticdl.engines.feed import FedBatch, training_batches
 from elasticdl.engines.loop import Loop
 from elasticdl.engines.material import Material, open_material
@@ -172,6 +173,8 @@ class Worker:
         self._bad: list[BatchId] = []
         self._quorum: Quorum | None = None
         self._lighthouse: str | None = None
+        self._warnings = WarningLog()
+        self._warnings.attach()
 
     # --- in the main thread ------------------------------------------------------------------
 
@@ -230,6 +233,7 @@ class Worker:
             doing=self._committer.doing,
             doing_s=time.monotonic() - self._committer.doing_since_s,
             slowest_s=self._committer.slowest_s,
+            warnings=[self._with_users_paths(text) for text in self._warnings.texts],
         )
 
     def request_snapshot(self) -> None:
@@ -443,13 +447,15 @@ class Worker:
         )
 
     def _failure(self, error: ElasticDLError) -> Failure:
-        message = str(error)
+        return Failure(type(error).__name__, self._with_users_paths(str(error)))
+
+    def _with_users_paths(self, message: str) -> str:
+        """Name files of the zoo where the user has them, not our copies."""
         zoo = self._assignment.job.model.zoo if self._assignment.job.model else None
         if zoo is not None and self._code is not None:
-            # The user knows the file, not our copy of it.
             for path in (str(self._code), tracebacks.shown_path(self._code)):
                 message = message.replace(path, zoo.rstrip("/"))
-        return Failure(type(error).__name__, message)
+        return message
 
 
 def _host_towards(address: str) -> str:

@@ -92,10 +92,11 @@ class Statistics:
             first += size * made.num_parts
         self.size = first
         # Variables, so that a compiled step need not be compiled once more when they are found.
-        is_known = [
-            id(each.variable) in means or each.kind == "boolean" for each in self._statistics
-        ]
-        self._is_known = tf.Variable(np.array(is_known, bool), trainable=False)
+        self._known_at_first = np.array(
+            [id(each.variable) in means or each.kind == "boolean" for each in self._statistics],
+            bool,
+        )
+        self._is_known = tf.Variable(self._known_at_first, trainable=False)
         self._is_sum = tf.Variable(np.zeros(len(variables), bool), trainable=False)
 
     @property
@@ -209,6 +210,11 @@ class Statistics:
                     self._warn_of_neither(self._statistics[number])
         self._is_known.assign(is_known)
         self._is_sum.assign(is_sum)
+
+    def forget(self) -> None:
+        """Find all of it once more when the next batch changes them."""
+        self._is_known.assign(self._known_at_first)
+        self._is_sum.assign(np.zeros_like(self._known_at_first))
 
     def _warn_of_neither(self, each: _Statistic) -> None:
         _log.warning(

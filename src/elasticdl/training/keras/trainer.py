@@ -250,6 +250,16 @@ class KerasTrainer:
         self._changes.add_whole_numbers(self._block(total.buffer))
         self.step += 1
 
+    def rehearse(self, contribution: Contribution) -> None:
+        """See `trainer.Rehearser`: apply it and take it back, with what it taught of statistics.
+
+        An example is made of few records again and again, so all of its parts are alike.
+        """
+        before = self.state()
+        self.apply(contribution)
+        self.load_state(before)
+        self._changes.forget()
+
     def evaluate(self, batch: Batch, so_far: MetricStates | None = None) -> MetricStates:
         """See `trainer.Trainer`."""
         self.check_evaluation(batch)
