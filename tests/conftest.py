@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# PyTorch's threads wait for each other by spinning, and another process of tests needs the core:
+# nine tenths of what tests of small models computed was that. libgomp reads it when it is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("elasticdl", deadline=None)
 settings.load_profile("elasticdl")

@@ -47,9 +47,34 @@ SEED = 3
 TOLERANCE = 1e-5
 MODULE, COMPONENTS = "elasticdl_module", "abstractions"
 ELASTIC_PROGRAM = Path(__file__).with_name("elastic.py")
-COLUMNS = [
-    pytest.param(name, marks=[pytest.mark.ray, pytest.mark.slow] if e.engine == ELASTIC else [])
-    for name, e in EXPERIMENTS.items()
+ASPECTS = ("evaluate", "report", "predict")
+
+
+def marks_of(name, *, is_implied=False):
+    """Return the marks of a cell."""
+    exhaustive = [pytest.mark.exhaustive] if is_implied else []
+    is_elastic = EXPERIMENTS[name].engine == ELASTIC
+    return exhaustive + ([pytest.mark.ray, pytest.mark.slow] if is_elastic else [])
+
+
+# Each dialect is trained in each engine, and in each column of it one that is read as records and
+# one that reads them itself; the other cells of a column (`make parity`) are those two once more.
+TRAININGS = [
+    pytest.param(dialect, name, marks=marks_of(name, is_implied=is_implied))
+    for dialect in written.ROWS
+    for name in EXPERIMENTS
+    for is_implied in [
+        name in {"1 worker", "1 party", "FedSGD"} and dialect not in {MODULE, COMPONENTS}
+    ]
+]
+# What reads a trained model sees a folder: one of each engine, and one of each dialect that one
+# process trained and one that parties did.
+READINGS = [
+    pytest.param(dialect, aspect, name, marks=marks_of(name, is_implied=is_implied))
+    for dialect in written.ROWS
+    for aspect in ASPECTS
+    for name in EXPERIMENTS
+    for is_implied in [dialect != MODULE and name not in {"in process", "3 parties"}]
 ]
 # Where an epoch has more than one batch, the order of records decides.
 ORDERED = ("in process", "an epoch a step")
@@ -127,16 +152,21 @@ def job_of(place, written_for):
     return make
 
 
+def _tests_beside(request):
+    """Return the tests of this file that are run."""
+    return [item for item in request.session.items if item.path == request.path]
+
+
 @pytest.fixture(scope="module")
-def elastic(job_of, tmp_path_factory):
-    """Start to train in each dialect on workers; returns what waits for one, and gives its job."""
+def elastic(job_of, tmp_path_factory, request):
+    """Start to train what tests want of workers; returns what waits for one, and gives its job."""
     folder = tmp_path_factory.mktemp("elastic")
-    cells = [
-        (dialect, name)
-        for name, experiment in EXPERIMENTS.items()
-        if experiment.engine == ELASTIC
-        for dialect in written.ROWS
-    ]
+    wanted = [getattr(test, "callspec", None) for test in _tests_beside(request)]
+    cells = dict.fromkeys(
+        (call.params.get("dialect", MODULE), call.params["name"])
+        for call in wanted
+        if call is not None and EXPERIMENTS[call.params["name"]].engine == ELASTIC
+    )
     jobs = {(dialect, name): job_of(dialect, name, is_shuffled(dialect)) for dialect, name in cells}
     paths = {cell: folder / f"{'-'.join(cell)}.json".replace(" ", "_") for cell in cells}
     for cell, path in paths.items():
@@ -162,8 +192,7 @@ def elastic(job_of, tmp_path_factory):
 @pytest.fixture(scope="module", autouse=True)
 def elastic_beside_the_others(request):
     """Begin with what takes longest: most of it is waiting for processes to start."""
-    tests = [item for item in request.session.items if item.path == request.path]
-    if any(item.get_closest_marker("ray") for item in tests):
+    if any(item.get_closest_marker("ray") for item in _tests_beside(request)):
         request.getfixturevalue("elastic")
 
 
@@ -307,8 +336,7 @@ def difference(found, expected):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", COLUMNS)
-@pytest.mark.parametrize("dialect", written.ROWS)
+@pytest.mark.parametrize(("dialect", "name"), TRAININGS)
 def test_a_model_trains_the_same_in_each_dialect_and_engine(
     dialect, name, trained, reference_of, record_property
 ):
@@ -321,9 +349,7 @@ def test_a_model_trains_the_same_in_each_dialect_and_engine(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", COLUMNS)
-@pytest.mark.parametrize("aspect", ["evaluate", "report", "predict"])
-@pytest.mark.parametrize("dialect", written.ROWS)
+@pytest.mark.parametrize(("dialect", "aspect", "name"), READINGS)
 def test_a_trained_model_says_the_same_of_records_or_refuses_by_name(
     dialect, aspect, name, trained, reference_of, said, record_property
 ):
@@ -358,7 +384,9 @@ def test_it_is_two_hundred_steps():
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", COLUMNS[1:])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=marks_of(name)) for name in list(EXPERIMENTS)[1:]]
+)
 def test_a_model_has_the_same_weights_from_each_engine(name, trained, reference_of):
     expected = dict(load_trained_model(reference_of(MODULE, name).output).params)
     found = dict(load_trained_model(trained(MODULE, name, True).output).params)

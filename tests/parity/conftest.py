@@ -14,16 +14,22 @@ STATEFUL_GROUPS = {
     "Number formats", "Optimizers", "Randomness in layers",
 }  # fmt: skip
 # Keras features that each worker computes for itself: what is added up over workers is the sum of
-# the gradients, as it is for a plain model.
+# the gradients, as it is for a plain model. Workers take the mean over all examples of a batch
+# whatever the loss of one example is, add the states of metrics alike, and each gives the sum of
+# the gradients to an optimizer of its own.
 LOCAL_GROUPS = {
-    "Attention", "Convolutions and pooling", "Layers", "Learning rate schedules", "Models",
-    "Preprocessing layers", "Sequences", "Transfer learning",
+    "Attention", "Convolutions and pooling", "Layers", "Learning rate schedules", "Losses",
+    "Metrics", "Models", "Optimizers", "Preprocessing layers", "Sequences", "Transfer learning",
 }  # fmt: skip
-# One of each kind among them, and those that are about batches: masks, lengths, statistics.
+# One of each kind among them, and those that are about batches: masks, lengths, statistics, losses
+# of all their examples; optimizers whose state is no tensor for each weight; and what users write.
 ON_TWO_WORKERS = {
-    "conv2d", "cosine_decay", "dense", "dynamic_lengths", "embedding", "frozen_batch_normalization",
-    "lstm", "masked_loss", "masking", "multi_head_attention", "multi_output", "normalization_adapt",
-    "own_schedule",
+    "adafactor", "adam", "conv2d", "cosine_decay", "ctc", "dense", "dynamic_lengths", "embedding",
+    "f1_score", "frozen_batch_normalization", "gradient_centralization", "layer_metric",
+    "loss_of_a_batch", "loss_per_example", "loss_scale_optimizer", "lstm", "masked_loss", "masking",
+    "mean_iou", "metric_function", "multi_head_attention", "multi_optimizer", "multi_output",
+    "multiclass_metrics", "muon", "normalization_adapt", "own_loss_class", "own_metric",
+    "own_optimizer", "own_schedule", "schedule_free_adamw", "softmax_crossentropy", "tversky",
 }  # fmt: skip
 
 
@@ -41,28 +47,37 @@ def pytest_generate_tests(metafunc):
 def pytest_collection_modifyitems(items):
     """Mark the cells that other cells nearly imply; `make parity` trains them too.
 
-    Two workers do all that one does, and more; a resumed training does all that another one does. A
+    Two workers do all that one does, and more; a resumed training does all that another one does,
+    and if two workers give the numbers of the plain script, so does one process. A
     resumed Keras model without callbacks, averages or an optimizer of its own differs from the
     others by its layers only; so does one on two workers whose loss, metrics, statistics and
-    callbacks are those of others. A difference that the page
-    states is looked for in `make test`.
+    callbacks are of the kind of others. A difference that the page
+    states is looked for in `make test`. What is refused in one process is refused by the same call
+    before it can be resumed.
     """
     for item in items:
         params = getattr(getattr(item, "callspec", None), "params", {})
         feature, place = params.get("trainings"), params.get("place")
         is_keras = getattr(feature, "framework", "") == "keras"
         is_resumed = not is_keras or getattr(feature, "group", "") in STATEFUL_GROUPS
+        is_local = is_keras and _is_local(feature)
         if (
             place == "one worker"
-            or (place == "one process" and is_resumed and _is_equal_resumed(feature))
-            or (place == "resumed" and not is_resumed)
-            or (is_keras and place == "two workers" and _is_local(feature))
+            or (place == "one process" and is_resumed and not is_local and _is_equal(feature))
+            or (place == "resumed" and (not is_resumed or _is_refused_before(feature)))
+            or (place == "two workers" and is_local)
         ):
             item.add_marker("exhaustive")
 
 
-def _is_equal_resumed(feature):
-    return {feature.promises[place].kind for place in ("one process", "resumed")} == {"equal"}
+def _is_equal(feature):
+    """Return whether a feature gives the plain script's numbers wherever `make test` trains it."""
+    places = ("one process", "resumed", "two workers")
+    return {feature.promises[place].kind for place in places} == {"equal"}
+
+
+def _is_refused_before(feature):
+    return feature.promises["one process"].kind == feature.promises["resumed"].kind == "refused"
 
 
 def _is_local(feature):
