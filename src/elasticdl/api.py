@@ -24,6 +24,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from elasticdl.data.stored_file import check_output
 from elasticdl.errors import MissingExtraError, UsageError
 from elasticdl.job import (
     BestMode,
@@ -268,7 +269,7 @@ def training_job(
     return Job(
         command="train",
         data=_location(data),
-        output=_location(output),
+        output=_output(output),
         model=dataclasses.replace(
             _model(model_def, spec, model_zoo),
             dialect=dialect,
@@ -357,9 +358,9 @@ def evaluation_job(
     return Job(
         command="evaluate",
         data=_location(data),
-        output=None if output is None else _location(output),
+        output=None if output is None else _output(output),
         trained_model=_location(trained_model),
-        report=_location(str(folder)) if folder else None,
+        report=_output(str(folder), "--report") if folder else None,
         training=_training_options({"minibatch_size": minibatch_size}),
         workers=_sharing_workers(num_workers, ray_address, give_up_after),
     )
@@ -397,7 +398,7 @@ def prediction_job(
     return Job(
         command="predict",
         data=_location(data),
-        output=_location(output),
+        output=_output(output),
         trained_model=_location(trained_model),
         training=_training_options({"minibatch_size": minibatch_size}),
         prediction_format=formats[format],
@@ -560,6 +561,10 @@ def _as_bool(name: str, value: Any) -> bool:
     if str(value).lower() not in words:
         raise UsageError(f"--{name}={value!r}: expected true or false.")
     return words[str(value).lower()]
+
+
+def _output(text: str, option: str = "--output") -> str:
+    return check_output(_location(text), option)
 
 
 def _location(text: str) -> str:

@@ -51,6 +51,33 @@ def why(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error).removesuffix(".")
 
 
+def check_output(uri: str, option: str = "--output") -> str:
+    """Return the address of an output, if what is written there outlives this process.
+
+    Args:
+        uri: A path or URI.
+        option: How it was given, for errors.
+
+    Raises:
+        UsageError: It is empty, or in the memory of this process (`memory://` of fsspec).
+
+    Example:
+        >>> check_output("s3://bucket/model")
+        's3://bucket/model'
+    """
+    if not uri.strip():
+        raise UsageError(
+            f"{option} is empty; expected a folder or a URI, such as {option}=my_model."
+        )
+    # `simplecache::memory://x` ends in memory, too.
+    if any(part.strip().startswith("memory://") or part == "memory" for part in uri.split("::")):
+        raise UsageError(
+            f"{option}={uri} is in the memory of this process, and is lost when it ends. Name a "
+            "folder, or an object store such as s3:// or gs://."
+        )
+    return uri
+
+
 def filesystem(uri: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URI and the path within it.
 
@@ -71,7 +98,7 @@ def filesystem(uri: str) -> tuple[Any, str]:
     except ValueError as error:
         raise UsageError(
             f"{uri} cannot be opened: {error}. A file is named by a path or by a URI of a "
-            "protocol that fsspec knows, such as s3://, gs:// or memory://."
+            "protocol that fsspec knows, such as s3:// or gs://."
         ) from error
     return system, path
 

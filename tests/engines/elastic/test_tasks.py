@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -387,8 +388,13 @@ def test_a_part_that_does_not_arrive_is_an_error_that_says_where_to_write(on_wor
 
     monkeypatch.setattr(tasks, "_ARRIVAL_TIMEOUT_S", 0.5)
 
+    def predict(reporter, **options):
+        job = api.prediction_job(output="p", **{**options, "num_workers": 1})
+        # A place that each process has for itself, which `--output` refuses.
+        return api.run(replace(job, output="memory://nowhere-else/p"), reporter)
+
     with pytest.raises(OutputError, match=r"a worker has written part-0.*shared disk"):
-        on_workers(elasticdl.predict, output="memory://nowhere-else/p", num_workers=1)
+        on_workers(predict)
 
 
 # --- a worker by itself -----------------------------------------------------------------------
