@@ -275,3 +275,12 @@ def test_an_empty_output_is_refused_and_not_taken_for_the_current_folder(command
 
     with pytest.raises(UsageError, match="--[a-z]+ is empty; expected a folder"):
         cli.main(typed, standalone_mode=False)
+
+
+@pytest.mark.parametrize("spec", ["/etc/passwd", "model.py"])
+def test_a_spec_that_is_no_yaml_file_is_refused_without_naming_its_neighbours(spec):
+    with pytest.raises(UsageError) as raised:
+        api.training_job(spec=spec, data="d", output="o")
+
+    assert str(raised.value).startswith(f"--spec={spec}: expected a YAML file, whose name ends in")
+    assert "group" not in str(raised.value)

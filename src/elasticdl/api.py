@@ -309,8 +309,13 @@ def _model(model_def: str | None, spec: str | None, model_zoo: str | None) -> Mo
     if model_def is not None:
         return ModelReference(None if model_zoo is None else _location(model_zoo), model_def)
     path = Path(_location(str(spec)))
-    from elasticdl.zoo.specs import folder_of, refuse_special  # noqa: PLC0415 - not for `--help`
+    from elasticdl.zoo.specs import folder_of, is_spec, refuse_special  # noqa: PLC0415 - not for `--help`
 
+    if not is_spec(path.name):
+        raise UsageError(
+            f"--spec={spec}: expected a YAML file, whose name ends in .yml or .yaml. A model file "
+            "of Python is named by --model_def."
+        )
     refuse_special(path, str(spec))
     if model_zoo is None:
         folder = folder_of(path)
