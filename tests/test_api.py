@@ -241,3 +241,46 @@ def test_bad_records_are_skipped_on_workers_only():
     assert job.workers.skip_bad_records
     with pytest.raises(UsageError, match="Add --num_workers"):
         api.training_job(model_def="m", data="d", output="o", skip_bad_records=True)
+
+
+OUTPUTS = [
+    ["train", "--model_def=m", "--data=d", "--output=PLACE"],
+    ["evaluate", "--trained_model=m", "--data=d", "--output=PLACE"],
+    ["evaluate", "--trained_model=m", "--data=d", "--report=PLACE"],
+    ["predict", "--trained_model=m", "--data=d", "--output=PLACE"],
+    ["data", "sample", "digits", "--output=PLACE"],
+    ["data", "prepare", "--model_def=m", "--input=d", "--output=PLACE"],
+    ["sql", "--models=PLACE"],
+    ["sql-server", "--models=PLACE"],
+]
+
+
+@pytest.mark.parametrize("command", OUTPUTS, ids=lambda command: " ".join(command[:2]))
+@pytest.mark.parametrize("place", ["memory://model", "simplecache::memory://model"])
+def test_an_output_in_the_memory_of_the_process_is_refused_by_its_name(command, place):
+    typed = [part.replace("PLACE", place) for part in command]
+
+    with pytest.raises(UsageError, match=f"--[a-z]+={place} is in the memory of this process"):
+        cli.main(typed, standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    # `--report=` is `--report`.
+    "command",
+    [command for command in OUTPUTS if "--report=PLACE" not in command],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_an_empty_output_is_refused_and_not_taken_for_the_current_folder(command):
+    typed = [part.replace("PLACE", "") for part in command]
+
+    with pytest.raises(UsageError, match="--[a-z]+ is empty; expected a folder"):
+        cli.main(typed, standalone_mode=False)
+
+
+@pytest.mark.parametrize("spec", ["/etc/passwd", "model.py"])
+def test_a_spec_that_is_no_yaml_file_is_refused_without_naming_its_neighbours(spec):
+    with pytest.raises(UsageError) as raised:
+        api.training_job(spec=spec, data="d", output="o")
+
+    assert str(raised.value).startswith(f"--spec={spec}: expected a YAML file, whose name ends in")
+    assert "group" not in str(raised.value)

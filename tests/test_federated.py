@@ -136,6 +136,14 @@ def test_a_party_writes_down_its_own_metrics_if_it_is_asked_to(made, tmp_path):
     assert told[2]["post_train_eval"]["accuracy"] > 0.3
 
 
+@pytest.mark.parametrize("place", ["", "memory://model", "s3://bucket/model"])
+def test_a_federation_writes_to_a_folder_of_this_machine(made, place):
+    found = made()
+
+    with pytest.raises(UsageError, match="--output"):
+        jobs.job_of(read_aggregator(found.aggregator), [], output=place)
+
+
 def test_as_many_parties_as_the_config_says_are_needed(made):
     found = made()
     found.parties[2].unlink()

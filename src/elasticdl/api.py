@@ -24,6 +24,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from elasticdl.data.stored_file import check_output
 from elasticdl.errors import MissingExtraError, UsageError
 from elasticdl.job import (
     BestMode,
@@ -268,7 +269,7 @@ def training_job(
     return Job(
         command="train",
         data=_location(data),
-        output=_location(output),
+        output=_output(output),
         model=dataclasses.replace(
             _model(model_def, spec, model_zoo),
             dialect=dialect,
@@ -308,8 +309,13 @@ def _model(model_def: str | None, spec: str | None, model_zoo: str | None) -> Mo
     if model_def is not None:
         return ModelReference(None if model_zoo is None else _location(model_zoo), model_def)
     path = Path(_location(str(spec)))
-    from elasticdl.zoo.specs import folder_of, refuse_special  # noqa: PLC0415 - not for `--help`
+    from elasticdl.zoo.specs import folder_of, is_spec, refuse_special  # noqa: PLC0415 - not for `--help`
 
+    if not is_spec(path.name):
+        raise UsageError(
+            f"--spec={spec}: expected a YAML file, whose name ends in .yml or .yaml. A model file "
+            "of Python is named by --model_def."
+        )
     refuse_special(path, str(spec))
     if model_zoo is None:
         folder = folder_of(path)
@@ -357,9 +363,9 @@ def evaluation_job(
     return Job(
         command="evaluate",
         data=_location(data),
-        output=None if output is None else _location(output),
+        output=None if output is None else _output(output),
         trained_model=_location(trained_model),
-        report=_location(str(folder)) if folder else None,
+        report=_output(str(folder), "--report") if folder else None,
         training=_training_options({"minibatch_size": minibatch_size}),
         workers=_sharing_workers(num_workers, ray_address, give_up_after),
     )
@@ -397,7 +403,7 @@ def prediction_job(
     return Job(
         command="predict",
         data=_location(data),
-        output=_location(output),
+        output=_output(output),
         trained_model=_location(trained_model),
         training=_training_options({"minibatch_size": minibatch_size}),
         prediction_format=formats[format],
@@ -560,6 +566,10 @@ def _as_bool(name: str, value: Any) -> bool:
     if str(value).lower() not in words:
         raise UsageError(f"--{name}={value!r}: expected true or false.")
     return words[str(value).lower()]
+
+
+def _output(text: str, option: str = "--output") -> str:
+    return check_output(_location(text), option)
 
 
 def _location(text: str) -> str:

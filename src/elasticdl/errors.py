@@ -82,6 +82,24 @@ class UserCodeError(ElasticDLError):
     exit_code = 3
 
 
+def ended_by_user(error: BaseException) -> UserCodeError | None:
+    """Return the error for a `sys.exit()` and the like of a user's function.
+
+    Args:
+        error: What no `except Exception` meets.
+
+    Returns:
+        None if it came through no code of theirs.
+    """
+    where = tracebacks.raised_at(error, "")
+    if not where:
+        return None
+    return UserCodeError(
+        f"{where}: this code ended the command with {type(error).__name__}({plain(error)}). Raise "
+        "an exception of your own if something is wrong."
+    )
+
+
 class DataError(ElasticDLError):
     """The data cannot be used."""
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from elasticdl.data.stored_file import check_output
 from elasticdl.errors import DefinitionError, MissingExtraError, UsageError
 from elasticdl.job import Federation, Job, Tracking
 
@@ -475,7 +476,7 @@ def save(config: str, *, output: str | None = None) -> Saved:
     options = {}
     if output is not None:
         # From here, not from where the process was started.
-        is_path = "://" not in output
+        is_path = "://" not in check_output(output)
         options["output"] = str(Path(output).expanduser().resolve()) if is_path else output
     telling = _telling()
     return Saved(**telling.told(telling.place_of(config), "save", options))

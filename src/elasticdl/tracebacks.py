@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -82,6 +83,24 @@ def raised_at(error: BaseException, otherwise: object) -> str:
     return f"{shown_path(frames[-1].filename)}:{frames[-1].lineno}" if frames else str(otherwise)
 
 
+def running_at(thread: int) -> tuple[str, str] | None:
+    """Return the user's function that a thread is in, and `file:line` of where it is.
+
+    Args:
+        thread: As `threading.get_ident` names it.
+
+    Returns:
+        The outermost function of theirs, which we called, and the innermost line of theirs; None
+        if the thread is in none.
+    """
+    # It may be that thread's own frame: no other way tells what another thread does.
+    frame = sys._current_frames().get(thread)  # noqa: SLF001
+    frames = [each for each in traceback.extract_stack(frame) if _is_of_the_user(each.filename)]
+    if frame is None or not frames:
+        return None
+    return frames[0].name, f"{shown_path(frames[-1].filename)}:{frames[-1].lineno}"
+
+
 def users_traceback(error: BaseException) -> str:
     """Return the error with the frames of the user's own code only.
 
@@ -135,7 +154,7 @@ def _text(error: BaseException | str) -> str:
     """Return what an exception says, cut off where nobody would read on."""
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - a class of the user's may raise anything here, too
+    except (Exception, SystemExit):  # noqa: BLE001 - a class of the user's may raise anything here, too
         return "(its __str__ raises, so what it says is not known)"
     if len(text) <= _MAX_TEXT:
         return text

@@ -424,3 +424,30 @@ def test_pictures_stand_side_by_side_where_there_is_room(folder):
         heights.append(len(console.export_text().splitlines()))
 
     assert heights[1] < heights[0] - 20
+
+
+def write_columns(path, names):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({name: [1.0] for name in names}), path)
+
+
+@pytest.mark.parametrize("num_columns", [2, 20])
+def test_a_column_name_does_not_reach_the_terminal_as_a_command(tmp_path, num_columns):
+    write_columns(tmp_path / "a.parquet", [f"a\x1b[2Jb{i}" for i in range(num_columns)])
+
+    printed = run("show", tmp_path / "a.parquet")
+
+    assert "\x1b" not in printed
+    assert r"a\x1b[2Jb0" in printed
+
+
+def test_of_very_many_columns_the_first_are_shown(tmp_path):
+    write_columns(tmp_path / "wide.parquet", [f"c{i:03}" for i in range(503)])
+
+    printed = run("show", tmp_path / "wide.parquet")
+
+    assert "c499" in printed
+    assert "c500" not in printed
+    assert "... and 3 more fields" in printed

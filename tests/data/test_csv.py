@@ -424,3 +424,12 @@ def test_a_column_may_be_truth_in_one_block_and_numbers_in_another(write):
     records = read_all(path, schema_of(ok=([], "float32")))
 
     assert [record["ok"].item() for record in records] == [1] * 20 + [0] * 20
+
+
+@pytest.mark.parametrize("cell", ["x" * 200, '"' + "x,\n" * 70 + '"'])
+def test_a_row_that_is_too_long_is_refused_before_it_is_read(write, monkeypatch, cell):
+    monkeypatch.setattr(csv_index, "MAX_ROW_BYTES", 100)
+    path = write(f"a,b\n1,2\n3,{cell}\n5,6\n")
+
+    with pytest.raises(CorruptDataError, match=r"byte 8: expected a row of at most 100 bytes"):
+        index_rows(open_stored(str(path)), 8, 16)

@@ -482,7 +482,7 @@ def test_wrong_magic_number_is_named_with_its_offset(tmp_path: Path) -> None:
     offset, message = refused(tmp_path / "x", NOT_COMPRESSED + b"\x05" + NOT_COMPRESSED[1:])
 
     assert offset == 52
-    assert "starts with 0x01020304, found 0x01020305" in message
+    assert "starts with 0x01020304, found something else" in message
 
 
 def test_unknown_compressor_is_named_with_its_offset(tmp_path: Path) -> None:

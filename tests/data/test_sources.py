@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import socket
 
 import fsspec
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from elasticdl.data import example
+from elasticdl.data import example, stored_file
 from elasticdl.data.csv import CSVSource
 from elasticdl.data.find_files import find_files
 from elasticdl.data.formats import format_of
@@ -21,7 +22,7 @@ from elasticdl.data.recordio import Writer as RecordIOWriter
 from elasticdl.data.sources import open_source
 from elasticdl.data.tfrecord import TFRecordSource
 from elasticdl.data.tfrecord import Writer as TFRecordWriter
-from elasticdl.errors import DataError, MissingExtraError, NoDataError, UsageError
+from elasticdl.errors import CorruptDataError, DataError, MissingExtraError, NoDataError, UsageError
 
 RECORD = example.encode({"x": np.float32([1])})
 
@@ -309,3 +310,35 @@ def test_opening_recordio_does_not_import_pyarrow(folder, run_python):
         f"open_source({str(path)!r}).read_records(0, 1, None)\n"
         "assert 'pyarrow' not in sys.modules and 'fsspec' not in sys.modules"
     )
+
+
+@pytest.mark.parametrize("file_format", ["recordio", "tfrecord"])
+def test_a_file_that_is_no_record_file_is_refused_without_its_words(tmp_path, file_format):
+    path = tmp_path / f"secret.{file_format}"
+    path.write_text("root:x:0:0:the first words of a file of another kind, which are secret\n")
+
+    with pytest.raises(CorruptDataError) as raised:
+        open_source(str(path))
+
+    said = str(raised.value).replace(str(path), "")
+    assert "root" not in said
+    assert b"root".hex() not in said.replace(" ", "")
+    assert b"toor".hex() not in said
+
+
+def test_a_server_that_is_not_there_is_an_error_with_its_address():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    with pytest.raises(DataError, match=rf"http://127.0.0.1:{port}/x.csv cannot be looked at: .*"):
+        find_files(f"http://127.0.0.1:{port}/x.csv")
+
+
+def test_a_server_that_says_nothing_is_not_waited_for_without_end(monkeypatch):
+    monkeypatch.setattr(stored_file, "SILENCE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}/x.csv"
+
+        with pytest.raises(DataError, match=r"cannot be looked at: no answer for 0\.2 s"):
+            find_files(uri)

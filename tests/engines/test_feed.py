@@ -131,6 +131,11 @@ def test_an_error_of_the_input_function_names_the_minibatchs_records_and_the_use
             r"from 2 records, arrays of the shapes \[\[2, 1\], \[3\]\]",
         ),
         ((np.float32(1), np.zeros(2)), "one entry per example"),
+        (
+            (np.array([[1], [1, 2]], dtype=object), np.zeros(2)),
+            r"Python objects \(dtype object\) of the shape \[2\], the first of them: list",
+        ),
+        ((np.zeros(2), np.array([object(), object()])), "the first of them: object"),
         (({"x": np.zeros((2, 1))},) * 3, "sample weights that are a dict"),
         (({"x": np.zeros((2, 1))},) * 4, "or \\(features, labels, sample weights\\)"),
         ({"x": np.zeros((2, 1))}, "returned no labels"),

@@ -4,6 +4,7 @@ import io
 import json
 import pickle
 import shutil
+import tracemalloc
 import zipfile
 import zlib
 from collections import OrderedDict
@@ -304,6 +305,62 @@ def test_an_archive_that_unpacks_to_a_thousand_times_its_size_is_refused(
 
 
 # --- HDF5 ----------------------------------------------------------------------------------------
+
+
+def lying(path, size, said):
+    """Write an archive whose first member unpacks to more than it says."""
+    content = b'{"class_name": "Model", "config": {}}'.ljust(size)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("config.json", "metadata.json", "model.weights.h5"):
+            archive.writestr(name, content)
+    held = bytearray(path.read_bytes())
+    at = held.index(b"PK\1\2")
+    # As a loader finds it that believes what it is told: the sum is of what it reads.
+    held[at + 16 : at + 20] = zlib.crc32(content[:said]).to_bytes(4, "little")
+    held[at + 24 : at + 28] = said.to_bytes(4, "little")
+    path.write_bytes(held)
+    return path
+
+
+def test_a_member_that_unpacks_to_more_than_it_says_is_refused_in_little_memory(
+    tmp_path, monkeypatch
+) -> None:
+    path = lying(tmp_path / "m.keras", 50_000_000, said=100)
+    monkeypatch.setattr(bounds, "FREE_BYTES", 2**30)
+    tracemalloc.start()
+
+    said = refused(path)
+
+    assert tracemalloc.get_traced_memory()[1] < 10 * 2**20
+    tracemalloc.stop()
+    assert "config.json in it says it is 100 bytes, and unpacks to 1,048,576 or more bytes" in said
+
+
+def test_an_archive_of_many_thousand_members_is_refused(keras_keras, tmp_path) -> None:
+    shutil.copy(keras_keras, tmp_path / "m.keras")
+    with zipfile.ZipFile(tmp_path / "m.keras", "a") as archive:
+        for number in range(10_000):
+            archive.writestr(f"{number}", "")
+
+    assert "10,003 files in this archive; expected at most 10,000" in refused(tmp_path / "m.keras")
+
+
+def packed_again(original, path, compression):
+    with zipfile.ZipFile(original) as old, zipfile.ZipFile(path, "w", compression) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+
+
+def test_a_member_that_is_compressed_in_another_way_is_refused(keras_keras, tmp_path) -> None:
+    packed_again(keras_keras, tmp_path / "m.keras", zipfile.ZIP_LZMA)
+
+    assert "in a way whose size cannot be checked" in refused(tmp_path / "m.keras")
+
+
+def test_an_archive_that_was_compressed_again_is_loaded(keras_keras, tmp_path) -> None:
+    packed_again(keras_keras, tmp_path / "m.keras", zipfile.ZIP_DEFLATED)
+
+    assert load(look(tmp_path / "m.keras")).count_params() > 0
 
 
 def test_a_chunk_is_not_larger_than_the_file_may_claim(tmp_path) -> None:

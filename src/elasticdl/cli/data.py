@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from elasticdl.cli.options import check_place
 from elasticdl.cli.printable import echo
 from elasticdl.errors import DefinitionError, UsageError
 
@@ -51,7 +52,13 @@ def data() -> None:
 
 @data.command(short_help="Write real data to start with, without a download.")
 @click.argument("name")
-@click.option("--output", required=True, metavar="DIR", help="Gets the folders train/ and test/.")
+@click.option(
+    "--output",
+    required=True,
+    metavar="DIR",
+    callback=check_place,
+    help="Gets the folders train/ and test/.",
+)
 @click.option(
     "--format",
     "sample_format",
@@ -120,7 +127,13 @@ def _print_sample(output: str, written: WrittenSample) -> None:
     metavar="GLOB",
     help="The files to prepare: names, patterns or folders, separated by commas; URIs, too.",
 )
-@click.option("--output", required=True, metavar="DIR", help="Folder for the record files.")
+@click.option(
+    "--output",
+    required=True,
+    metavar="DIR",
+    callback=check_place,
+    help="Folder for the record files.",
+)
 @click.option(
     "--num_processes",
     type=int,

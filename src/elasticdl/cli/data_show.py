@@ -16,6 +16,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from elasticdl.cli.printable import printable
 from elasticdl.data.wording import counted
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ _UNIT = 1000
 _MOST_VALUES = 6
 _MOST_BYTES = 40
 _MOST_COLUMNS = 7
+# Tables of tens of thousands take a minute to lay out, and nobody reads on.
+_MOST_FIELDS = 500
 _COLUMN_PADDING = 3
 _BRIGHTEST = 255
 # Fewer pixels than this may as well be any other list of numbers.
@@ -68,8 +71,11 @@ def _fields(overview: Overview) -> Table:
     if overview.num_looked_at == overview.num_records:
         title = "Fields"
     table = Table("field", "dtype", "shape", "values", title=title, **_STYLE)
-    for field in overview.fields:
-        table.add_row(*map(Text, (field.name, field.dtype, field.shape, field.values)))
+    for field in overview.fields[:_MOST_FIELDS]:
+        words = (field.name, field.dtype, field.shape, field.values)
+        table.add_row(*(Text(printable(each)) for each in words))
+    if len(overview.fields) > _MOST_FIELDS:
+        table.caption = f"... and {len(overview.fields) - _MOST_FIELDS:,} more fields"
     return table
 
 
@@ -78,7 +84,7 @@ _STYLE: dict[str, Any] = {"box": box.SIMPLE_HEAD, "title_justify": "left", "titl
 
 def _records(records: Sequence[Record], console: Console) -> Table:
     """Return a table of records: one a row, or one a column where that shows more at once."""
-    names = list(dict.fromkeys(name for record in records for name in record))
+    names = list(dict.fromkeys(name for record in records for name in record))[:_MOST_FIELDS]
     in_colour = console.color_system is not None
     cells = [[_cell(record.get(name), in_colour=in_colour) for name in names] for record in records]
     # Pictures are high: side by side, several of them are on the screen.
@@ -88,9 +94,9 @@ def _records(records: Sequence[Record], console: Console) -> Table:
     if len(names) > _MOST_COLUMNS or (have_pictures and fit):
         table = Table("", *(str(i) for i in range(len(records))), title="Records", **_STYLE)
         for i, name in enumerate(names):
-            table.add_row(Text(name), *(row[i] for row in cells))
+            table.add_row(Text(printable(name)), *(row[i] for row in cells))
         return table
-    table = Table("", *map(escape, names), title="Records", **_STYLE)
+    table = Table("", *(escape(printable(name)) for name in names), title="Records", **_STYLE)
     for number, row in enumerate(cells):
         table.add_row(Text(str(number), "dim"), *row)
     return table

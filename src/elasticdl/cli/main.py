@@ -21,9 +21,8 @@ import click
 
 from elasticdl import __version__
 from elasticdl.cli.printable import printable
-from elasticdl.errors import ElasticDLError, TrainingError, UserCodeError
+from elasticdl.errors import ElasticDLError, TrainingError, ended_by_user
 from elasticdl.garbage import collect_seldom
-from elasticdl.tracebacks import raised_at
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -177,15 +176,11 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
             )
             return 1
     # sys.exit() and the like in a function of the user's, which no `except Exception` meets.
-    where = raised_at(error, "")
-    if not where:
+    of_user = ended_by_user(error)
+    if of_user is None:
         return None
-    _complain(
-        "error",
-        f"{where}: this code ended the command with {type(error).__name__}({error}). Raise an "
-        "exception of your own if something is wrong.",
-    )
-    return UserCodeError.exit_code
+    _complain("error", str(of_user))
+    return of_user.exit_code
 
 
 def _complain(what: str, text: str) -> None:

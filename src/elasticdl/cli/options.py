@@ -6,10 +6,14 @@ import functools
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from elasticdl.cli.printable import echo
+from elasticdl.data.stored_file import check_output
 from elasticdl.engines.progress import Silent
+
+if TYPE_CHECKING:
+    import click
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -17,6 +21,12 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def with_options(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
     """Give a command options, in the order its help shall have them."""
     return functools.reduce(lambda made, option: option(made), reversed(options), command)
+
+
+def check_place(context: click.Context, option: click.Parameter, value: str) -> str:
+    """Refuse an output that would be lost; the callback of an option."""
+    del context
+    return check_output(value, option.opts[0])
 
 
 def reporter_for(quiet: bool) -> Silent | None:

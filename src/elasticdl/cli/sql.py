@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from elasticdl.cli.options import check_place
 from elasticdl.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     default="models",
     show_default=True,
     envvar="ELASTICDL_MODELS",
+    callback=check_place,
     help="Folder of the trained models, by name.",
 )
 @click.option(

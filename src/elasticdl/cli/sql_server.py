@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from elasticdl.cli.options import check_place
 from elasticdl.errors import MissingExtraError, UsageError
 from elasticdl.job import without_password
 
@@ -35,6 +36,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     default="models",
     show_default=True,
     envvar="ELASTICDL_MODELS",
+    callback=check_place,
     help="Folder of the trained models, by name.",
 )
 @click.option(

@@ -55,13 +55,14 @@ def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
 
     def as_array(value: Any) -> np.ndarray[Any, Any]:
         try:
-            return np.asarray(value)
+            array = np.asarray(value)
         except ValueError as error:
             raise DefinitionError(
                 f"{where} a {type(value).__name__}, which cannot be made an array ({error}); "
                 "expected the arrays of one batch. What reads batches by itself (a PyDataset, a "
                 "generator) cannot be shared by workers."
             ) from error
+        return _plain(array, where)
 
     parts = [map_arrays(as_array, part) for part in parts]
     arrays = leaves(parts)
@@ -81,6 +82,20 @@ def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
     return Batch(
         features, labels, sizes.pop(), None if weights is None else weights.astype(np.float32)
     )
+
+
+def _plain(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
+    """Return an array, if a framework can make a tensor of what is in it."""
+    if array.dtype != object:
+        return array
+    odd = [type(each).__name__ for each in array.flat if not isinstance(each, (str, bytes))]
+    if odd:
+        raise DefinitionError(
+            f"{where} an array of Python objects (dtype object) of the shape {list(array.shape)}, "
+            f"the first of them: {odd[0]}; expected numbers or texts. Lists of different lengths "
+            "become one array when they are padded."
+        )
+    return array
 
 
 def repeated(batch: Batch, num_examples: int) -> Batch:

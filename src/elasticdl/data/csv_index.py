@@ -36,6 +36,9 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 BLOCK_BYTES = 256 << 10
 """The least that is parsed to read a row: about a millisecond."""
 
+MAX_ROW_BYTES = 64 << 20
+"""The longest row that is read."""
+
 _READ_BYTES = 4 << 20
 
 
@@ -65,7 +68,7 @@ def index_rows(
 
     Raises:
         SchemaError: There is no header.
-        CorruptDataError: A quote is not closed.
+        CorruptDataError: A quote is not closed, or a row is longer than `MAX_ROW_BYTES`.
     """
     header_at = -1
     offsets: list[int] = []
@@ -139,6 +142,15 @@ def _line_starts(file: StoredFile, read_bytes: int) -> Iterator[Array]:
             break
         yield scanner.scan(data)
         offset += len(data)
+        if offset - scanner.line_start > MAX_ROW_BYTES:
+            # It would be read whole, and take several times its size in memory.
+            raise CorruptDataError(
+                file.uri,
+                scanner.line_start,
+                f"a row of at most {MAX_ROW_BYTES:,} bytes",
+                f"one that has not ended after {offset - scanner.line_start:,}"
+                + ("; perhaps a quote is not closed" if scanner.inside else ""),
+            )
     if scanner.inside:
         raise CorruptDataError(
             file.uri,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from elasticdl import user_files
 from elasticdl.data.formats import EXTENSIONS, format_by_name, format_by_start
-from elasticdl.data.stored_file import filesystem, local_path, open_each
+from elasticdl.data.stored_file import filesystem, local_path, open_each, reachable
 from elasticdl.data.wording import listed
 from elasticdl.errors import DataError, NoDataError
 
@@ -204,26 +204,31 @@ class _Remote:
     """A file system of fsspec, as `_matches` asks it."""
 
     def __init__(self, name: str) -> None:
+        self._name = name
         self._system, self.path = filesystem(name)
 
     def uri(self, path: str) -> str:
         return str(self._system.unstrip_protocol(path))
 
     def is_file(self, path: str) -> bool:
-        return bool(self._system.isfile(path))
+        with reachable(self._name):
+            return bool(self._system.isfile(path))
 
     def is_folder(self, path: str) -> bool:
-        return bool(self._system.isdir(path))
+        with reachable(self._name):
+            return bool(self._system.isdir(path))
 
     def special_kind(self, path: str) -> str | None:
         del path
         return None
 
     def glob(self, pattern: str) -> list[str]:
-        return [str(path) for path in self._system.glob(pattern)]
+        with reachable(self._name):
+            return [str(path) for path in self._system.glob(pattern)]
 
     def listing(self, folder: str) -> tuple[list[str], list[str]]:
-        entries: list[Any] = self._system.ls(folder, detail=True)
+        with reachable(self._name):
+            entries: list[Any] = self._system.ls(folder, detail=True)
         files = [entry["name"] for entry in entries if entry["type"] != "directory"]
         return files, [entry["name"] for entry in entries if entry["type"] == "directory"]
 

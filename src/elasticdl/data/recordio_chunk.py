@@ -148,7 +148,11 @@ def parse_header(file: StoredFile, offset: int, data: bytes) -> Chunk:
     magic, checksum, compressor, size_bytes, num_records = _HEADER.unpack(data)
     if magic != _MAGIC:
         raise CorruptDataError(
-            file.uri, offset, f"a chunk, which starts with 0x{_MAGIC:08x}", f"0x{magic:08x}"
+            # Never the bytes: it may be any file that this user can read.
+            file.uri,
+            offset,
+            f"a chunk, which starts with 0x{_MAGIC:08x}",
+            "something else",
         )
     if compressor >= len(COMPRESSORS):
         raise CorruptDataError(

@@ -10,6 +10,7 @@ Callers: the readers of this folder; `atomic_file.py`, for what a URI is.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,17 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elasticdl import user_files
-from elasticdl.errors import DataError, MissingExtraError, NoDataError, UsageError
+from elasticdl.errors import DataError, ElasticDLError, MissingExtraError, NoDataError, UsageError
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 Opened = TypeVar("Opened")
 
 _LOCAL_PREFIXES = ("file://", "local://")
 # Which package fsspec wants for a protocol, and our extra that installs it.
 _EXTRAS = {"s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}
+_HTTP = ("http", "https")
+SILENCE_S = 30.0
+"""How long a server may say nothing, where its file system can be told so."""
 # An answer of an object store takes tens of milliseconds, most of them waiting.
 _PARALLEL_OPENS = 16
 
@@ -51,6 +55,33 @@ def why(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error).removesuffix(".")
 
 
+def check_output(uri: str, option: str = "--output") -> str:
+    """Return the address of an output, if what is written there outlives this process.
+
+    Args:
+        uri: A path or URI.
+        option: How it was given, for errors.
+
+    Raises:
+        UsageError: It is empty, or in the memory of this process (`memory://` of fsspec).
+
+    Example:
+        >>> check_output("s3://bucket/model")
+        's3://bucket/model'
+    """
+    if not uri.strip():
+        raise UsageError(
+            f"{option} is empty; expected a folder or a URI, such as {option}=my_model."
+        )
+    # `simplecache::memory://x` ends in memory, too.
+    if any(part.strip().startswith("memory://") or part == "memory" for part in uri.split("::")):
+        raise UsageError(
+            f"{option}={uri} is in the memory of this process, and is lost when it ends. Name a "
+            "folder, or an object store such as s3:// or gs://."
+        )
+    return uri
+
+
 def filesystem(uri: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URI and the path within it.
 
@@ -63,7 +94,7 @@ def filesystem(uri: str) -> tuple[Any, str]:
 
     protocol = uri.partition("://")[0]
     try:
-        system, path = fsspec.core.url_to_fs(uri)
+        system, path = fsspec.core.url_to_fs(uri, **_patience(protocol))
     except ImportError as error:
         if protocol in _EXTRAS:
             raise MissingExtraError(*_EXTRAS[protocol], needed_for=uri) from error
@@ -71,9 +102,48 @@ def filesystem(uri: str) -> tuple[Any, str]:
     except ValueError as error:
         raise UsageError(
             f"{uri} cannot be opened: {error}. A file is named by a path or by a URI of a "
-            "protocol that fsspec knows, such as s3://, gs:// or memory://."
+            "protocol that fsspec knows, such as s3:// or gs://."
         ) from error
     return system, path
+
+
+def _patience(protocol: str) -> dict[str, Any]:
+    """Return how a file system is told not to wait for a server that is silent.
+
+    Object stores have limits of their own; for HTTP there is only one for a whole transfer, of five
+    minutes, which is too short for a large file and too long for a server that says nothing.
+    """
+    import fsspec.config  # noqa: PLC0415
+
+    if protocol not in _HTTP or "client_kwargs" in fsspec.config.conf.get(protocol, {}):
+        return {}
+    import aiohttp  # noqa: PLC0415 - only there; fsspec needs it, too
+
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
+    return {"client_kwargs": {"timeout": limits}}
+
+
+@contextlib.contextmanager
+def reachable(uri: str) -> Iterator[None]:
+    """Turn what a store raises while it is asked what there is into a `DataError`.
+
+    Args:
+        uri: What it is asked about.
+
+    Raises:
+        DataError: It is not there, does not answer, or wants credentials.
+    """
+    try:
+        yield
+    except ElasticDLError:
+        raise
+    except Exception as error:  # each store has errors of its own
+        silent = isinstance(error, TimeoutError)
+        said = f"no answer for {SILENCE_S:g} s" if silent else why(error) or type(error).__name__
+        raise DataError(
+            f"{uri} cannot be looked at: {said}. Check the address, the network and your "
+            "credentials."
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -254,7 +254,8 @@ def _walk(file: _Bytes) -> array[int]:
                 file.uri,
                 position,
                 f"the length of a record and its checksum{file.counted}",
-                f"{block[at : at + _HEADER.size].hex(' ')}, which do not agree",
+                # Never the bytes: it may be any file that this user can read.
+                f"{_HEADER.size} bytes that do not agree",
             )
         # A position is a number of 64 bits with a sign, and no file is as long as this.
         record_bytes = _FRAME_BYTES + min(length, _MOST_LENGTH)

@@ -29,6 +29,7 @@ from elasticdl.engines.cut import cut
 from elasticdl.engines.feed import FedBatch, Resume, chained_digest
 from elasticdl.engines.randomness import Stream, seeded
 from elasticdl.engines.seams import Validation
+from elasticdl.engines.user_calls import calling
 from elasticdl.errors import (
     DataError,
     DefinitionError,
@@ -358,7 +359,8 @@ def make_batch(
         DefinitionError: What it returned is not a batch.
     """
     try:
-        made = how.input_fn(records, mode) if how.takes_mode else how.input_fn(records)
+        with calling(definition.where("input"), where):
+            made = how.input_fn(records, mode) if how.takes_mode else how.input_fn(records)
     except ElasticDLError:
         raise
     except Exception as error:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import io
 import pickletools
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +18,16 @@ from typing import IO
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import bounds
 
+MAX_MEMBERS = 10_000
+"""More than any model has: PyTorch stores each tensor as a member, Keras two or three in all."""
+
 MAX_MEMBER_BYTES = 256 * 2**20
 """Of a member that is read whole: a config, a graph, the names in a pickle."""
 
 _STRINGS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"})
+# Where a member's bytes begin: after its header, a name and more, whose lengths come last.
+_LOCAL_HEADER = struct.Struct("<26x2H")
+_READ_BYTES = 1 << 20
 _UNKNOWN = "a name that is computed"
 
 
@@ -36,6 +44,12 @@ def opened(path: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.Zip
     """
     try:
         with zipfile.ZipFile(content or path) as archive:
+            num_members = len(archive.infolist())
+            if num_members > MAX_MEMBERS:
+                raise ModelFileError(
+                    f"{path}: there are {num_members:,} files in this archive; expected at most "
+                    f"{MAX_MEMBERS:,} of a model. Save the model again."
+                )
             total = sum(info.file_size for info in archive.infolist())
             bounds.check(path, "all that is in this archive", total, path.stat().st_size)
             names = [name.lower() for name in archive.namelist()]
@@ -45,11 +59,59 @@ def opened(path: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.Zip
                     f"{path}: two files in this archive have the same name. It was made to be read "
                     "in two ways; nothing of it was used."
                 )
+            for info in archive.infolist():
+                _check_size(archive, info, path)
             yield archive
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, OSError) as error:
         raise ModelFileError(
             f"{path}: this zip archive is truncated or damaged: {error}. Copy or save it again."
         ) from error
+
+
+def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> None:
+    """Refuse a member that is not as large as it says.
+
+    Python's and other libraries' loaders inflate to the end of what is stored, however far that is,
+    and look at the size afterwards.
+    """
+    num_bytes = info.compress_size
+    if info.compress_type == zipfile.ZIP_DEFLATED:
+        num_bytes = _inflated_bytes(archive, info)
+    elif info.compress_type != zipfile.ZIP_STORED:
+        raise ModelFileError(
+            f"{path}: {info.filename} in it is compressed in a way whose size cannot be checked "
+            "before it is unpacked. Save the model again; its library does not compress."
+        )
+    if num_bytes != info.file_size:
+        more = "or more " if num_bytes > info.file_size else ""
+        raise ModelFileError(
+            f"{path}: {info.filename} in it says it is {info.file_size:,} bytes, and unpacks to "
+            f"{num_bytes:,} {more}bytes. The file is damaged or was made to fill the memory; "
+            "nothing was allocated."
+        )
+
+
+def _inflated_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
+    """Return what a compressed member unpacks to; a bit more than it says, if it is more."""
+    assert archive.fp is not None  # noqa: S101 - it is open
+    archive.fp.seek(info.header_offset)
+    header = archive.fp.read(_LOCAL_HEADER.size)
+    if len(header) < _LOCAL_HEADER.size:
+        raise zipfile.BadZipFile(f"{info.filename} is not there")
+    archive.fp.seek(sum(_LOCAL_HEADER.unpack(header)), io.SEEK_CUR)
+    inflater, left, total = zlib.decompressobj(-zlib.MAX_WBITS), info.compress_size, 0
+    try:
+        while not inflater.eof and total <= info.file_size:
+            stored = inflater.unconsumed_tail
+            if not stored:
+                stored = archive.fp.read(min(left, _READ_BYTES))
+                left -= len(stored)
+                if not stored:
+                    break
+            total += len(inflater.decompress(stored, _READ_BYTES))
+    except zlib.error as error:
+        raise zipfile.BadZipFile(f"{info.filename}: {error}") from error
+    return total
 
 
 def member(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:

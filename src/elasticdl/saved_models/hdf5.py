@@ -14,6 +14,7 @@ import h5py
 
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import bounds
+from elasticdl.saved_models.numbers import refuse_complex
 
 _DEFLATE = 1
 # Filters that do not make data larger: shuffling, and checksums.
@@ -30,8 +31,8 @@ def num_values(file: Any, path: Path, held_bytes: int) -> int:
         held_bytes: Size on disk, of the archive where it lies in one.
 
     Raises:
-        ModelFileError: A link, numbers in another file, numbers that are not there, or a chunk
-            that unpacks to more than it says.
+        ModelFileError: A link, numbers in another file, numbers that are not there, complex
+            numbers, or a chunk that unpacks to more than it says.
     """
     total = claimed_bytes = 0
     groups = [file]
@@ -57,6 +58,8 @@ def num_values(file: Any, path: Path, held_bytes: int) -> int:
                     f"{path}: the numbers of {item.name} lie in another file of this machine; "
                     "Keras writes none like that. The file was made to harm."
                 )
+            if item.dtype.kind == "c":
+                raise refuse_complex(path, item.name, int(item.size or 0))
             total += int(item.size or 0)
             # A dataset of one number may have a chunk of millions, which is read whole.
             chunk_bytes = math.prod(item.chunks or ()) * item.dtype.itemsize

@@ -19,6 +19,7 @@ import keras
 
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import bounds
+from elasticdl.saved_models.numbers import Weight
 from elasticdl.saved_models.scan import scan
 from elasticdl.saved_models.trust import NONE, Trust
 from elasticdl.saved_models.weights import bounded
@@ -104,6 +105,17 @@ def load_weights(model: Any, file: ModelFile, weights: ModelFile) -> None:
         name = "model.weights.h5" if alone else "model.h5"
     with called(weights.path, name) as path, telling(weights, f" into the model of {file.path}"):
         model.load_weights(path)
+
+
+def weights_of(model: keras.Model) -> Iterator[Weight]:
+    """Yield the weights of a loaded model, one by one."""
+    # The innermost layer that has a weight comes last.
+    owners = {id(v): layer for layer in model._flatten_layers() for v in layer.weights}  # noqa: SLF001 - as Keras itself goes through them
+    for variable in model.weights:
+        owner = type(owners.get(id(variable), model)).__module__
+        is_kerass = owner.partition(".")[0] == "keras"
+        values = keras.ops.convert_to_numpy(variable)
+        yield Weight(variable.path, values, not variable.trainable and not is_kerass)
 
 
 @contextlib.contextmanager

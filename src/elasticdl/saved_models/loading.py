@@ -5,10 +5,11 @@ Callers: dialects.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import MissingExtraError, ModelFileError
+from elasticdl.saved_models.numbers import Weight, check_finite
 from elasticdl.saved_models.trust import NONE, Trust
 
 if TYPE_CHECKING:
@@ -31,9 +32,23 @@ def load(
         trust: What may run.
 
     Raises:
-        ModelFileError: The file would run something, or cannot be loaded or trained.
+        ModelFileError: The file would run something, cannot be loaded or trained, or its weights
+            hold NaN or infinity.
         MissingExtraError: A library that the file needs is not installed.
     """
+    loaded, held = _load(file, weights, custom_objects, trust)
+    if weights is not None or file.kind != "architecture":
+        check_finite((weights or file).path, held)
+    return loaded
+
+
+def _load(
+    file: ModelFile,
+    weights: ModelFile | None,
+    custom_objects: Mapping[str, Any] | None,
+    trust: Trust,
+) -> tuple[Any, Iterable[Weight]]:
+    """Return the model and its weights."""
     library = file.library or (weights and weights.library) or "keras"
     if library == "torch":
         try:
@@ -46,7 +61,10 @@ def load(
             raise ModelFileError(
                 f"{file.path} is of PyTorch; its weights are in it. Leave {weights.path} out."
             )
-        return torch.load(file, custom_objects=custom_objects, trust=trust)
+        module = torch.load(file, custom_objects=custom_objects, trust=trust)
+        return module, torch.weights_of(module)
+    from elasticdl.saved_models import keras  # noqa: PLC0415 - imports TensorFlow
+
     if library == "tf_keras":
         try:
             from elasticdl.saved_models import tf_keras  # noqa: PLC0415 - imports TensorFlow
@@ -59,7 +77,8 @@ def load(
                     command="pip install --no-deps 'tf-keras>=2.21'",
                 ) from error
             raise
-        return tf_keras.load(file, weights, custom_objects=custom_objects, trust=trust)
-    from elasticdl.saved_models import keras  # noqa: PLC0415 - imports TensorFlow
-
-    return keras.load(file, weights, custom_objects=custom_objects, trust=trust)
+        load_keras: Callable[..., Any] = tf_keras.load
+    else:
+        load_keras = keras.load
+    model = load_keras(file, weights, custom_objects=custom_objects, trust=trust)
+    return model, keras.weights_of(model)

@@ -28,6 +28,7 @@ from torch import nn
 
 from elasticdl.errors import DefinitionError, ModelFileError
 from elasticdl.saved_models import archive
+from elasticdl.saved_models.numbers import Weight, refuse_complex
 from elasticdl.saved_models.scan import scan
 from elasticdl.saved_models.trust import NONE, Trust
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from elasticdl.saved_models.model_file import ModelFile
 
 _NAME = re.compile(r"(optim|nn)\.[A-Z]\w*")
+_SINGLE_BYTES = 4
 # What checkpoints call the state_dict in them.
 _STATE_KEYS = ("state_dict", "model_state_dict", "model")
 
@@ -208,6 +210,10 @@ def _with_state(
         raise ModelFileError(
             f"{file.path}: {name}() returned a {type(model).__name__}; expected a torch.nn.Module."
         )
+    real = {name for name, value in model.state_dict().items() if not _is_complex(value)}
+    for key, value in state.items():
+        if value.is_complex() and key in real:
+            raise refuse_complex(file.path, key, value.numel())
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -216,6 +222,34 @@ def _with_state(
             f"{file.path} has other weights than {name}() makes: {said[:500]}"
         ) from error
     return model
+
+
+def _is_complex(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_complex()
+
+
+def weights_of(model: nn.Module) -> Iterator[Weight]:
+    """Yield what a file holds of a loaded model, one by one.
+
+    A buffer of a class of the user's may be a mask of infinities; a buffer of PyTorch's own layers
+    is a statistic.
+    """
+    buffers = {
+        f"{prefix}.{name}".removeprefix("."): type(module).__module__
+        for prefix, module in model.named_modules()
+        for name, _ in module.named_buffers(recurse=False)
+    }
+    for name, value in model.state_dict().items():
+        if not isinstance(value, torch.Tensor) or value.is_quantized:
+            continue
+        if value.layout is not torch.strided:
+            continue
+        values = value.detach()
+        if values.is_floating_point() and values.element_size() < _SINGLE_BYTES:
+            # NumPy has no bfloat16.
+            values = values.float()
+        is_torchs = buffers.get(name, "torch.nn.").startswith("torch.nn.")
+        yield Weight(name, values.numpy(), may_be_infinite=not is_torchs)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -87,7 +88,7 @@ def input_fn(records, mode):
         log.write(f"{{os.getpid()}} {{len(records)}} {{os.path.abspath(__file__)}}\\n")
     time.sleep(told.get("pause_s", 0))
     if told.get("raise_at", -1) in [round(float(r["x"][0]), 4) for r in records]:
-        raise ZeroDivisionError("an odd record")
+        raise (SystemExit if told.get("exits") else ZeroDivisionError)("an odd record")
     return {{"x": np.stack([r["x"] for r in records])}}, np.stack([r["label"] for r in records])
 
 
@@ -387,8 +388,13 @@ def test_a_part_that_does_not_arrive_is_an_error_that_says_where_to_write(on_wor
 
     monkeypatch.setattr(tasks, "_ARRIVAL_TIMEOUT_S", 0.5)
 
+    def predict(reporter, **options):
+        job = api.prediction_job(output="p", **{**options, "num_workers": 1})
+        # A place that each process has for itself, which `--output` refuses.
+        return api.run(replace(job, output="memory://nowhere-else/p"), reporter)
+
     with pytest.raises(OutputError, match=r"a worker has written part-0.*shared disk"):
-        on_workers(elasticdl.predict, output="memory://nowhere-else/p", num_workers=1)
+        on_workers(predict)
 
 
 # --- a worker by itself -----------------------------------------------------------------------
@@ -445,6 +451,18 @@ def _staging(instructions):
     from elasticdl.artifacts.folder import OutputFolder
 
     return OutputFolder(instructions.staging)
+
+
+def test_a_function_that_ends_the_process_is_told_with_its_line(instructions, place):
+    record = open_source(str(place.data)).read_records(5, 6, None)[0]
+    place.steer(raise_at=round(float(record["x"][0]), 4), exits=True)
+
+    *_, failure = OpenModel(instructions).run(Range(0, 0, 20), 0)
+
+    assert isinstance(failure, Failure)
+    assert failure.kind == "UserCodeError"
+    assert "this code ended the command with SystemExit(an odd record)" in failure.message
+    assert f"{place.model}/zoo/steered.py:" in failure.message
 
 
 def test_a_worker_that_sees_other_data_refuses_them(instructions, place, tmp_path):

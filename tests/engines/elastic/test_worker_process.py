@@ -6,6 +6,7 @@ import tempfile
 import threading
 import time
 import uuid
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -37,7 +38,7 @@ def name():
 def place(numbers, name):
     """Return a worker's process that is not started yet, of a model file."""
 
-    def place(model=COUNTING):
+    def place(model=COUNTING, pace=PACE):
         job = Job(
             command="train",
             model=ModelReference(zoo=str(model.parent), model_def=model.stem),
@@ -54,7 +55,7 @@ def place(numbers, name):
             num_slots=2,
             num_threads=1,
             framework="torch",
-            pace=PACE,
+            pace=pace,
             key=bytes(32),
         )
         return WorkerProcess(assignment, name)
@@ -148,3 +149,48 @@ def test_a_temporary_folder_with_a_path_too_long_for_sockets_is_named(place, tmp
     assert isinstance(failure, Failure)
     assert str(folder) in failure.message
     assert "Set TMPDIR" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ("sys.exit(0)", "SystemExit(0)"),
+        ("raise type('Odd', (BaseException,), {})('well')", "Odd(well)"),
+        (
+            "raise type('Mute', (BaseException,), {'__str__': lambda self: sys.exit(3)})()",
+            "Mute((its __str__ raises, so what it says is not known))",
+        ),
+    ],
+)
+def test_what_ends_the_process_in_the_users_code_is_told_with_their_line(
+    place, tmp_path, ends, said
+):
+    model = counting_and(tmp_path, f"import sys\n\n\ndef input_fn(records):\n    {ends}\n")
+    line = len(model.read_text().splitlines())
+
+    failure = place(model).prepare()
+
+    assert isinstance(failure, Failure)
+    assert failure.kind == "UserCodeError"
+    assert failure.message.startswith(f"{model}:{line}: this code ended the command with {said}.")
+
+
+def test_an_input_function_that_does_not_return_is_named_while_the_worker_prepares(place, tmp_path):
+    hangs = "def wait():\n    time.sleep(60)\n\n\ndef input_fn(records):\n    wait()\n"
+    model = counting_and(tmp_path, hangs)
+    line = len(model.read_text().splitlines()) - 4
+    worker = place(model, replace(PACE, batch_timeout_s=0.5))
+    threading.Thread(target=worker.prepare, daemon=True).start()
+
+    deadline_s = time.monotonic() + 60
+    failure = None
+    while not isinstance(failure, Failure) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+        failure = worker.call("report", None, with_events=False)
+
+    assert isinstance(failure, Failure)
+    assert failure.kind == "UserCodeError"
+    said = f"{model}:{line}: input_fn() has been running for 1 s on "
+    assert failure.message.startswith(said)
+    assert "records 0 to 1; expected a batch within 0.5 s" in failure.message
+    assert "--batch_timeout" in failure.message

@@ -88,6 +88,10 @@ _PATIENCE_AT_THE_END_S = 60.0
 _SILENCE_AT_THE_END_S = 5.0
 
 
+class _GaveUpError(UnavailableError):
+    """Nobody could train for as long as the user waits."""
+
+
 def train(job: Job, reporter: Reporter) -> Outcome:
     """Train on workers that come and go; the same command goes on where an earlier one ended.
 
@@ -107,6 +111,9 @@ def _train(run: Run) -> Trained:
         while True:
             try:
                 return controller.train(interrupts)
+            except _GaveUpError:
+                # Another Ray would not bring what it waited for.
+                raise
             except UnavailableError as lost:
                 step = max(run.store.steps(), default=0)
                 num_lost = 1 if step > furthest_step else num_lost + 1
@@ -289,7 +296,7 @@ class _Controller:
             case Kill(incarnation, reason):
                 self._end(self._process(incarnation), reason)
             case GiveUp(reason, may_pass):
-                raise (UnavailableError if may_pass else TrainingError)(
+                raise (_GaveUpError if may_pass else TrainingError)(
                     f"{reason} The newest checkpoint is of step {self._newest_step():,}; the same "
                     "command goes on from it."
                 )

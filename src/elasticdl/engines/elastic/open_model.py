@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import MODEL_FILE, ZOO_FOLDER
 from elasticdl.definition import Mode
-from elasticdl.engines.elastic.worker import Failure, Identity
+from elasticdl.engines.elastic.worker import Failure, Identity, known
 from elasticdl.engines.trained import drain, open_trained
 from elasticdl.errors import DataError, ElasticDLError
 from elasticdl.evaluation.phase import running_states
@@ -131,8 +131,11 @@ class OpenModel:
                 yield from self._predict(opened, range_, worker_id)
             else:
                 yield from self._evaluate(opened, range_)
-        except ElasticDLError as error:
-            yield self._failure(error)
+        except GeneratorExit:
+            # Nobody listens any more.
+            raise
+        except BaseException as error:  # noqa: BLE001 - `sys.exit()` of the user's, too
+            yield self._failure(known(error))
 
     def results(self, states: MetricStates, range_: Range) -> dict[str, Any] | Failure:
         """Return the metrics that summed states come to.
@@ -146,11 +149,11 @@ class OpenModel:
             with opened.feed(range_.start, range_.stop) as feed:
                 first = feed.peek()
                 if first is None:
-                    raise opened.no_example()
+                    return self._failure(opened.no_example())
                 trainer = self._trainer_for(opened, first[1])
             return trainer.evaluation_metrics.results(states)
-        except ElasticDLError as error:
-            return self._failure(error)
+        except BaseException as error:  # noqa: BLE001 - `sys.exit()` of the user's, too
+            return self._failure(known(error))
 
     # --- the two things it does --------------------------------------------------------------
 

@@ -34,7 +34,8 @@ from elasticdl.engines.feed import FedBatch, training_batches
 from elasticdl.engines.loop import Loop
 from elasticdl.engines.material import Material, open_material
 from elasticdl.engines.progress import Silent
-from elasticdl.errors import ElasticDLError, TrainingError
+from elasticdl.engines.user_calls import overdue
+from elasticdl.errors import ElasticDLError, TrainingError, ended_by_user
 from elasticdl.sharding.left_out import BatchId
 from elasticdl.training.create import limit_threads, quiet_frameworks, start_threads
 
@@ -151,6 +152,21 @@ class Failure:
         return error
 
 
+def known(error: BaseException) -> ElasticDLError:
+    """Return the error that ends the job for what was raised in a worker's process.
+
+    Raises:
+        BaseException: What was given, if it is neither an error of ours nor code of the user's
+            that ended the process.
+    """
+    if isinstance(error, ElasticDLError):
+        return error
+    of_user = None if isinstance(error, Exception) else ended_by_user(error)
+    if of_user is None:
+        raise error
+    return of_user
+
+
 class Worker:
     """See the module; its methods are called by the controller.
 
@@ -165,6 +181,7 @@ class Worker:
         # Before PyTorch is imported, which is for the sums at least.
         quiet_frameworks()
         self._loop: Loop | None = None
+        self._code: Path | None = None
         self._final: Snapshot | None = None
         self._snapshots: Snapshots | None = None
         self._history: History | None = None
@@ -190,8 +207,8 @@ class Worker:
                 nicely(self._prepare)
             else:
                 self._prepare()
-        except ElasticDLError as error:
-            return self._failure(error)
+        except BaseException as error:  # noqa: BLE001 - `sys.exit()` of the user's, too
+            return self._failure(known(error))
         return Identity(socket.gethostname(), os.getpid())
 
     def run(self, start: Start) -> Failure | Left | None:
@@ -203,21 +220,27 @@ class Worker:
         """
         try:
             self._train(start)
-        except ElasticDLError as error:
-            return self._failure(error)
         except (SupersededError, TimeoutError) as error:
             return Left(type(error).__name__)
+        except BaseException as error:  # noqa: BLE001 - `sys.exit()` of the user's, too
+            return self._failure(known(error))
         return None
 
     # --- in threads of their own -------------------------------------------------------------
 
-    def report(self, known: Point | None, *, with_events: bool) -> Report | None:
+    def report(self, known: Point | None, *, with_events: bool) -> Report | Failure | None:
         """Tell how far it is; None before it has a slot.
 
         Args:
             known: Up to where the controller has the events.
             with_events: Whether to hand out those that follow.
+
+        Returns:
+            The error that ends the job, if a function of the user's does not return.
         """
+        stuck = overdue(self._assignment.pace.batch_timeout_s, "--batch_timeout")
+        if stuck is not None:
+            return self._failure(stuck)
         if self._history is None or self._snapshots is None or self._loop is None:
             return None
         assert self._committer is not None  # noqa: S101 - prepared

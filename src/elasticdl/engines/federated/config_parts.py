@@ -45,6 +45,8 @@ def _folder(file: Path) -> Path:
 def path_of(section: Section, key: str, file: Path) -> Path | None:
     """Return the path that a key names, relative to the config's folder."""
     text = section.text(key, "the path of a file")
+    if text is not None and "://" in text:
+        section.problem(key, f"is {text!r}; expected a path on this machine")
     return None if text is None else _folder(file) / Path(text).expanduser()
 
 

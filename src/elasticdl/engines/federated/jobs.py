@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elasticdl.data.stored_file import check_output
 from elasticdl.engines.federated.component_parts import check_local, minibatch_size_of
 from elasticdl.engines.federated.data_handlers import source_of
 from elasticdl.engines.federated.simulate import Member
@@ -42,13 +43,17 @@ def job_of(
 
     Raises:
         DefinitionError: Nobody names the model.
-        UsageError: Nobody names the output.
+        UsageError: Nobody names the output, or it is no folder of this machine.
     """
     model = aggregator.model or (parties[0].model if parties else None)
     if model is None:
         raise DefinitionError(
             f"{aggregator.file}: there is no section `model`. Name the model that all parties "
             "train, as their configs do."
+        )
+    if output is not None and "://" in check_output(output):
+        raise UsageError(
+            f"--output={output}: a federation writes to a folder of this machine; expected a path."
         )
     where = output or (str(aggregator.output) if aggregator.output is not None else None)
     if where is None:

@@ -1,0 +1,80 @@
+"""Which calls of a user's input function this process is in, and for how long.
+
+A function that never returns cannot be ended from Python, but it can be named: another thread
+looks here, and says where the function is. How long a call may take is learned like all times of
+a run: at least what the user has set, or ten times the slowest call so far.
+
+Callers: `record_data.py` enters; `elastic/worker.py` looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from elasticdl import tracebacks
+from elasticdl.errors import UserCodeError
+
+_FACTOR = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    where: str
+    records: Callable[[], str]
+    since_s: float
+
+
+class _Calls:
+    """Those of this process, by thread."""
+
+    def __init__(self) -> None:
+        self.running: dict[int, _Call] = {}
+        self.slowest_s = 0.0
+
+
+_calls = _Calls()
+
+
+@contextlib.contextmanager
+def calling(where: object, records: Callable[[], str]) -> Iterator[None]:
+    """Note that the block calls a function of the user's.
+
+    Args:
+        where: Where the function is, `file:line`.
+        records: Names what it was given.
+    """
+    thread, since_s = threading.get_ident(), time.monotonic()
+    _calls.running[thread] = _Call(str(where), records, since_s)
+    try:
+        yield
+    finally:
+        _calls.running.pop(thread, None)
+        _calls.slowest_s = max(_calls.slowest_s, time.monotonic() - since_s)
+
+
+def overdue(least_s: float, option: str) -> UserCodeError | None:
+    """Return the error for a call that takes too long.
+
+    Args:
+        least_s: What the user allows a call, in seconds; ten times the slowest one is allowed, too.
+        option: How the user sets that.
+
+    Returns:
+        None if no call has taken so long.
+    """
+    allowed_s = max(least_s, _FACTOR * _calls.slowest_s)
+    now_s = time.monotonic()
+    for thread, call in list(_calls.running.items()):
+        if now_s - call.since_s <= allowed_s:
+            continue
+        name, at = tracebacks.running_at(thread) or ("the input function", call.where)
+        return UserCodeError(
+            f"{at}: {name}() has been running for {now_s - call.since_s:.0f} s on "
+            f"{call.records()}; expected a batch within {allowed_s:g} s. Look at what it waits for "
+            f"there. If it needs that long, set {option} to more."
+        )
+    return None
