@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -314,3 +317,25 @@ def test_zeno_leaves_out_who_makes_the_aggregators_loss_worse(job, member, run, 
     run(asked, member(0), member(2), liar)
 
     assert all(list(e.parties) == ["p0", "p2"] for e in events(tmp_path, RoundFinished))
+
+
+CTRL_C = """
+def input_fn(records):
+    # An example, by which parties join, is no minibatch.
+    if len(records) == 16:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(20)
+"""
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_does_not_wait_for_the_end_of_a_partys_training(job, member, run, place):
+    slow = LINEAR.replace("\ndef input_fn(records):\n", CTRL_C)
+    (place / "zoo" / "slow.py").write_text(f"import os, signal, time\n{slow}")
+    began_s = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run(job(model_def="slow"), member(0), member(1))
+
+    assert time.monotonic() - began_s < 10
+    # As before: whoever comes next is interrupted as Python interrupts.
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

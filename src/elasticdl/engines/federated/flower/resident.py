@@ -13,7 +13,7 @@ import queue
 import select
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -44,6 +44,9 @@ class Resident:
         answer: Called with each request's arrays and facts, one at a time. What it raises stays in
             this process' log: the text of an exception may quote data.
         between: Called several times a second while nothing is being answered, in the same thread.
+
+    Attributes:
+        is_answering: The thread of `run` is in `answer` or `between`, which may take long.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Resident:
         self._name = name
         self._answer = answer
         self._between = between
+        self.is_answering = False
         self._requests: queue.Queue[tuple[socket.socket, Frame]] = queue.Queue()
         self._closing = threading.Event()
 
@@ -81,13 +85,24 @@ class Resident:
     def run(self) -> None:
         """Answer until `stop` is called."""
         while not self._closing.is_set():
-            self._between()
+            with self._answering():
+                # A signal may have come just before, and asked for the end.
+                if not self._closing.is_set():
+                    self._between()
             with contextlib.suppress(queue.Empty):
                 stream, frame = self._requests.get(timeout=_ACCEPT_S)
-                with stream:
-                    # Who has given up meanwhile would not take the answer.
-                    if not _is_closed(stream):
+                # Who has given up meanwhile would not take the answer.
+                with stream, self._answering():
+                    if not (self._closing.is_set() or _is_closed(stream)):
                         self._reply(stream, frame)
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        self.is_answering = True
+        try:
+            yield
+        finally:
+            self.is_answering = False
 
     def _accept(self) -> None:
         while not self._closing.is_set():
