@@ -221,6 +221,15 @@ def test_a_simulation_is_not_warned_that_somebody_may_be_late(made):
     assert "max_timeout" in str(read_aggregator(found.aggregator).warnings)
 
 
+def test_two_parties_of_one_name_are_refused_with_both_files(made):
+    found = made()
+    for path in found.parties[:2]:
+        change(path, connection={"info": {"id": "north"}})
+
+    with pytest.raises(DefinitionError, match=r"party1.yml: .*'north', as that of .*party0.yml is"):
+        federated.simulate(str(found.aggregator), reporter=Silent())
+
+
 LISTENING = """
 import sys, time
 from pathlib import Path

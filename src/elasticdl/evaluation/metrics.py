@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,22 +38,3 @@ def add_states(states: Iterable[MetricStates], ordered: Collection[str] = ()) ->
             else:
                 total[name] = tuple(np.array(array, dtype=np.float64) for array in arrays)
     return total
-
-
-def mean_of(total: Any, count: Any) -> float:
-    """Return the mean that the summed state of a scalar metric comes to; NaN of nothing.
-
-    Args:
-        total: The sum, of shape [].
-        count: What it is divided by, of shape [].
-
-    Raises:
-        ValueError: They have other shapes: what a party of a federation sends may be anything.
-
-    Example:
-        >>> mean_of(np.float64(6.0), np.float64(4.0))
-        1.5
-    """
-    if np.ndim(total) or np.ndim(count):
-        raise ValueError(f"A sum and a count of shapes {np.shape(total)} and {np.shape(count)}.")
-    return float(total) / float(count) if count else float("nan")

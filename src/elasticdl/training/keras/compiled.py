@@ -13,9 +13,9 @@ import keras
 import tensorflow as tf
 
 from elasticdl.errors import DefinitionError
-from elasticdl.evaluation.metrics import mean_of
 from elasticdl.training.keras.metrics import direction_of, in_numbers, tracked_metrics
 from elasticdl.training.keras.states import MetricVariables
+from elasticdl.training.means import mean_of
 from elasticdl.training.metric_names import check_names
 
 if TYPE_CHECKING:

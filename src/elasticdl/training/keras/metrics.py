@@ -16,10 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.errors import DefinitionError
-from elasticdl.evaluation.metrics import mean_of
 from elasticdl.training.keras import reduction
 from elasticdl.training.keras.labels import as_numpy, unwrap
 from elasticdl.training.keras.states import MetricVariables, is_foreign
+from elasticdl.training.means import mean_of
 from elasticdl.training.metric_names import check_names
 
 if TYPE_CHECKING:

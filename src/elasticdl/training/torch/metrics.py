@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from elasticdl.errors import DefinitionError
-from elasticdl.evaluation.metrics import mean_of
+from elasticdl.training.means import mean_of
 from elasticdl.training.metric_names import check_names
 from elasticdl.training.torch.losses import spread
 

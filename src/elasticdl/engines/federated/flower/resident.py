@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 from elasticdl.engines.federated import wire
-from elasticdl.engines.federated.flower.words import JOIN, TASK, UNANSWERED
+from elasticdl.engines.federated.flower.words import JOIN, TAKEN, TASK, UNANSWERED
 from elasticdl.engines.federated.messages import Refusal, Reply, Request, read_request, redacted
 from elasticdl.engines.federated.wire import Arrays, Facts, Frame
 from elasticdl.errors import MessageError
@@ -116,6 +116,14 @@ class Resident:
                     continue
                 stream.settimeout(None)
                 if frame.kind == JOIN:
+                    if TAKEN in frame.facts:
+                        _log.warning(
+                            "The aggregator has another party whose name is %r, and asks this one "
+                            "nothing. Give each party a name of its own, as connection.info.id of "
+                            "its config, and start it again. (After a crash of this very party it "
+                            "is taken within a minute.)",
+                            self._name,
+                        )
                     # Answered beside what is being trained.
                     with stream, contextlib.suppress(OSError):
                         wire.send(stream, Frame(JOIN, {"name": self._name}))
