@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from elasticdl.engines.federated import control as control_module
@@ -234,8 +235,12 @@ def stoppable(tmp_path, monkeypatch):
 
 
 @pytest.mark.timeout(60)
-def test_a_stopped_process_is_told_nothing_and_named_in_time(stoppable, tmp_path):
+def test_a_stopped_process_is_told_nothing_and_named_in_time(stoppable, tmp_path, monkeypatch):
     stoppable.send_signal(signal.SIGSTOP)
+    # Its threads stop one after another.
+    while psutil.Process(stoppable.pid).status() != psutil.STATUS_STOPPED:
+        time.sleep(0.01)
+    time.sleep(0.2)
     began_s = time.monotonic()
     with pytest.raises(UnavailableError, match=rf"kill -CONT {stoppable.pid}") as raised:
         tell(tmp_path, "sync", {}, ignore)
@@ -243,6 +248,7 @@ def test_a_stopped_process_is_told_nothing_and_named_in_time(stoppable, tmp_path
     assert "does not answer within 1 s: it is stopped" in str(raised.value)
     assert time.monotonic() - began_s < 5
     stoppable.send_signal(signal.SIGCONT)
+    monkeypatch.setattr(control_module, "_ANSWER_S", 20.0)
     tell(tmp_path, "stop", {}, ignore)
     # What was given up is not done afterwards.
     assert stoppable.stdout.read() == b"stop\n"
