@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from tests.engines.conftest import write_records
 from tests.engines.federated.conftest import TORCH_MODEL
 
 from elasticdl import federated
+from elasticdl.cli.main import cli
 from elasticdl.data.sources import open_source
-from elasticdl.engines.federated import jobs
+from elasticdl.engines.federated import control, jobs
 from elasticdl.engines.federated.config import Address, read_aggregator, read_party
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import (
@@ -222,3 +227,42 @@ def test_a_simulation_is_not_warned_that_somebody_may_be_late(made):
 
     assert [note for note in heard.notes if "max_timeout" in note] == []
     assert "max_timeout" in str(read_aggregator(found.aggregator).warnings)
+
+
+def test_two_parties_of_one_name_are_refused_with_both_files(made):
+    found = made()
+    for path in found.parties[:2]:
+        change(path, connection={"info": {"id": "north"}})
+
+    with pytest.raises(DefinitionError, match=r"party1.yml: .*'north', as that of .*party0.yml is"):
+        federated.simulate(str(found.aggregator), reporter=Silent())
+
+
+LISTENING = """
+import sys, time
+from pathlib import Path
+from elasticdl.engines.federated.control import Control
+
+with Control(Path(sys.argv[1]), lambda verb, options: {}):
+    print("listening", flush=True)
+    time.sleep(100)
+"""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("role", ["party", "aggregator"])
+def test_the_status_of_a_stopped_process_is_what_is_kept_and_the_code_75(role, made, monkeypatch):
+    monkeypatch.setattr(control, "_ANSWER_S", 0.5)
+    found = made()
+    config = found.parties[0] if role == "party" else found.aggregator
+    folder = read_party(config).state if role == "party" else read_aggregator(config).output
+    command = [sys.executable, "-c", LISTENING, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"listening\n"
+        process.send_signal(signal.SIGSTOP)
+        told = CliRunner().invoke(cli, ["federated", "status", str(config)], standalone_mode=False)
+        process.kill()
+
+    assert told.return_value == 75
+    assert "not answering" in told.stdout
+    assert f"kill -CONT {process.pid}" in told.stderr

@@ -274,6 +274,7 @@ def simulate(
     aggregator = read_aggregator(config, is_simulated=True)
     wanted = aggregator.rounds.num_parties if num_parties is None else num_parties
     parties = [read_party(path) for path in _party_files(Path(config), wanted)]
+    jobs.check_names(parties)
     for each in parties:
         jobs.check_party(each, aggregator)
     for warning in [*aggregator.warnings, *(each for party in parties for each in party.warnings)]:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from elasticdl.engines.engine import Outcome
     from elasticdl.engines.federated.init import Federation
 
+# As in configs.
+_COUNT = click.IntRange(1, 2**31 - 1)
+
 
 @click.group("federated")
 def group() -> None:
@@ -167,7 +170,7 @@ def keys(folder: str, parties: tuple[str, ...], hosts: tuple[str, ...]) -> None:
 
 @group.command()
 @click.argument("config")
-@click.option("--num_rounds", type=int, help="Instead of what the config says.")
+@click.option("--num_rounds", type=_COUNT, help="Instead of what the config says.")
 @click.option("--output", metavar="DIR", help="Folder for the trained model; resumes there.")
 @click.option(
     "--serve",
@@ -208,7 +211,7 @@ def party(config: str) -> None:
 @click.option(
     "--parties",
     "num_parties",
-    type=int,
+    type=_COUNT,
     metavar="N",
     help="Take so many; without it, as many as CONFIG says.",
 )
@@ -219,7 +222,7 @@ def party(config: str) -> None:
     help="How many answer for the parties, with one thread each; 1: one, with all threads. "
     "Without it, as many as cores, if there are as many parties and the model is PyTorch's.",
 )
-@click.option("--num_rounds", type=int, help="Instead of what the config says.")
+@click.option("--num_rounds", type=_COUNT, help="Instead of what the config says.")
 @click.option("--output", metavar="DIR", help="Folder for the trained model; resumes there.")
 @tracking_options
 @click.option("--quiet", is_flag=True, help="Print the result only.")

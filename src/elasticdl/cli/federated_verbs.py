@@ -17,6 +17,7 @@ from elasticdl import federated
 from elasticdl.cli.options import as_json_text, print_metrics
 from elasticdl.cli.printable import echo
 from elasticdl.data.wording import counted
+from elasticdl.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,10 +73,11 @@ def train(config: str, num_rounds: int | None) -> int:
 @click.command()
 @click.argument("config")
 @_as_json
-def status(config: str, as_json: bool) -> None:
+def status(config: str, as_json: bool) -> int:
     """Say how the aggregator or the party of CONFIG stands.
 
-    Where no process runs, it says what is kept. Everything is asked of this machine only.
+    Where no process runs, it says what is kept. Everything is asked of this machine only. A
+    process that does not answer within 10 s is named, and the exit code is 75.
 
     \b
     Examples:
@@ -88,6 +90,10 @@ def status(config: str, as_json: bool) -> None:
         echo(as_json_text(_facts(found)))
     else:
         _show_status(config, found)
+    if found.problem:
+        echo(found.problem, err=True)
+        return UnavailableError.exit_code
+    return 0
 
 
 @click.command()

@@ -3,15 +3,20 @@
 Between a committed step and its entry in the ledger, weights and ledger disagree: an interrupt
 there would make a checkpoint that trains records twice. So a signal is only noted, and answered
 at the next safe point. A second one is answered at once, and nothing is kept.
+
+Where nothing that is half done is kept (a simulated party's training between two rounds), there is
+nothing to wait for either: `answered_at_once`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from types import FrameType, TracebackType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -66,3 +71,31 @@ class Interrupts:
             # Nobody asked to be told: end as a process does that was not told either.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def answered_at_once(check: Callable[[], None]) -> Iterator[None]:
+    """Answer a signal when it comes; for a block that leaves nothing half done behind.
+
+    Args:
+        check: `Interrupts.check` of the block around this one; raises what a signal is to raise.
+    """
+    handlers: dict[int, Any] = {}
+
+    def answer(number: int, frame: FrameType | None) -> None:
+        handlers[number](number, frame)
+        check()
+
+    if threading.current_thread() is threading.main_thread():
+        for each in _SIGNALS:
+            handler = signal.getsignal(each)
+            if callable(handler):
+                handlers[each] = handler
+                signal.signal(each, answer)
+    try:
+        # One that came just before.
+        check()
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

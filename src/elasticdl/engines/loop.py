@@ -29,7 +29,7 @@ from elasticdl.engines.best import best_mode_of
 from elasticdl.engines.file_generators import FileGenerators
 from elasticdl.engines.finite import StateCheck, check_losses
 from elasticdl.engines.place import Evaluation, Place
-from elasticdl.engines.prefetch import Prefetch
+from elasticdl.engines.prefetch import INTERRUPTED_S, Prefetch
 from elasticdl.engines.progress import metrics_in_words
 from elasticdl.engines.step_events import StepEvents
 from elasticdl.errors import TrainingError, UserCodeError
@@ -245,8 +245,10 @@ class Loop:
                 self.generators.check_unmoved()
                 if not self._within_an_update():
                     self.safe_point()
-        finally:
-            self.close_feed()
+        except BaseException as error:
+            self.close_feed(None if isinstance(error, Exception) else INTERRUPTED_S)
+            raise
+        self.close_feed()
         self._told.write(self._step_to_tell)
         if self._unsaved:
             self._checkpoint()
@@ -275,10 +277,10 @@ class Loop:
             self._checkpoint()
         self._wait_for_checkpoints()
 
-    def close_feed(self) -> None:
-        """End the thread that makes batches."""
+    def close_feed(self, timeout_s: float | None = None) -> None:
+        """End the thread that makes batches; see `Prefetch.close`."""
         if self._feed is not None:
-            self._feed.close()
+            self._feed.close(timeout_s)
         self._feed = None
 
     def _turn(self) -> bool:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _MAX_BYTES_AHEAD = 64 * 2**20
+INTERRUPTED_S = 2.0
+"""Who is interrupted waits no longer for a function of the user's that takes long over a batch."""
 
 T = TypeVar("T")
 
@@ -47,14 +49,20 @@ class Prefetch(Generic[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        interrupted = kind is not None and not issubclass(kind, Exception)
+        self.close(INTERRUPTED_S if interrupted else None)
 
-    def close(self) -> None:
-        """End the thread; what it had ahead is dropped."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """End the thread; what it had ahead is dropped.
+
+        Args:
+            timeout_s: How long to wait for the end of the item that it is at; None: as long as
+                that takes.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(timeout_s)
 
     def peek(self) -> T | None:
         """Return the next item without taking it; None at the end."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 
 import pytest
+import yaml
 
 from elasticdl.engines.federated.aggregation import FUSIONS
 from elasticdl.engines.federated.config import (
@@ -672,3 +674,58 @@ def test_a_file_that_is_not_there_is_said(tmp_path):
 def test_a_file_that_is_no_yaml_is_said_with_its_line(written):
     with pytest.raises(DefinitionError, match="config.yml:3: this is not YAML"):
         read_aggregator(written("fusion:\n  name: [\n"))
+
+
+NUMBERS = {
+    "hyperparams.global": ("rounds", "num_parties", "perc_quorum", "max_timeout", "seed"),
+    "hyperparams.local.training": ("epochs", "batch_size", "lr"),
+    "hyperparams.local.optimizer": ("lr",),
+    "privacy.central": ("clipping_norm", "noise_multiplier"),
+    "connection.info": ("port",),
+}
+ODD = ("1" + "0" * 400, "-1" + "0" * 400, "-1", ".nan", ".inf", "true", '""', "[]", "{}", "[1]")
+
+
+@pytest.mark.parametrize(
+    ("section", "key"), [(where, key) for where, keys in NUMBERS.items() for key in keys]
+)
+def test_a_number_that_cannot_be_is_one_short_problem_with_its_line(section, key, tmp_path):
+    zero_may_be = key in {"seed", "noise_multiplier"}
+    for value in (*ODD, *(() if zero_may_be else ("0",))):
+        file = tmp_path / "aggregator.yml"
+        values = yaml.safe_load(AGGREGATOR)
+        inner = values
+        for name in section.split("."):
+            inner = inner.setdefault(name, {})
+        if section == "privacy.central":
+            inner |= {"clipping_norm": 1.0, "noise_multiplier": 1.0}
+        if section == "hyperparams.local.training":
+            values["hyperparams"]["local"]["optimizer"] = {}
+        inner[key] = "VALUE"
+        text = yaml.safe_dump(values)
+        file.write_text(text.replace("VALUE", value))
+        with pytest.raises(DefinitionError) as raised:
+            read_aggregator(file)
+
+        line = 1 + text[: text.index("VALUE")].count("\n")
+        said = str(raised.value)
+        assert said.startswith(f"{file}:{line}: {section}.{key}: is "), (value, said)
+        assert len(said) - len(str(file)) < 300
+
+
+@pytest.mark.parametrize(
+    ("name", "param"),
+    [(fusion.name, param) for fusion in FUSIONS.values() for param in fusion.params],
+)
+def test_a_param_of_a_fusion_that_cannot_be_is_refused_in_short(name, param):
+    for value in (10**400, -(10**400), -1, math.nan, math.inf, True, "", [], {}):
+        assert len(FUSIONS[name].problem_of(param, value)) < 200
+
+
+def test_a_date_is_no_param_of_a_model(tmp_path):
+    file = tmp_path / "party.yml"
+    file.write_text(
+        "data: {uri: x.recordio}\nmodel:\n  model_def: m\n  params:\n    day: 2026-01-01\n"
+    )
+    with pytest.raises(DefinitionError, match=r"party.yml:5: model.params.day: has a date"):
+        read_party(file)

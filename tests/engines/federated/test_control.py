@@ -10,12 +10,20 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from elasticdl.engines.federated import control as control_module
 from elasticdl.engines.federated import wire
 from elasticdl.engines.federated.control import ADDRESS_FILE, Control, tell
 from elasticdl.engines.federated.wire import Frame
-from elasticdl.errors import CorruptDataError, OutputBusyError, TrainingError, UsageError
+from elasticdl.errors import (
+    CorruptDataError,
+    OutputBusyError,
+    TrainingError,
+    UnavailableError,
+    UsageError,
+)
 
 
 def nothing_at_once(verb, options):
@@ -48,6 +56,7 @@ def told(tmp_path):
             thread.join(20)
             return answer
 
+        wait.is_over = lambda: not thread.is_alive()
         return wait
 
     yield start
@@ -196,6 +205,67 @@ def test_a_killed_process_is_not_running_whatever_it_left_behind(tmp_path, told)
     assert tell(tmp_path, "status", {}, ignore) is None
     with Control(tmp_path, lambda verb, options: {"again": True}):
         assert tell(tmp_path, "status", {}, ignore) == {"again": True}
+
+
+STOPPED = """
+import sys
+from pathlib import Path
+from elasticdl.engines.federated.control import Control
+
+with Control(Path(sys.argv[1]), lambda verb, options: {} if verb == "status" else None) as control:
+    print("listening", flush=True)
+    while (order := control.take(60)) is not None:
+        print(order.verb, flush=True)
+        if order.verb == "stop":
+            order.done({})
+            break
+"""
+
+
+@pytest.fixture
+def stoppable(tmp_path, monkeypatch):
+    """A process that takes orders and does none but `stop`; silence is a second of it."""
+    monkeypatch.setattr(control_module, "_ANSWER_S", 1.0)
+    command = [sys.executable, "-c", STOPPED, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"listening\n"
+        yield process
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+
+
+@pytest.mark.timeout(60)
+def test_a_stopped_process_is_told_nothing_and_named_in_time(stoppable, tmp_path, monkeypatch):
+    stoppable.send_signal(signal.SIGSTOP)
+    # Its threads stop one after another.
+    while psutil.Process(stoppable.pid).status() != psutil.STATUS_STOPPED:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    began_s = time.monotonic()
+    with pytest.raises(UnavailableError, match=rf"kill -CONT {stoppable.pid}") as raised:
+        tell(tmp_path, "sync", {}, ignore)
+
+    assert "does not answer within 1 s: it is stopped" in str(raised.value)
+    assert time.monotonic() - began_s < 5
+    stoppable.send_signal(signal.SIGCONT)
+    monkeypatch.setattr(control_module, "_ANSWER_S", 20.0)
+    tell(tmp_path, "stop", {}, ignore)
+    # What was given up is not done afterwards.
+    assert stoppable.stdout.read() == b"stop\n"
+
+
+@pytest.mark.timeout(60)
+def test_who_waits_for_a_process_that_is_stopped_meanwhile_waits_no_longer(
+    stoppable, told, tmp_path
+):
+    wait = told("train")
+    assert stoppable.stdout.readline() == b"train\n"
+    # Longer than a silence: it is at work, and says so when it is asked.
+    time.sleep(2.5)
+    assert not wait.is_over()
+    stoppable.send_signal(signal.SIGSTOP)
+
+    assert isinstance(wait()["error"], UnavailableError)
 
 
 def test_it_leaves_nothing_behind(tmp_path):

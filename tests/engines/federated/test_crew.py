@@ -18,13 +18,13 @@ from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.federated import crew, simulate
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import UsageError
-from elasticdl.events import Checkpointed, RoundFinished, read_events
+from elasticdl.events import Checkpointed, PartyJoined, RoundFinished, read_events
 
 PATIENCE_S = 60
 NUM_ROUNDS = 40
 # In a process of its own: that of the tests has imported too much to be forked.
 SIMULATION = """
-    import sys
+    import signal, sys
     from pathlib import Path
     from elasticdl.engines.federated import simulate
     from elasticdl.engines.federated.settings import Recorder
@@ -32,6 +32,8 @@ SIMULATION = """
     from elasticdl.engines.progress import Silent
     from elasticdl.job import Job
 
+    # Also where the tests run in the background of a shell.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     simulate.train(
         Job.from_json(open(sys.argv[1]).read()),
         Silent(),
@@ -114,6 +116,38 @@ def test_whoever_is_killed_the_bits_are_those_of_one_process(
     assert checkpoints[-1] == NUM_ROUNDS
     recorded = json.loads(simulation.recorded.read_text())
     assert [entry["round"] for entry in recorded] == list(range(1, NUM_ROUNDS + 1))
+
+
+SLOW = """
+import time
+from torch_small import *
+from torch_small import input_fn as fast
+
+
+def input_fn(records):
+    # An example, by which parties join, is no minibatch.
+    time.sleep(20 * (len(records) == 16))
+    return fast(records)
+"""
+
+
+def test_ctrl_c_ends_what_the_processes_are_at(job, place, tmp_path):
+    (place / "zoo" / "slow_small.py").write_text(SLOW)
+    simulation = Simulation(job(model_def="slow_small"), place, tmp_path)
+    process = simulation.start()
+    while not any(isinstance(event, PartyJoined) for event in simulation.events()):
+        assert process.poll() is None
+        time.sleep(0.01)
+    # Now they train, or will at once.
+    time.sleep(1.0)
+    helpers, began_s = psutil.Process(process.pid).children(), time.monotonic()
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=PATIENCE_S)[1]
+
+    assert time.monotonic() - began_s < 10
+    assert "KeyboardInterrupt" in said
+    assert len(helpers) == 2
+    assert psutil.wait_procs(helpers, 5)[1] == []
 
 
 def test_tensorflow_is_refused_in_several_processes(job, member):

@@ -247,3 +247,44 @@ def test_a_digest_is_of_names_forms_and_numbers_and_of_no_order():
         {"a": one},
     ]
     assert len({digest, *map(digest_of, others)}) == 6
+
+
+def changed_reply(**facts):
+    arrays, sent_facts = REPLY.to_message()
+    return read_answer(arrays, {**sent_facts, **facts})
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        {"features": {"dtype": "float32", "shape": [10**12]}, "labels": None},
+        {"features": {"dtype": "float32", "shape": [10**400]}, "labels": None},
+        {"features": {"dtype": "no such", "shape": [1]}, "labels": None},
+        {"features": {"dtype": "float32", "shape": [1]}},
+        {"features": {"dict": []}, "labels": None},
+        {"features": {"set": [None]}, "labels": None},
+    ],
+)
+def test_an_example_that_is_none_or_fits_nowhere_is_refused(example):
+    with pytest.raises(MessageError, match="example"):
+        changed_reply(example=example)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"seconds": 10**400},
+        {"training_metrics": {f"m{number}": 0 for number in range(1001)}},
+        {"training_metrics": {"\x1b[2J": 0}},
+    ],
+    ids=["400 digits", "too many metrics", "escape"],
+)
+def test_a_reply_that_is_up_to_something_is_refused(facts):
+    with pytest.raises(MessageError, match="which it cannot be"):
+        changed_reply(**facts)
+
+
+def test_the_kind_of_an_error_does_not_rewrite_what_a_terminal_shows():
+    _, facts = Refusal("n", "E", "t", "h", 1).to_message()
+    with pytest.raises(MessageError, match="error_kind"):
+        read_answer({}, {**facts, "error_kind": "\x1b[2J"})

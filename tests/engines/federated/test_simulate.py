@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +16,7 @@ from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.data.sources import open_source
 from elasticdl.engines.federated import simulate
 from elasticdl.engines.federated.aggregation import FUSIONS, PartyUpdate
+from elasticdl.engines.federated.messages import read_answer
 from elasticdl.engines.federated.simulate import Member
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import OutputTakenError, TrainingError
@@ -314,3 +317,83 @@ def test_zeno_leaves_out_who_makes_the_aggregators_loss_worse(job, member, run, 
     run(asked, member(0), member(2), liar)
 
     assert all(list(e.parties) == ["p0", "p2"] for e in events(tmp_path, RoundFinished))
+
+
+def told(change, **facts):
+    """Return a reply as it arrives when its sender has changed arrays and facts on the way."""
+
+    def lie(reply):
+        arrays, sent = reply.to_message()
+        changed = {name: change(name, array) for name, array in arrays.items()}
+        return read_answer(changed, {**sent, **facts})
+
+    return lie
+
+
+LOSS = "training_metrics/loss/0"
+LIES = {
+    "[3, 2], [], which cannot be read": told(lambda n, a: np.ones((3, 2)) if n == LOSS else a),
+    "[1], [], which cannot be read": told(lambda n, a: np.ones(1) if n == LOSS else a),
+    "a training loss of nan": told(lambda n, a: np.array(np.nan) if n == LOSS else a),
+    "complex128": told(lambda n, a: np.array(1j) if n == LOSS else a),
+    # An honest machine may have the other order.
+    "": told(lambda n, a: a.astype(a.dtype.newbyteorder(">"))),
+}
+
+
+def test_metrics_that_are_none_are_left_out_by_name_and_the_round_goes_on(
+    job, member, place, tmp_path
+):
+    (place / "zoo" / "linear_lies.py").write_text(LINEAR)
+
+    def change(request, answer):
+        lies = answer.party == "p1" and request.kind == "train"
+        return list(LIES.values())[request.round - 1](answer) if lies else answer
+
+    asked = job(model_def="linear_lies", num_rounds=len(LIES), quorum=0.5)
+    simulate.train(asked, Silent(), [member(0), member(1)], change=change)
+
+    left_out = [event.left_out.get("p1", "") for event in events(tmp_path, RoundFinished)]
+    for why, expected in zip(left_out, LIES, strict=True):
+        assert expected in why
+        assert bool(why) == bool(expected)
+
+
+def test_who_describes_impossible_examples_first_keeps_nobody_else_out(
+    job, member, place, tmp_path
+):
+    (place / "zoo" / "linear_first.py").write_text(LINEAR)
+
+    def change(request, answer):
+        if answer.party != "p0" or request.kind != "join":
+            return answer
+        return replace(answer, example={"features": {"dtype": "float32", "shape": [5, 9]}})
+
+    asked = job(model_def="linear_first", num_rounds=1, quorum=0.5)
+    simulate.train(asked, Silent(), [member(0), member(1)], change=change)
+
+    (finished,) = events(tmp_path, RoundFinished)
+    assert list(finished.parties) == ["p1"]
+    assert "no model can be made for the examples" in finished.left_out["p0"]
+
+
+CTRL_C = """
+def input_fn(records):
+    # An example, by which parties join, is no minibatch.
+    if len(records) == 16:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(20)
+"""
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_does_not_wait_for_the_end_of_a_partys_training(job, member, run, place):
+    slow = LINEAR.replace("\ndef input_fn(records):\n", CTRL_C)
+    (place / "zoo" / "slow.py").write_text(f"import os, signal, time\n{slow}")
+    began_s = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run(job(model_def="slow"), member(0), member(1))
+
+    assert time.monotonic() - began_s < 10
+    # As before: whoever comes next is interrupted as Python interrupts.
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from elasticdl.engines.federated import averages, robust, selection, server_steps
+from elasticdl.engines.federated.sections import shown
 from elasticdl.engines.federated.selection import Score
 from elasticdl.engines.federated.updates import Fused, FusionState, PartyUpdate, Weights
 from elasticdl.errors import AggregationError
@@ -37,6 +38,8 @@ __all__ = [
     "Weights",
 ]
 
+# About what the float32 of most weights can hold.
+_MOST = 1e38
 _KINDS = {"whole": "a whole number", "real": "a number"}
 
 
@@ -82,7 +85,7 @@ class Param:
             return False
         # Of NaN neither is true; infinity is not below it.
         low = value > self.low if self.above_low else value >= self.low
-        return low and value < self.high
+        return low and value < min(self.high, _MOST)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +129,11 @@ class Fusion:
         """
         if param in self.params:
             known = self.params[param]
-            return None if known.allows(value) else f"{value!r}; expected {known.expected}"
+            if known.allows(value):
+                return None
+            is_high = math.isinf(known.high) and isinstance(value, int | float) and value >= _MOST
+            most = f" and below {_MOST:g}" if is_high else ""
+            return f"{shown(value)}; expected {known.expected}{most}"
         near = difflib.get_close_matches(param, self.params, n=1)
         if near:
             return f"no param of {self.name}; did you mean {near[0]}?"

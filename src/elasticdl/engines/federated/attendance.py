@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.engines.federated.messages import Refusal, Reply, Request, architecture_of
 from elasticdl.engines.federated.party import weights_of
-from elasticdl.engines.federated.replies import problem_of
+from elasticdl.engines.federated.redaction import redacted
+from elasticdl.engines.federated.replies import problem_of, problem_of_metrics
 from elasticdl.engines.federated.silences import Silences
 from elasticdl.engines.federated.status import PartySeen
 from elasticdl.errors import TrainingError
@@ -77,6 +78,7 @@ class Attendance:
         # Party -> when, and after how long.
         self._ask_again: dict[str, tuple[float, float]] = {}
         self._silences = Silences()
+        self._unmade: set[str] = set()
         self._architecture: Architecture = {}
 
     @property
@@ -173,10 +175,7 @@ class Attendance:
                 why = f"Party {answer.party!r} could not join: {_said(answer)}"
                 self._refuse(answer.party, why)
                 continue
-            if self.trainer is None:
-                self.trainer = self.create_trainer(answer.example)
-                self._architecture = architecture_of(weights_of(self.trainer.state()))
-            problem = problem_of(answer, request, self._architecture)
+            problem = self._made_for(answer) or problem_of(answer, request, self._architecture)
             if problem is not None:
                 self._refuse(answer.party, problem)
                 continue
@@ -190,6 +189,38 @@ class Attendance:
             )
         for name in sorted(newcomers):
             self._refuse(name, f"Party {name!r} did not answer when it was asked to join.")
+
+    def _made_for(self, reply: Reply) -> str | None:
+        """Make the aggregator's own model for the examples of the first party, or say why not.
+
+        Raises:
+            ElasticDLError: It cannot be made, for so many parties that too few are left.
+        """
+        if self.trainer is not None:
+            return None
+        try:
+            self.trainer = self.create_trainer(reply.example)
+        except Exception as error:
+            # Where nobody else could take its place, it is the model that is wrong, most likely.
+            self._unmade.add(reply.party)
+            if self.federation.num_parties - len(self._unmade) < self.needed:
+                raise
+            return (
+                f"Party {reply.party!r} could not join: no model can be made for the examples that "
+                f"it describes ({type(error).__name__}: {redacted(str(error))}). Look at the "
+                "`data:` section of its config."
+            )
+        self._architecture = architecture_of(weights_of(self.trainer.state()))
+        return None
+
+    def _problem_of(self, reply: Reply, request: Request) -> str | None:
+        """Return why a reply cannot be used; see `replies.py`."""
+        problem = problem_of(reply, request, self._architecture)
+        if problem is not None or self.trainer is None:
+            return problem
+        return problem_of_metrics(
+            reply, self.trainer.training_metrics, self.trainer.evaluation_metrics
+        )
 
     def _refuse(self, party: str, why: str) -> None:
         # Somebody may be mending it meanwhile.
@@ -241,7 +272,7 @@ class Attendance:
             self._silences.end(answer.party)
             if isinstance(answer, Refusal):
                 left_out[answer.party] = _said(answer)
-            elif problem := problem_of(answer, requests[answer.party], self._architecture):
+            elif problem := self._problem_of(answer, requests[answer.party]):
                 left_out[answer.party] = problem
             else:
                 good[answer.party] = answer

@@ -23,6 +23,7 @@ from elasticdl.engines.federated.component_parts import (
     names_components,
     read_components,
 )
+from elasticdl.engines.federated.sections import shown
 from elasticdl.engines.federated.settings import Address, Data, DataHandler, ModelChoice, Tls
 from elasticdl.job import ModelReference
 from elasticdl.zoo.specs import folder_of
@@ -233,7 +234,7 @@ def read_model(section: Section, file: Path) -> ModelChoice | None:
 def _own_model(section: Section, file: Path) -> ModelChoice | None:
     """Return a model that ElasticDL's own words describe."""
     zoo, model_def = section.text("model_zoo"), section.text("model_def")
-    dialect, params = section.text("dialect"), section.values("params")
+    dialect, params = section.text("dialect"), _params(section)
     for key in ("name", "path", "spec", "info", "trust"):
         if key in section:
             section.values(key) if key in {"spec", "info", "trust"} else section.text(key)
@@ -254,6 +255,27 @@ def _own_model(section: Section, file: Path) -> ModelChoice | None:
             config_file=str(file.resolve()),
         )
     )
+
+
+def _params(section: Section) -> dict[str, Any]:
+    """Return what the model is made with: what can be kept beside the model, as JSON."""
+    params = section.values("params")
+    for key, value in params.items():
+        if (odd := _not_plain(value)) is not None:
+            section.section("params").problem(
+                key,
+                f"has a {type(odd).__name__}, {shown(odd)}; expected numbers, texts, true or "
+                "false, lists and sections of them. Put it in quotes if it is a text",
+            )
+    return params
+
+
+def _not_plain(value: Any) -> Any:
+    """Return the first value that JSON does not have; None if there is none."""
+    if isinstance(value, dict | list | tuple):
+        inner = value.values() if isinstance(value, dict) else value
+        return next((odd for each in inner if (odd := _not_plain(each)) is not None), None)
+    return None if value is None or isinstance(value, bool | int | float | str) else value
 
 
 def _zoo(zoo: str, file: Path) -> str:
@@ -279,7 +301,7 @@ def _saved_model(section: Section, file: Path) -> ModelChoice | None:
     )
     trust = _trust(section.section("trust"))
     # The dialect takes them from the same section.
-    section.values("params")
+    _params(section)
     if found is None:
         return None
     here = file.resolve()

@@ -10,6 +10,10 @@ stands in `control.json` of the process' own folder. A killed process leaves tha
 nobody listens, and that is what "is not running" means. Nothing here can be reached over a network.
 What verbs there are and what they do is not known here.
 
+A verb may take hours, and a process that is stopped (SIGSTOP) or stuck says nothing either. So
+whoever waits asks on a second connection whether anybody is there: the accept thread says so at
+once. It is asked before the verb is sent as well, so that nobody does later what was given up.
+
 Callers: `verbs.py` and `flower/deployment.py` listen, `elasticdl.federated` tells.
 """
 
@@ -20,9 +24,11 @@ import json
 import logging
 import os
 import queue
+import select
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias
@@ -31,17 +37,26 @@ from elasticdl import errors
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.engines.federated import wire
 from elasticdl.engines.federated.wire import Facts, Frame
-from elasticdl.errors import ElasticDLError, OutputError, TrainingError, UsageError
+from elasticdl.errors import (
+    ElasticDLError,
+    OutputError,
+    TrainingError,
+    UnavailableError,
+    UsageError,
+)
 from elasticdl.scratch import TemporaryFolder
 
 ADDRESS_FILE = "control.json"
 _SOCKET = "control.sock"
 _NOTE, _DONE, _FAILED = "note", "done", "failed"
+_ARE_YOU_THERE = "are you there"
 
 _ACCEPT_S = 0.2
 # Whoever tells something has it at hand; who is stopped in a terminal must not stop the training.
 _READ_S = 5.0
 _SEND_S = 5.0
+# Longer than another caller may take to say what he wants (`_READ_S`).
+_ANSWER_S = 10.0
 
 AtOnce: TypeAlias = Callable[[str, Facts], Facts | None]
 """Answers a verb and its options in the thread that accepts; None leaves it to the main loop."""
@@ -175,6 +190,9 @@ class Control:
                 self._take_in(Order(frame.kind, frame.facts, stream))
 
     def _take_in(self, order: Order) -> None:
+        if order.verb == _ARE_YOU_THERE:
+            order.done({})
+            return
         try:
             facts = self._at_once(order.verb, order.options)
         except Exception as error:  # noqa: BLE001 - whatever it is, the process stays
@@ -205,32 +223,52 @@ def tell(
     Raises:
         ElasticDLError: What it raised; or it cannot be reached from here.
         TrainingError: It ended meanwhile.
+        UnavailableError: It runs and does not answer; if that was so at the beginning, it was told
+            nothing.
     """
-    stream = _reach(folder)
+    at = _address(folder)
+    if at is None or not _is_there(at, folder):
+        return None
+    stream = _reach(at, folder)
     if stream is None:
         return None
     with stream:
         try:
             wire.send(stream, Frame(verb, options))
             while True:
+                _wait(stream, at, folder)
                 frame = wire.receive(stream)
                 if frame.kind == _DONE:
                     return frame.facts
                 if frame.kind == _FAILED:
                     raise _error(frame.facts)
                 note(str(frame.facts.get("text")))
+        except TimeoutError as error:
+            raise _silent(at, folder) from error
         except (EOFError, OSError, wire.WireError) as error:
             raise TrainingError(
                 f"The process of {folder} ended before `{verb}` was done; its own output says why."
             ) from error
 
 
-def _reach(folder: Path) -> socket.socket | None:
-    """Return a connection to the process of a folder; None if there is none."""
+@dataclass(frozen=True)
+class _Address:
+    """Where a process listens, and its number."""
+
+    socket: Path
+    pid: int
+
+
+def _address(folder: Path) -> _Address | None:
+    """Return what the process of a folder has written of itself; None if there never was one.
+
+    Raises:
+        UsageError: It cannot be read, or is of another machine.
+    """
     file = folder / ADDRESS_FILE
     try:
         address = json.loads(file.read_text())
-        path, host = Path(address["socket"]), str(address["host"])
+        at, host = _Address(Path(address["socket"]), int(address["pid"])), str(address["host"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -243,16 +281,85 @@ def _reach(folder: Path) -> socket.socket | None:
             f"{file}: it was started on {host}, and this is {socket.gethostname()}. Give the "
             "command there: nothing of it can be reached over a network."
         )
+    return at
+
+
+def _reach(at: _Address, folder: Path) -> socket.socket | None:
+    """Return a connection to a process; None if it was killed.
+
+    Raises:
+        UsageError: It is another user's.
+        UnavailableError: So many wait for it that none can be added.
+    """
     foreign = f"{folder}: another user runs it, and only that user can tell it something."
     try:
-        if path.stat().st_uid == os.getuid():
-            return wire.connect(path)
+        if at.socket.stat().st_uid == os.getuid():
+            return wire.connect(at.socket, _ANSWER_S)
     except PermissionError as error:
         raise UsageError(foreign) from error
+    except (BlockingIOError, TimeoutError) as error:
+        raise _silent(at, folder) from error
     except OSError:
         # It was killed: nobody listens any more.
         return None
     raise UsageError(foreign)
+
+
+def _is_there(at: _Address, folder: Path) -> bool:
+    """Return whether a process answers; it is not there if it was killed, or has just ended.
+
+    Raises:
+        UnavailableError: It runs and does not answer.
+    """
+    stream = _reach(at, folder)
+    if stream is None:
+        return False
+    with stream:
+        try:
+            wire.send(stream, Frame(_ARE_YOU_THERE))
+            wire.receive(stream)
+        except TimeoutError as error:
+            raise _silent(at, folder) from error
+        except (EOFError, OSError, wire.WireError):
+            return False
+    return True
+
+
+def _wait(stream: socket.socket, at: _Address, folder: Path) -> None:
+    """Wait until a process says something, as long as it is there.
+
+    Raises:
+        UnavailableError: It runs and does not answer.
+        EOFError: It does not run any more.
+    """
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    while not poll.poll(_ANSWER_S * 1000):
+        # Its last word may have come just before it ended.
+        if not _is_there(at, folder) and not poll.poll(0):
+            raise EOFError
+
+
+def _silent(at: _Address, folder: Path) -> UnavailableError:
+    said = f"{folder}: the process that works there ({at.pid}) does not answer within"
+    if _is_stopped(at.pid):
+        return UnavailableError(
+            f"{said} {_ANSWER_S:g} s: it is stopped (SIGSTOP, or Ctrl-Z in its terminal). Let it "
+            f"go on with `kill -CONT {at.pid}`, and give the command again."
+        )
+    return UnavailableError(
+        f"{said} {_ANSWER_S:g} s: the machine is overloaded, or it is stuck. Give the command "
+        f"again later; `kill {at.pid}` ends it, and its own command goes on from what is kept."
+    )
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        # Its name, in brackets, may hold anything.
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, ValueError, IndexError):
+        return False
+    return state in {"T", "t"}
 
 
 def _error(facts: Facts) -> ElasticDLError:

@@ -19,6 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Self
 
+from elasticdl.engines.interrupts import answered_at_once
 from elasticdl.errors import TrainingError, UsageError
 from elasticdl.training.create import prepare_to_fork, use_this_thread_only
 
@@ -83,9 +84,14 @@ class Crew:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if self._pool is None:
+            return
+        if kind is not None:
+            # Nobody waits for what they are at: what a party has half trained is kept nowhere.
+            for process in list(self._pool._processes.values()):  # noqa: SLF001 - until Python 3.14
+                process.kill()
+        self._pool.shutdown(cancel_futures=True)
 
     def answers(
         self, requests: Mapping[str, Request], check: Callable[[], None]
@@ -94,15 +100,17 @@ class Crew:
 
         Args:
             requests: Party -> what it is asked.
-            check: Called now and then while it waits; what it raises ends that.
+            check: Called now and then while it waits, and when a signal comes; what it raises ends
+                that.
 
         Raises:
             TrainingError: A process died.
         """
         if self._pool is None:
             for name, request in requests.items():
-                check()
-                yield request, self._parties[name].answer(request)
+                with answered_at_once(check):
+                    answer = self._parties[name].answer(request)
+                yield request, answer
             return
         try:
             yield from self._answers_of(self._pool, requests, check)

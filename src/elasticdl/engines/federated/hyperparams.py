@@ -16,10 +16,14 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.engines.federated import names
 from elasticdl.engines.federated.aggregation import FUSIONS, Fusion
 from elasticdl.engines.federated.config_parts import look_up
+from elasticdl.engines.federated.sections import shown
 from elasticdl.engines.federated.settings import Local, Rounds
 
 if TYPE_CHECKING:
     from elasticdl.engines.federated.sections import Section
+
+# What fits into 64 bits with a sign.
+_MOST_SEED = 2**63 - 1
 
 
 def read_fusion(section: Section) -> tuple[Fusion | None, Mapping[str, Any]]:
@@ -66,7 +70,7 @@ def read_rounds(
     accuracy = section.number(
         "termination_accuracy", "a part of all, above 0 and at most 1", high=1
     )
-    seed = section.whole("seed", low=0)
+    seed = section.whole("seed", low=0, high=_MOST_SEED)
     if accuracy is not None and not has_data:
         section.problem(
             "termination_accuracy",
@@ -120,7 +124,9 @@ def _params(section: Section, fusion: Fusion | None, preset: Mapping[str, Any]) 
             if problem:
                 section.problem(name, f"is {problem}")
             elif value != preset.get(name, value):
-                section.problem(name, f"is {value!r}; the name of the fusion says {preset[name]!r}")
+                section.problem(
+                    name, f"is {shown(value)}; the name of the fusion says {preset[name]!r}"
+                )
             else:
                 params[name] = value
         else:

@@ -96,6 +96,23 @@ def job_of(
     )
 
 
+def check_names(parties: list[PartyConfig]) -> None:
+    """Refuse two parties with one name.
+
+    Raises:
+        DefinitionError: There are such.
+    """
+    files: dict[str, PartyConfig] = {}
+    for each in parties:
+        other = files.setdefault(each.name, each)
+        if other is not each:
+            raise DefinitionError(
+                f"{each.file}: connection.info.id: the party is called {each.name!r}, as that of "
+                f"{other.file} is. Give each a name of its own; without an id, a party is called "
+                "as its file."
+            )
+
+
 def check_party(party: PartyConfig, aggregator: AggregatorConfig | None) -> None:
     """Refuse what a party's config asks for and nobody here would do.
 

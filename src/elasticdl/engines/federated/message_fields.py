@@ -10,6 +10,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+import numpy as np
+
+from elasticdl.engines.federated.sections import is_real
 from elasticdl.errors import MessageError
 
 Rules: TypeAlias = Mapping[str, Callable[[object], bool]]
@@ -18,11 +21,20 @@ Rules: TypeAlias = Mapping[str, Callable[[object], bool]]
 _SHOWN_TEXT = 60
 # Longer ones are nobody's name, and would fill logs.
 _LONGEST_NAME = 200
+_MOST_COUNTS = 1000
+_MOST_EXAMPLE_BYTES = 2**30
+_DEEPEST_EXAMPLE = 20
+_MOST_AXES = 32
 
 
 def is_text(value: object) -> bool:
     """Whether it can be somebody's name."""
     return isinstance(value, str) and len(value) <= _LONGEST_NAME
+
+
+def is_printable(value: object) -> bool:
+    """Whether it can be a name that a terminal shows as it is, and does not obey."""
+    return isinstance(value, str) and len(value) <= _LONGEST_NAME and value.isprintable()
 
 
 def is_long_text(value: object) -> bool:
@@ -42,8 +54,7 @@ def is_whole(value: object) -> bool:
 
 def is_amount(value: object) -> bool:
     """Whether it is a finite number from 0 on."""
-    real = isinstance(value, int | float) and not isinstance(value, bool)
-    return real and math.isfinite(value) and value >= 0  # type: ignore[arg-type, operator]
+    return is_real(value) and value >= 0  # type: ignore[operator]
 
 
 def is_flag(value: object) -> bool:
@@ -57,8 +68,13 @@ def is_mapping(value: object) -> bool:
 
 
 def is_counts(value: object) -> bool:
-    """Whether it is counts by name."""
-    return is_mapping(value) and all(is_count(count) for count in value.values())  # type: ignore[attr-defined]
+    """Whether it is counts by name, no more of them than somebody could read."""
+    return (
+        isinstance(value, Mapping)
+        and len(value) <= _MOST_COUNTS
+        and all(map(is_printable, value))
+        and all(map(is_count, value.values()))
+    )
 
 
 def is_architecture(value: object) -> bool:
@@ -71,6 +87,49 @@ def _is_form(value: object) -> bool:
         return False
     dtype, shape = value
     return is_text(dtype) and isinstance(shape, list | tuple) and all(map(is_count, shape))
+
+
+def is_example(value: object) -> bool:
+    """Whether it is shapes and dtypes of an example (`party.shapes_of`) that fits into memory.
+
+    Example:
+        >>> is_example({"features": {"dtype": "float32", "shape": [28, 28]}, "labels": None})
+        True
+        >>> is_example({"features": {"dtype": "float32", "shape": [10**12]}, "labels": None})
+        False
+    """
+    if not isinstance(value, Mapping):
+        return False
+    if not value:
+        # It was not asked for.
+        return True
+    sizes = [_example_bytes(tree, _DEEPEST_EXAMPLE) for tree in value.values()]
+    return value.keys() == {"features", "labels"} and sum(sizes) <= _MOST_EXAMPLE_BYTES
+
+
+def _example_bytes(tree: Any, depth: int) -> float:
+    """Return how large an example is; infinite if these are no shapes of one."""
+    if tree is None:
+        return 0
+    if isinstance(tree, Mapping) and depth:
+        if tree.keys() == {"dtype", "shape"}:
+            return _array_bytes(tree["dtype"], tree["shape"])
+        if len(tree) == 1:
+            ((kind, inner),) = tree.items()
+            if kind == "dict" and is_mapping(inner):
+                return sum(_example_bytes(each, depth - 1) for each in inner.values())
+            if kind in {"list", "tuple"} and isinstance(inner, list | tuple):
+                return sum(_example_bytes(each, depth - 1) for each in inner)
+    return math.inf
+
+
+def _array_bytes(dtype: Any, shape: Any) -> float:
+    if not (_is_form((dtype, shape)) and len(shape) < _MOST_AXES):
+        return math.inf
+    try:
+        return float(math.prod(shape) * np.dtype(str(dtype)).itemsize)
+    except (TypeError, ValueError, OverflowError):
+        return math.inf
 
 
 def or_none(rule: Callable[[object], bool]) -> Callable[[object], bool]:

@@ -30,9 +30,11 @@ from elasticdl.engines.federated.message_fields import (
     is_architecture,
     is_count,
     is_counts,
+    is_example,
     is_flag,
     is_long_text,
     is_mapping,
+    is_printable,
     is_text,
     is_whole,
     or_none,
@@ -348,14 +350,14 @@ _REPLY_FIELDS: Rules = {
     "evaluation_metrics": is_counts,
     "metrics_stay_home": is_flag,
     "architecture": is_architecture,
-    "example": is_mapping,
+    "example": is_example,
     "is_evaluating": is_flag,
     "seconds": is_amount,
 }
 _NOT_AS_THEY_ARE = {"num_arrays", "architecture", *_METRICS}
 _REFUSAL_FIELDS: Rules = {
     "party": is_text,
-    "error_kind": is_text,
+    "error_kind": is_printable,
     "text": is_long_text,
     "history": is_text,
     "round": is_count,
@@ -393,7 +395,7 @@ def _weights(
             raise MessageError(f"{shown(name)} is a {type(array).__name__}; expected an array.")
         group, _, inner = name.partition("/")
         if group == "weights" and inner:
-            weights[inner] = array
+            weights[inner] = _native(array)
         elif name not in announced:
             raise MessageError(f"The array {shown(name)} was not announced in its message.")
     missing = sorted(announced - arrays.keys())
@@ -408,9 +410,14 @@ def _weights(
 
 def _states(arrays: Mapping[str, Array], group: str, counts: Mapping[str, int]) -> MetricStates:
     return {
-        name: tuple(arrays[f"{group}/{name}/{i}"] for i in range(count))
+        name: tuple(_native(arrays[f"{group}/{name}/{i}"]) for i in range(count))
         for name, count in counts.items()
     }
+
+
+def _native(array: Array) -> Array:
+    """Return an array with this machine's order of bytes: another one's may be the other."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 # A field that is added to a dataclass must be added to its rules, or every message is refused.

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from elasticdl.engines.federated.message_fields import shown
 from elasticdl.engines.federated.messages import architecture_of
 from elasticdl.engines.federated.updates import is_averaged, named, num_not_finite
 from elasticdl.errors import AggregationError
+from elasticdl.evaluation.metrics import add_states
 
 if TYPE_CHECKING:
     from elasticdl.engines.federated.messages import Architecture, Reply, Request
-    from elasticdl.training.trainer import MetricStates
+    from elasticdl.training.trainer import Metrics, MetricStates
 
 _LOSS = "loss"
 # More examples than a float64 can count one by one would make shares of nothing.
@@ -59,6 +61,38 @@ def problem_of(reply: Reply, request: Request, architecture: Architecture) -> st
     return None
 
 
+def problem_of_metrics(reply: Reply, training: Metrics, evaluation: Metrics) -> str | None:
+    """Say what is wrong with the metrics of a reply that can be used otherwise.
+
+    Args:
+        reply: A party's.
+        training: What reads states of training, of the aggregator's own model.
+        evaluation: What reads states of evaluations.
+
+    Returns:
+        As `problem_of`.
+    """
+    for metrics, states in (
+        (training, reply.training_metrics),
+        (evaluation, reply.evaluation_metrics),
+    ):
+        for name, state in states.items():
+            try:
+                metrics.results(add_states([{name: state}]))
+            except Exception as error:  # noqa: BLE001 - whatever a library says of a stranger's arrays
+                shapes = ", ".join(str(list(part.shape)) for part in state) or "none"
+                return (
+                    f"Party {reply.party!r} sent the metric {named([name])} as arrays of shapes "
+                    f"{shapes}, which cannot be read ({type(error).__name__}). Install the same "
+                    "version of elasticdl everywhere."
+                )
+    loss = training.results(add_states([reply.training_metrics])).get(_LOSS, 0.0)
+    if not np.isfinite(loss).all():
+        # Who trains stops there, and would have said so.
+        return f"Party {reply.party!r} sent a training loss of {loss}; expected a finite number."
+    return None
+
+
 def _of_another_question(reply: Reply, request: Request) -> str:
     if reply.history != request.history:
         return (
@@ -67,8 +101,8 @@ def _of_another_question(reply: Reply, request: Request) -> str:
         )
     if reply.round != request.round:
         return (
-            f"answered round {reply.round}; asked was round {request.round}. It is left out of "
-            "this round."
+            f"answered round {shown(reply.round)}; asked was round {request.round}. It is left "
+            "out of this round."
         )
     if reply.kind != request.kind:
         return f"answered {reply.kind!r}; asked was {request.kind!r}. It is left out of this round."
@@ -77,9 +111,10 @@ def _of_another_question(reply: Reply, request: Request) -> str:
 
 def _of_its_examples(reply: Reply) -> str:
     if reply.kind in {"join", "train"} and not 1 <= reply.num_examples <= _MOST_EXAMPLES:
+        expected = "1 at least" if reply.num_examples < 1 else f"{_MOST_EXAMPLES} at most"
         return (
-            f"says it has {reply.num_examples} training examples; expected 1 at least. Look at "
-            "the `data:` section of its config."
+            f"says it has {shown(reply.num_examples)} training examples; expected {expected}. Look "
+            "at the `data:` section of its config."
         )
     return ""
 
@@ -177,6 +212,8 @@ def _of_its_metrics(reply: Reply, request: Request) -> str:
             return f"sent {group} metrics without {_LOSS!r}, which all models have; {there}."
         for name, state in states.items():
             for part in state:
-                if not np.issubdtype(part.dtype, np.number) and part.dtype.kind != "b":
-                    return f"sent the metric {named([name])} as {part.dtype}; expected numbers."
+                if part.dtype.kind not in "biuf":
+                    return (
+                        f"sent the metric {named([name])} as {part.dtype}; expected real numbers."
+                    )
     return ""

@@ -19,6 +19,9 @@ from typing import Any
 from elasticdl.config import ConfigStruct
 from elasticdl.errors import DefinitionError
 
+# Counts beyond that are typing errors, and many libraries count no further.
+_MOST = 2**31 - 1
+_MOST_SHOWN = 80
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -118,14 +121,15 @@ class Section:
         self._wrong(key, value, "true or false")
         return default
 
-    def whole(self, key: str, *, low: int = 1, high: float = math.inf) -> int | None:
+    def whole(self, key: str, *, low: int = 1, high: int = _MOST) -> int | None:
         """Return a whole number from `low` to `high`; None where there is none."""
         value = self._asked(key)
         if value is None:
             return None
-        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
-            return value
-        most = "" if math.isinf(high) else f" and at most {high}"
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if is_whole and low <= value <= high:
+            return int(value)
+        most = f" and at most {high}" if high < _MOST or (is_whole and value > high) else ""
         self._wrong(key, value, f"a whole number, at least {low}{most}")
         return None
 
@@ -143,8 +147,7 @@ class Section:
         value = self._asked(key)
         if value is None:
             return None
-        real = isinstance(value, int | float) and not isinstance(value, bool)
-        if real and math.isfinite(value) and (0 < value <= high or (zero and value == 0)):
+        if is_real(value) and (0 < value <= high or (zero and value == 0)):
             return float(value)
         self._wrong(key, value, expected)
         return None
@@ -200,11 +203,39 @@ class Section:
         return self._values.get(key)
 
     def _wrong(self, key: str, value: object, expected: str) -> None:
-        shown = value.to_dict() if isinstance(value, ConfigStruct) else value
-        self.problem(key, f"is {shown!r}; expected {expected}")
+        found = value.to_dict() if isinstance(value, ConfigStruct) else value
+        self.problem(key, f"is {shown(found)}; expected {expected}")
 
     def _name(self, key: str) -> str:
         return ".".join(part for part in (self._path, key) if part)
+
+
+def is_real(value: object) -> bool:
+    """Return whether it is a finite number that float64 can hold.
+
+    Example:
+        >>> is_real(1.5), is_real(True), is_real(float("nan")), is_real(10**400)
+        (True, False, False, False)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def shown(value: object) -> str:
+    """Return a value of a file for an error, shortened if it is long.
+
+    Example:
+        >>> shown(10**400)[-20:]
+        '00… (401 characters)'
+    """
+    text = repr(value)
+    if len(text) <= _MOST_SHOWN:
+        return text
+    return f"{text[:_MOST_SHOWN]}… ({len(text)} characters)"
 
 
 def _sentence(text: str) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from elasticdl.engines.federated.memory import Which
     from elasticdl.engines.federated.wire import Facts
 
-NOT_RUNNING, NOT_LISTENING = "not running", "not listening"
+NOT_RUNNING, NOT_LISTENING, NOT_ANSWERING = "not running", "not listening", "not answering"
 PARTY_LOCK = ".party"
 """Of a party's folder: who holds it is the party."""
 GLOBAL_FOLDER = "global"
@@ -50,9 +50,9 @@ class AggregatorStatus:
     """How an aggregator stands.
 
     Attributes:
-        state: `not running`, `not listening` (just started, or a simulation), `starting`,
-            `waiting for parties`, `idle`, `training`, `finishing` (after the last round),
-            `stopping`.
+        state: `not running`, `not listening` (just started, or a simulation), `not answering`
+            (stopped or stuck; the rest is what is kept), `starting`, `waiting for parties`,
+            `idle`, `training`, `finishing` (after the last round), `stopping`.
         round: How many rounds made the model that is kept.
         num_rounds: How many there will be when the training is over.
         num_parties: How many parties the federation has.
@@ -61,7 +61,8 @@ class AggregatorStatus:
         output: Folder of the TrainedModel and the checkpoints.
         published_round: Of which round the TrainedModel is; 0 where there is none.
         address: Where parties connect to; empty where no process runs.
-        pid: Number of the process; 0 if none runs.
+        pid: Number of the process; 0 if none runs, or it does not answer.
+        problem: Why it does not answer, and what to do; empty where it does.
     """
 
     state: str
@@ -74,6 +75,7 @@ class AggregatorStatus:
     published_round: int = 0
     address: str = ""
     pid: int = 0
+    problem: str = ""
 
     @classmethod
     def from_facts(cls, facts: Facts) -> Self:
@@ -88,8 +90,8 @@ class PartyStatus:
 
     Attributes:
         name: Of the party.
-        state: `not running`, `not listening` (just started), `starting`, `connecting`,
-            `connected`, `stopping`.
+        state: `not running`, `not listening` (just started), `not answering` (stopped or stuck; the
+            rest is what is kept), `starting`, `connecting`, `connected`, `stopping`.
         aggregator: Where it connects to.
         num_examples: It trains on so many; 0 where no process runs.
         num_answered: Questions it has answered since it was started.
@@ -97,7 +99,8 @@ class PartyStatus:
         last_asked_unix_s: And when; 0 if never.
         model: `own`, which it has trained; `global`, which was synced; empty where it has none.
         model_round: Of which round that is.
-        pid: Number of the process; 0 if none runs.
+        pid: Number of the process; 0 if none runs, or it does not answer.
+        problem: Why it does not answer, and what to do; empty where it does.
     """
 
     name: str
@@ -110,6 +113,7 @@ class PartyStatus:
     model: str = ""
     model_round: int = 0
     pid: int = 0
+    problem: str = ""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from elasticdl.artifacts.lock import is_held
 from elasticdl.engines.federated.config import read_aggregator, read_party, role_of
 from elasticdl.engines.federated.control import tell
 from elasticdl.engines.federated.status import (
+    NOT_ANSWERING,
     NOT_LISTENING,
     PARTY_LOCK,
     AggregatorStatus,
@@ -26,7 +27,7 @@ from elasticdl.engines.federated.status import (
     kept_aggregator,
     kept_party,
 )
-from elasticdl.errors import OutputBusyError, UsageError
+from elasticdl.errors import OutputBusyError, UnavailableError, UsageError
 from elasticdl.job import Job
 
 if TYPE_CHECKING:
@@ -115,12 +116,15 @@ def _place_of_output(config: str, path: Path) -> Place:
 
 
 def status_of(place: Place) -> AggregatorStatus | PartyStatus:
-    """Return how a process stands, or what is kept where none runs.
+    """Return how a process stands, or what is kept where none runs or it does not answer.
 
     Raises:
         ElasticDLError: See `elasticdl.errors`.
     """
-    facts = tell(place.folder, "status", {}, _say_nothing)
+    try:
+        facts = tell(place.folder, "status", {}, _say_nothing)
+    except UnavailableError as error:
+        return replace(place.kept(), state=NOT_ANSWERING, problem=str(error))
     if facts is None:
         kept = place.kept()
         return replace(kept, state=NOT_LISTENING) if place.is_held else kept
@@ -140,6 +144,7 @@ def told(
     Raises:
         UsageError: No process is running, or it is the wrong one for that.
         OutputBusyError: A process works there that does not listen.
+        UnavailableError: It is stopped, or stuck.
         ElasticDLError: What it raised; see `elasticdl.errors`.
     """
     if place.role == "party" and verb in {"train", "sync"}:

@@ -138,7 +138,14 @@ def empty_arrays(plan: Any, num_bytes: int) -> dict[str, np.ndarray[Any, Any]]:
         raise WireError(f"{str(plan)[:80]} does not say what arrays are like: {error}") from error
     if sum(entry_bytes for *_, entry_bytes in entries) != num_bytes:
         raise WireError("The arrays are not as long as their plan says.")
-    return {name: np.empty(shape, dtype) for name, dtype, shape, _ in entries}
+    try:
+        arrays = {name: np.empty(shape, dtype) for name, dtype, shape, _ in entries}
+    except (ValueError, OverflowError, MemoryError) as error:
+        # An axis of 2^70 beside one of 0 has no bytes.
+        raise WireError(f"There can be no such arrays: {error}") from error
+    if len(arrays) != len(entries):
+        raise WireError("Two arrays have one name.")
+    return arrays
 
 
 def fill(arrays: Arrays, content: bytes) -> None:

@@ -15,6 +15,7 @@ import tensorflow as tf
 from elasticdl.errors import DefinitionError
 from elasticdl.training.keras.metrics import direction_of, in_numbers, tracked_metrics
 from elasticdl.training.keras.states import MetricVariables
+from elasticdl.training.means import mean_of
 from elasticdl.training.metric_names import check_names
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class CompiledMetrics:
         for name in ("loss", *(tracker.name for tracker in self._trackers)):
             if name in states:
                 total, count = states[name]
-                results[name] = float(total) / float(count) if count else float("nan")
+                results[name] = mean_of(total, count)
         if self.variables.assign(states):
             for metric in self._metrics:
                 results |= in_numbers(metric.name, metric.result())

@@ -19,6 +19,7 @@ from elasticdl.errors import DefinitionError
 from elasticdl.training.keras import reduction
 from elasticdl.training.keras.labels import as_numpy, unwrap
 from elasticdl.training.keras.states import MetricVariables, is_foreign
+from elasticdl.training.means import mean_of
 from elasticdl.training.metric_names import check_names
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class KerasMetrics:
         for name, arrays in states.items():
             if name not in self.variables.members:
                 total, count = arrays
-                results[name] = float(total) / float(count) if count else float("nan")
+                results[name] = mean_of(total, count)
                 continue
             results |= in_numbers(name, self.variables.result(name, arrays))
         return results

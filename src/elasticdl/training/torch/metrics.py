@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.means import mean_of
 from elasticdl.training.metric_names import check_names
 from elasticdl.training.torch.losses import spread
 
@@ -125,10 +126,7 @@ class TorchMetrics:
 
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
         """Return the value of each metric from summed states."""
-        return {
-            name: float(total) / float(count) if count else float("nan")
-            for name, (total, count) in states.items()
-        }
+        return {name: mean_of(*state) for name, state in states.items()}
 
 
 def summed(steps: Sequence[Addends]) -> MetricStates:

@@ -86,11 +86,15 @@ def test_a_record_of_these_parts_is_read():
         hostile(json='[[["w", "<f8", [100000000000000]]], {}]'),
         hostile(json='[[["w", "<f8", [-1]]], {}]'),
         hostile(json='["w", {}]'),
+        hostile(b"", f'[[["w", "<f8", [0, {2**70}]]], {{}}]'),
+        hostile(b"", f'[[["w", "<f8", [0, {"9" * 400}]]], {{}}]'),
+        hostile(json='[[["w", "<f4", [1]], ["w", "<f4", [1]]], {}]'),
         hostile(json="[null, {}]"),
         hostile(content=b"\x80\x04N."),
     ],
     ids=[
         *("nothing", "list", "no json", "deep", "facts", "objects", "huge", "negative", "text"),
+        *("huge beside none", "400 digits beside none", "twice"),
         *("null", "pickle"),
     ],
 )
@@ -184,6 +188,7 @@ class Grid:
         self.pushed = []
         self.answers = []
         self.asked_for = set()
+        self.unreadable = set()
 
     def get_node_ids(self):
         return self.nodes
@@ -196,6 +201,12 @@ class Grid:
 
     def pull_messages(self, numbers):
         self.asked_for = set(numbers)
+        if self.unreadable & self.asked_for:
+            # As Flower's: what it fetched with it is gone as well.
+            self.answers = [
+                one for one in self.answers if one.metadata.reply_to_message_id not in numbers
+            ]
+            raise ValueError("Object type not found")
         here = [one for one in self.answers if one.metadata.reply_to_message_id in self.asked_for]
         self.answers = [one for one in self.answers if one not in here]
         return here
@@ -292,6 +303,27 @@ def test_an_answer_that_is_none_is_told_and_does_not_end_the_relay(relay):
     grid.answers.append(message(node=8, reply_to="m8"))
 
     assert wire.receive(stream).kind == ANSWER
+
+
+def test_bytes_that_flower_cannot_read_are_their_senders_failure(relay):
+    grid, stream = relay
+    push(stream, (1, 7), (2, 8))
+    wait_until(lambda: grid.asked_for == {"m7", "m8"})
+    grid.answers.append(message(node=8, reply_to="m8"))
+    grid.unreadable = {"m7"}
+    # Whose they are is not known, and the other's answer may be lost.
+    told = [wire.receive(stream), wire.receive(stream)]
+    if told[0].kind == ANSWER:
+        told.append(wire.receive(stream))
+    assert {one.kind for one in told} <= {ANSWER, LOST, FAILED}
+
+    push(stream, (1, 7), (2, 8))
+    grid.answers.append(message(node=8, reply_to="m8"))
+
+    frames = [wire.receive(stream) for _ in range(2)]
+    assert {(one.kind, one.facts["id"]) for one in frames} == {(FAILED, 1), (ANSWER, 2)}
+    reason = next(one.facts["reason"] for one in frames if one.kind == FAILED)
+    assert reason == "its answer was not understood (ValueError)"
 
 
 def test_what_is_forgotten_is_not_asked_for_any_more(relay):

@@ -42,6 +42,8 @@ def test_a_second_party_of_one_name_is_left_out_until_the_first_has_gone(start_p
         ((_, _, facts),) = exchange.ask({"north": ({}, {})}, 60)
         first = facts["at"]
         wait_until(lambda: "A second party says its name is 'north'" in caplog.text)
+        (second,) = (party for at, party in twins.items() if at != first)
+        wait_until(lambda: "has another party whose name is 'north'" in second.log)
 
         ((name, _, facts),) = exchange.ask({"north": ({}, {})}, 60)
         assert (name, facts["at"], facts["asked"]) == ("north", first, 2)

@@ -1,14 +1,51 @@
 """A party that is ended by a signal says so by its exit code."""
 
+import os
 import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
 
 import pytest
 from tests.engines.federated.flower.deployed import Commands, connect
 from tests.engines.federated.flower.test_deployment import write_federation
 
-pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(200)]
+from elasticdl.engines.federated import wire
+from elasticdl.engines.federated.flower.deployment import ended_by_signals
+from elasticdl.engines.federated.flower.resident import Resident
+from elasticdl.engines.federated.flower.words import TASK
+
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(200)]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_what_a_party_is_answering(number):
+    before = signal.getsignal(number)
+
+    def answer(arrays, facts):
+        threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
+        # As a long training.
+        time.sleep(30)
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Resident(Path(folder, "s"), "north", answer) as resident,
+        wire.connect(Path(folder, "s")) as stream,
+    ):
+        wire.send(stream, wire.Frame(TASK))
+        began_s = time.monotonic()
+        with ended_by_signals(resident) as noted:
+            resident.run()
+
+        assert time.monotonic() - began_s < 10
+        with pytest.raises(EOFError):
+            wire.receive(stream)
+    assert list(noted) == [number]
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_party_ends_with_the_code_of_the_signal(tmp_path, number, code):
     made = write_federation(tmp_path, 1)

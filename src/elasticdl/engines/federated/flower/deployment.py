@@ -177,19 +177,19 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
             answer = answering(config.name, verbs.answer)
             with Resident(path, config.name, answer, verbs.between) as resident:
                 verbs.stop, verbs.is_connected = resident.stop, lambda: supernode.is_connected
-                noted = _end_on_signals(resident)
-                supernode.start()
-                try:
-                    reporter.note(
-                        f"Party {config.name!r} has {num_examples:,} examples and is connecting to "
-                        f"{address}. End it with Ctrl-C."
-                    )
-                    threading.Thread(
-                        target=_watch, args=(supernode, resident, reporter), daemon=True
-                    ).start()
-                    resident.run()
-                finally:
-                    supernode.close()
+                with ended_by_signals(resident) as noted:
+                    supernode.start()
+                    try:
+                        reporter.note(
+                            f"Party {config.name!r} has {num_examples:,} examples and is "
+                            f"connecting to {address}. End it with Ctrl-C."
+                        )
+                        threading.Thread(
+                            target=_watch, args=(supernode, resident, reporter), daemon=True
+                        ).start()
+                        resident.run()
+                    finally:
+                        supernode.close()
                 if supernode.error is not None:
                     supernode.wait(0)
         # Once all is put away: as the signal would have ended this process without a party.
@@ -209,22 +209,41 @@ def _watch(supernode: Supernode, resident: Resident, reporter: Reporter) -> None
     resident.stop()
 
 
-def _end_on_signals(resident: Resident) -> Sequence[int]:
-    """Let a signal end what the party does; return what will hold its number, if one came.
+class _SignalledError(BaseException):
+    """Ends what a party is answering; nobody's `except Exception` stops it."""
 
-    The handlers that were there before are then in place again.
+
+@contextlib.contextmanager
+def ended_by_signals(resident: Resident) -> Iterator[Sequence[int]]:
+    """Let a signal end what a party does, and what it is answering: it keeps nothing half done.
+
+    Args:
+        resident: Runs in the block, in this thread.
+
+    Yields:
+        What will hold the signal's number, if one comes. The handlers that were there before are
+        in place again from then on, and after the block.
     """
     noted: list[int] = []
     before: dict[int, Any] = {}
 
     def end(number: int, frame: FrameType | None) -> None:
         del frame
-        if not noted:
-            noted.append(number)
-            resident.stop()
-            for each, handler in before.items():
-                signal.signal(each, handler)
+        noted.append(number)
+        restore()
+        resident.stop()
+        if resident.is_answering:
+            raise _SignalledError
+
+    def restore() -> None:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         before[number] = signal.signal(number, end)
-    return noted
+    try:
+        yield noted
+    except _SignalledError:
+        pass
+    finally:
+        restore()

@@ -37,6 +37,7 @@ from elasticdl.engines.federated.flower.words import (
     LOST,
     NODES,
     PUSH,
+    TAKEN,
     TASK,
     UNANSWERED,
 )
@@ -286,11 +287,16 @@ class Exchange:
         for name in sorted(before.nodes.keys() - self._membership.nodes.keys()):
             _log.warning("Party %r has gone.", name)
         for node in self._membership.refused.keys() - before.refused.keys():
+            name = self._membership.refused[node]
             _log.warning(
                 "A second party says its name is %r, and is left out: give each party a name of "
-                "its own. (If it is the same one after a crash, it is taken within a minute.)",
-                self._membership.refused[node],
+                "its own (connection.info.id). (If it is the same one after a crash, it is taken "
+                "within a minute.)",
+                name,
             )
+            # It is told as well: by Flower, it is connected.
+            letter = _Letter(str(node), JOIN, {}, {TAKEN: name}, time.monotonic() + _JOIN_S)
+            self._letters[next(self._numbers)] = letter
         self._changed.notify_all()
 
     # --- the ServerApp's other end --------------------------------------------------------------

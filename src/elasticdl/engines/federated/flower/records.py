@@ -61,7 +61,7 @@ def from_record(record: RecordDict) -> tuple[dict[str, np.ndarray[Any, Any]], di
         content = record.array_records[_ARRAYS][_BYTES].data
         plan, facts = json.loads(str(record.config_records[_FACTS][_JSON]))
         arrays = wire.empty_arrays(plan, len(content))
-    except (KeyError, ValueError, TypeError, RecursionError, WireError) as error:
+    except (LookupError, AttributeError, TypeError, ValueError, RecursionError, WireError) as error:
         raise RecordError(f"it cannot be read ({type(error).__name__})") from error
     if not isinstance(facts, dict):
         raise RecordError("its facts are none")

@@ -13,13 +13,13 @@ import queue
 import select
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias
 
 from elasticdl.engines.federated import wire
-from elasticdl.engines.federated.flower.words import JOIN, TASK, UNANSWERED
+from elasticdl.engines.federated.flower.words import JOIN, TAKEN, TASK, UNANSWERED
 from elasticdl.engines.federated.messages import Refusal, Reply, Request, read_request, redacted
 from elasticdl.engines.federated.wire import Arrays, Facts, Frame
 from elasticdl.errors import MessageError
@@ -44,6 +44,9 @@ class Resident:
         answer: Called with each request's arrays and facts, one at a time. What it raises stays in
             this process' log: the text of an exception may quote data.
         between: Called several times a second while nothing is being answered, in the same thread.
+
+    Attributes:
+        is_answering: The thread of `run` is in `answer` or `between`, which may take long.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Resident:
         self._name = name
         self._answer = answer
         self._between = between
+        self.is_answering = False
         self._requests: queue.Queue[tuple[socket.socket, Frame]] = queue.Queue()
         self._closing = threading.Event()
 
@@ -81,13 +85,24 @@ class Resident:
     def run(self) -> None:
         """Answer until `stop` is called."""
         while not self._closing.is_set():
-            self._between()
+            with self._answering():
+                # A signal may have come just before, and asked for the end.
+                if not self._closing.is_set():
+                    self._between()
             with contextlib.suppress(queue.Empty):
                 stream, frame = self._requests.get(timeout=_ACCEPT_S)
-                with stream:
-                    # Who has given up meanwhile would not take the answer.
-                    if not _is_closed(stream):
+                # Who has given up meanwhile would not take the answer.
+                with stream, self._answering():
+                    if not (self._closing.is_set() or _is_closed(stream)):
                         self._reply(stream, frame)
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        self.is_answering = True
+        try:
+            yield
+        finally:
+            self.is_answering = False
 
     def _accept(self) -> None:
         while not self._closing.is_set():
@@ -101,6 +116,14 @@ class Resident:
                     continue
                 stream.settimeout(None)
                 if frame.kind == JOIN:
+                    if TAKEN in frame.facts:
+                        _log.warning(
+                            "The aggregator has another party whose name is %r, and asks this one "
+                            "nothing. Give each party a name of its own, as connection.info.id of "
+                            "its config, and start it again. (After a crash of this very party it "
+                            "is taken within a minute.)",
+                            self._name,
+                        )
                     # Answered beside what is being trained.
                     with stream, contextlib.suppress(OSError):
                         wire.send(stream, Frame(JOIN, {"name": self._name}))

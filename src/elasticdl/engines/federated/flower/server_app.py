@@ -11,7 +11,9 @@
 It decides nothing and remembers only which messages are out. If it is killed, the aggregator
 starts another run and sends again what is still wanted. It ends when the aggregator hangs up.
 
-Flower's own `send_and_receive` would sleep 3 s between two looks.
+Flower's own `send_and_receive` would sleep 3 s between two looks. And one answer that it cannot
+read takes all down that were fetched with it: they are asked for again then, and fetched one by one
+from there on, so that it is known whose it is.
 
 Callers: Flower, by the name in `fab.py`.
 """
@@ -22,8 +24,10 @@ import os
 import select
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
@@ -74,6 +78,7 @@ class _Relay:
         self._out: dict[str, tuple[int, int]] = {}
         self._nodes: list[int] | None = None
         self._looked_s = self._said_s = 0.0
+        self._one_by_one = False
 
     def run(self) -> None:
         poll = select.poll()
@@ -128,7 +133,7 @@ class _Relay:
                 self._fail(letter["id"], "Flower did not take the message")
 
     def _pull(self) -> None:
-        for message in self._grid.pull_messages(list(self._out)):
+        for message in self._pulled():
             id_, node = self._out.pop(message.metadata.reply_to_message_id, (None, None))
             if id_ is None:
                 continue
@@ -144,6 +149,24 @@ class _Relay:
                 wire.send(self._stream, Frame(ANSWER, {"id": id_, "facts": facts}, arrays))
             except (RecordError, wire.WireError) as error:
                 self._fail(id_, f"its answer was not understood: {error}")
+
+    def _pulled(self) -> Iterator[Message]:
+        """Yield what has come; a message that Flower cannot read is its sender's failure."""
+        outstanding = list(self._out)
+        for numbers in [[one] for one in outstanding] if self._one_by_one else [outstanding]:
+            try:
+                yield from list(self._grid.pull_messages(numbers))
+            except httpx.HTTPError:
+                # The superlink is gone.
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever Flower says of a stranger's bytes
+                if not self._one_by_one and len(numbers) > 1:
+                    self._one_by_one = True
+                    for number in numbers:
+                        wire.send(self._stream, Frame(LOST, {"id": self._out.pop(number)[0]}))
+                    return
+                id_, _ = self._out.pop(numbers[0])
+                self._fail(id_, f"its answer was not understood ({type(error).__name__})")
 
     def _fail(self, id_: int, reason: str) -> None:
         wire.send(self._stream, Frame(FAILED, {"id": id_, "reason": reason}))

@@ -21,5 +21,8 @@ NODES, ANSWER, FAILED, LOST = "nodes", "answer", "failed", "lost"
 # Kinds of messages, by Flower's words for them: a request of the aggregator's; what is your name?
 TASK, JOIN = "train", "query"
 
+# A fact of a question for the name: another party has it, and this one is asked nothing.
+TAKEN = "taken"
+
 # The only fact of an answer that is none: why.
 UNANSWERED = "unanswered"
