@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.sql.columns import features_of
+from elasticdl.sql.complaints import place_of
 from elasticdl.sql.measuring import EvaluateRequest, ExplainRequest
 from elasticdl.sql.names import matching
 from elasticdl.sql.prediction import PredictRequest, plan
@@ -31,6 +32,7 @@ from elasticdl.sql.statements import Span, StatementError
 from elasticdl.sql.training import TrainRequest
 from elasticdl.zoo.catalogue import entries
 from elasticdl.zoo.folder import PREBUILT
+from elasticdl.zoo.prebuilt.limits import problem_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,7 +75,9 @@ def train_request(
     _check_values(statement, program, zoo)
     names = list(database.schema(statement.select).names)
     label = names[-1]
+    label_span = place_of(label, program, statement.span)
     if statement.label is not None:
+        label_span = statement.label.span
         label = _found(statement.label.text, names, "", program, statement.label.span)
     if settings.validation_select is not None:
         span = next(n.span for n in statement.attributes if n.text == "validation.select")
@@ -103,7 +107,17 @@ def train_request(
         model_zoo=None if zoo is None else str(zoo),
         validation_select=settings.validation_select,
         validation_fraction=settings.validation_fraction,
+        begins_at=_line_and_column(program, statement.span.start),
+        label_at=(
+            label_span.start - statement.span.start,
+            label_span.stop - statement.span.start,
+        ),
     )
+
+
+def _line_and_column(program: str, offset: int) -> tuple[int, int]:
+    line = program.count("\n", 0, offset) + 1
+    return line, offset - program.rfind("\n", 0, offset)
 
 
 def predict_request(
@@ -275,25 +289,36 @@ def _entry(model: Word, program: str, zoo: Path | None) -> Entry:
 
 
 def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
-    """Raise a `StatementError` for a parameter of the model that is not like its default.
+    """Raise a `StatementError` for a parameter of the model that it cannot have.
 
-    The model itself refuses what this lets through, when its frameworks are loaded.
+    A model of a user's own refuses what is not only unlike its default when its frameworks are
+    loaded.
     """
     defaults = {p.name: p.default for p in _entry(statement.model, program, zoo).params}
     for name, value in statement.attributes.items():
-        default = defaults.get(name.text.removeprefix("model."))
-        try:
-            like = ast.literal_eval(default or "None")
-        except ValueError:
+        key = name.text.removeprefix("model.")
+        if key not in defaults:
             continue
-        if not _is_like(value.value, like):
-            shown = json.dumps(list(like) if isinstance(like, tuple) else like)
+        problem = "" if zoo is not None else problem_with(key, value.value)
+        problem = _unlike(value.value, defaults[key]) or problem
+        if problem:
             raise StatementError(
-                f"{name.text}={value.value!r} does not fit: expected a value like {shown}, its "
-                "default.",
+                f"{name.text}={value.value!r} does not fit: {problem}.",
                 program,
                 Span(name.span.start, value.span.stop),
             )
+
+
+def _unlike(value: Any, default: str | None) -> str:
+    """Return what was expected instead of a value that is not like its default, else nothing."""
+    try:
+        like = ast.literal_eval(default or "None")
+    except ValueError:
+        return ""
+    if _is_like(value, like):
+        return ""
+    shown = json.dumps(list(like) if isinstance(like, tuple) else like)
+    return f"expected a value like {shown}, its default"
 
 
 def _is_like(value: Any, default: Any) -> bool:
