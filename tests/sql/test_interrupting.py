@@ -130,6 +130,25 @@ def test_ctrl_c_while_a_column_is_filled_leaves_the_table(database) -> None:
 
 
 @pytest.mark.timeout(60)
+def test_ctrl_c_pressed_twice_lets_a_query_end() -> None:
+    ended = threading.Event()
+
+    def cancel() -> None:
+        time.sleep(0.4)
+        ended.set()
+
+    with queries.Queries().begun(cancel) as query:
+        timers = [ctrl_c(0.2), ctrl_c(0.35)]
+        with pytest.raises(KeyboardInterrupt):
+            query.wait_for(ended.wait)
+        for timer in timers:
+            timer.join()
+
+    assert ended.is_set()
+    assert query.abandoned is None
+
+
+@pytest.mark.timeout(60)
 def test_ctrl_c_does_not_wait_for_a_server_that_is_gone(postgresql, monkeypatch) -> None:
     monkeypatch.setattr(queries, "PATIENCE_S", 1.0)
     with open_database(postgresql.url) as database:

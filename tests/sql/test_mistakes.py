@@ -257,7 +257,7 @@ def test_booleans_may_be_the_label(tmp_path) -> None:
             r"(?s)line 3, column 29: 'share' is .*, such as 0.14.*regressor.*CAST\(share .*\^{5}$",
         ),
         (
-            "SELECT 0.5::DECIMAL * years AS s, * FROM employee\nTRAIN classifier.DNN LABEL s INTO x",
+            "SELECT 0.5::DECIMAL * years AS s FROM employee\nTRAIN classifier.DNN LABEL s INTO x",
             r"line 4, column 28: 's' is .* fractions, such as 0.5 \(decimal",
         ),
         ("SELECT role, 1 AS a FROM employee TO TRAIN regressor.DNN INTO x", "column 19: .*every"),

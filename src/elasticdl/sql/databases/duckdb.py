@@ -82,7 +82,7 @@ class DuckDB(BaseDatabase):
     def run(self, statement: str) -> Iterator[Rows | None]:
         """See `Database`."""
         with (
-            contextlib.closing(self._connection.cursor()) as cursor,
+            self._cursor() as cursor,
             self._queries.begun(cursor.interrupt) as query,
         ):
             with self._errors():
@@ -91,6 +91,14 @@ class DuckDB(BaseDatabase):
                 yield None
                 return
             yield plain_rows(reader.schema, self._batches(reader, query), self.name)
+
+    @contextlib.contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        cursor = self._connection.cursor()
+        try:
+            yield cursor
+        finally:
+            self._queries.close(cursor.close)
 
     def _batches(self, reader: Any, query: Query) -> Iterator[pa.RecordBatch]:
         while True:
@@ -104,8 +112,8 @@ class DuckDB(BaseDatabase):
             yield batch
 
     def _ask(self, question: str) -> list[tuple[Any, ...]]:
-        with self._errors(), contextlib.closing(self._connection.cursor()) as cursor:
-            return cursor.execute(question).fetchall()
+        with self._errors(), self._cursor() as cursor:
+            return list(cursor.execute(question).fetchall())
 
     def table(self, name: str) -> TableInfo | None:
         """See `Database`."""
@@ -162,7 +170,7 @@ class DuckDB(BaseDatabase):
 
     @contextlib.contextmanager
     def _begin(self) -> Iterator[Transaction]:
-        with self._errors(), contextlib.closing(self._connection.cursor()) as cursor:
+        with self._errors(), self._cursor() as cursor:
             cursor.execute("BEGIN TRANSACTION")
             try:
                 yield _Transaction(cursor)
@@ -176,7 +184,7 @@ class DuckDB(BaseDatabase):
 
     def close(self) -> None:
         """See `Database`."""
-        self._connection.close()
+        self._queries.close(self._connection.close)
 
 
 def _reader_of(cursor: Any, statement: str) -> Any:

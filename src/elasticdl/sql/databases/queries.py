@@ -24,6 +24,8 @@ Found = TypeVar("Found")
 
 # A database that is gone answers no cancel; its query is then left to a thread of its own.
 PATIENCE_S = 10.0
+# The same, when Ctrl-C is pressed once more.
+IMPATIENCE_S = 1.0
 _AGAIN_S = 0.2
 
 
@@ -125,18 +127,22 @@ class Query:
         return call.result()
 
     def _end(self, call: _Call[Found]) -> None:
-        """Cancel a call until it has ended; give up after a while, or when asked once more."""
+        """Cancel a call until it has ended; give up after a while."""
         self.abandoned = call
         deadline_s = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline_s:
-            # It may itself wait for a server that is gone.
-            cancelling = _Call(self.cancel)
-            cancelling.start()
-            cancelling.done.wait(max(0.0, deadline_s - time.monotonic()))
-            # A call that had not reached the server yet is cancelled by the next one.
-            if call.done.wait(_AGAIN_S):
-                self.abandoned = None
-                return
+        cancelling: _Call[None] | None = None
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            try:
+                # It may itself wait for a server that is gone; and a call that had not reached
+                # the server yet is cancelled by the next one.
+                if cancelling is None or cancelling.done.is_set():
+                    cancelling = _Call(self.cancel)
+                    cancelling.start()
+                if call.done.wait(min(left_s, _AGAIN_S)):
+                    self.abandoned = None
+                    return
+            except BaseException:  # noqa: BLE001 - Ctrl-C once more: it is being answered
+                deadline_s = min(deadline_s, time.monotonic() + IMPATIENCE_S)
 
 
 class _Call(Generic[Found]):
