@@ -10,10 +10,11 @@ import pytest
 from elasticdl.errors import DataError, ElasticDLError
 from elasticdl.sql import training
 from elasticdl.sql.check import train_request
-from elasticdl.sql.database import DatabaseError
+from elasticdl.sql.database import DatabaseError, open_database
 from elasticdl.sql.execute import Connection, Session, execute
 from elasticdl.sql.models import Models
 from elasticdl.sql.parse import parse
+from elasticdl.sql.prediction import PredictRequest, predict
 from elasticdl.sql.statements import StatementError
 
 TABLES = (
@@ -199,6 +200,37 @@ def test_texts_may_be_missing_in_every_kind_of_feature(tmp_path) -> None:
     assert rows == [{"p": 60, "q": 60}]
 
 
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite", "sqlalchemy", "postgresql", "mariadb"])
+def test_a_prediction_of_no_row_changes_nothing(kind, request, tmp_path, models, capfd) -> None:
+    urls = {"duckdb": "duckdb://", "sqlite": "sqlite://"}
+    urls["sqlalchemy"] = f"sqlite+pysqlite:///{tmp_path}/t.db"
+    url = urls[kind] if kind in urls else request.getfixturevalue(kind).url
+    with open_database(url) as database:
+        for statement in (
+            "DROP TABLE IF EXISTS no_risk",
+            "DROP TABLE IF EXISTS people",
+            "CREATE TABLE people (id INTEGER PRIMARY KEY, role VARCHAR(9), years INTEGER)",
+            "INSERT INTO people VALUES (1, 'boss', 7)",
+        ):
+            with database.run(statement):
+                pass
+        for table, using, probability in (("people", "m", None), ("no_risk", "c", "sure")):
+            asked = PredictRequest(
+                "SELECT role, years, 7.5 AS salary FROM people WHERE years IS NULL",
+                table, "predicted", using, probability=probability,
+            )  # fmt: skip
+            for _ in range(2):
+                done = predict(asked, database, Models(str(models)))
+                assert done.to_pylist() == [{"table": table, "column": "predicted", "rows": 0}]
+        assert list(database.table("people").columns) == ["id", "role", "years"]
+        with database.read("SELECT * FROM no_risk") as rows:
+            assert rows.schema.names == ["role", "years", "salary", "predicted", "sure"]
+            assert sum(batch.num_rows for batch in rows.batches) == 0
+    said = capfd.readouterr().err
+    assert "no row to predict: people is as it was." in said
+    assert "no row to predict: no_risk is made without one." in said
+
+
 def test_whole_numbers_of_any_type_may_be_classes(tmp_path) -> None:
     *_, rows = run(
         "CREATE TABLE t AS SELECT i AS a, (i % 3)::DOUBLE AS b FROM range(40) rows(i);"
@@ -262,7 +294,7 @@ def test_booleans_may_be_the_label(tmp_path) -> None:
         ),
         ("SELECT role, 1 AS a FROM employee TO TRAIN regressor.DNN INTO x", "column 19: .*every"),
         ("SELECT * FROM employee WHERE false TO TRAIN regressor.DNN INTO x", "no row"),
-        ("SELECT * FROM testdata WHERE false TO PREDICT testdata.p USING m", "no row to predict"),
+        ("SELECT * FROM employee WHERE false TO EXPLAIN m", "no row to evaluate"),
         ("SELECT * FROM employee WHERE false TO EVALUATE m", "no row to evaluate"),
     ],
 )
