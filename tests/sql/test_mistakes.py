@@ -9,9 +9,10 @@ import pytest
 
 from elasticdl.errors import DataError, ElasticDLError
 from elasticdl.sql import training
-from elasticdl.sql.check import train_request
+from elasticdl.sql.check import evaluate_request, predict_request, train_request
 from elasticdl.sql.database import DatabaseError, open_database
 from elasticdl.sql.execute import Connection, Session, execute
+from elasticdl.sql.measuring import evaluate
 from elasticdl.sql.models import Models
 from elasticdl.sql.parse import parse
 from elasticdl.sql.prediction import PredictRequest, predict
@@ -229,6 +230,35 @@ def test_a_prediction_of_no_row_changes_nothing(kind, request, tmp_path, models,
     said = capfd.readouterr().err
     assert "no row to predict: people is as it was." in said
     assert "no row to predict: no_risk is made without one." in said
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite", "mariadb"])
+def test_a_model_knows_its_columns_in_another_case(kind, request, models) -> None:
+    url = request.getfixturevalue(kind).url if kind == "mariadb" else f"{kind}://"
+    trained = Models(str(models))
+    with open_database(url) as database:
+        for statement in (
+            "DROP TABLE IF EXISTS cased",
+            "CREATE TABLE cased (id INT PRIMARY KEY, ROLE VARCHAR(9), YEARS INT, Salary INT)",
+            "INSERT INTO cased VALUES (1, 'boss', 3, 1000), (2, 'chef', 5, 2000)",
+        ):
+            with database.run(statement):
+                pass
+
+        def request_of(program: str, make):
+            (statement,) = parse(program, database.dialect)
+            return make(statement, program, database, trained)
+
+        asked = request_of(
+            "SELECT Role, YEARS FROM cased TO PREDICT cased.p USING m", predict_request
+        )
+        assert predict(asked, database, trained).to_pylist()[0]["rows"] == 2
+        for program in (
+            "SELECT ROLE, Years, SALARY FROM cased TO EVALUATE m",
+            "SELECT ROLE, Years, id AS Pay FROM cased TO EVALUATE m LABEL PAY",
+        ):
+            metrics = evaluate(request_of(program, evaluate_request), database, trained)
+            assert "loss" in metrics.column("metric").to_pylist()
 
 
 def test_whole_numbers_of_any_type_may_be_classes(tmp_path) -> None:

@@ -20,7 +20,7 @@ from elasticdl.errors import UsageError
 from elasticdl.sql.columns import features_of
 from elasticdl.sql.complaints import place_of
 from elasticdl.sql.measuring import EvaluateRequest, ExplainRequest
-from elasticdl.sql.names import matching
+from elasticdl.sql.names import matching, written_like
 from elasticdl.sql.prediction import PredictRequest, plan
 from elasticdl.sql.settings import (
     evaluate_options,
@@ -81,7 +81,8 @@ def train_request(
         label = _found(statement.label.text, names, "", program, statement.label.span)
     if settings.validation_select is not None:
         span = next(n.span for n in statement.attributes if n.text == "validation.select")
-        held = list(database.schema(settings.validation_select).names)
+        held = database.schema(settings.validation_select).names
+        held = written_like(held, names, database.dialect)
         if label not in held:
             raise _missing(label, held, " of the rows to validate on", program, span)
     columns = None
@@ -128,7 +129,8 @@ def predict_request(
     check_trained(statement.using, program, models)
     record = models.current(statement.using.text).record
     # The database itself is asked whether the SELECT can be run.
-    _check_features(database.schema(statement.select), record, statement.using, program)
+    schema = _as_trained(database.schema(statement.select), record, database)
+    _check_features(schema, record, statement.using, program)
     if settings.probability is not None and "label_mean" in record.details.get("params", {}):
         name = next(n for n in statement.attributes if n.text == "predict.probability")
         raise StatementError(
@@ -159,11 +161,11 @@ def evaluate_request(
     """Return what an EVALUATE statement asks for; arguments and errors as `predict_request`."""
     options = evaluate_options(statement.attributes, program)
     check_trained(statement.model, program, models)
-    _check_label(statement, statement.label, program, database, models)
+    label = _checked_label(statement, statement.label, program, database, models)
     return EvaluateRequest(
         select=statement.select,
         model=statement.model.text,
-        label=None if statement.label is None else statement.label.text,
+        label=None if statement.label is None else label,
         into=None if statement.into is None else statement.into.text,
         options=options,
     )
@@ -175,7 +177,7 @@ def explain_request(
     """Return what an EXPLAIN statement asks for; arguments and errors as `predict_request`."""
     options = explain_options(statement.attributes, program)
     check_trained(statement.model, program, models)
-    _check_label(statement, None, program, database, models)
+    _checked_label(statement, None, program, database, models)
     return ExplainRequest(
         select=statement.select,
         model=statement.model.text,
@@ -184,21 +186,33 @@ def explain_request(
     )
 
 
-def _check_label(
+def _checked_label(
     statement: Evaluate | Explain,
     label: Word | None,
     program: str,
     database: Database,
     models: Models,
-) -> None:
-    """Raise a `StatementError` if the SELECT has no column with the true values."""
-    schema = database.schema(statement.select)
+) -> str:
+    """Return the column with the true values.
+
+    Raises:
+        StatementError: The SELECT has none, or lacks a feature.
+    """
     record = models.current(statement.model.text).record
-    wanted = record.label if label is None else label.text
-    if wanted not in schema.names:
-        span = statement.model.span if label is None else label.span
-        raise _missing(wanted, schema.names, " with the true values", program, span)
+    schema = _as_trained(database.schema(statement.select), record, database)
     _check_features(schema, record, statement.model, program)
+    what = " with the true values"
+    if label is not None:
+        return _found(label.text, schema.names, what, program, label.span)
+    if record.label not in schema.names:
+        raise _missing(record.label, schema.names, what, program, statement.model.span)
+    return record.label
+
+
+def _as_trained(schema: pa.Schema, record: ModelRecord, database: Database) -> pa.Schema:
+    """Return the columns of a SELECT by the names that a model knows them by."""
+    names = written_like(schema.names, record.details.get("columns", []), database.dialect)
+    return schema.empty_table().rename_columns(names).schema
 
 
 def _check_features(schema: pa.Schema, record: ModelRecord, model: Word, program: str) -> None:

@@ -28,7 +28,7 @@ from elasticdl.errors import DataError, UsageError
 from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.database import DatabaseError, Rows
 from elasticdl.sql.kinds import kind_of_values, why_unfit
-from elasticdl.sql.names import matching
+from elasticdl.sql.names import matching, written_like
 from elasticdl.sql.rewrite import KEY_PREFIX, is_same_table, tables_of, with_key
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def predict(
         reporter.note(how.note)
     result = {"table": [request.table], "column": [request.column]}
     with TemporaryFolder() as folder:
-        rows_folder, predicted = str(folder / "rows"), str(folder / "predicted")
-        snapshot = _read(how, database, folder / "keys.parquet", rows_folder, reporter)
+        predicted = str(folder / "predicted")
+        snapshot = _read(how, database, version.record, folder, reporter)
         if isinstance(snapshot, pa.Schema):
             made = "" if how.key else _made_empty(request, database, snapshot, version.record)
             reporter.note(
@@ -134,17 +134,20 @@ def predict(
 
 
 def _read(
-    how: Plan, database: Database, keys: Path, folder: str, reporter: Reporter
+    how: Plan, database: Database, record: ModelRecord, folder: Path, reporter: Reporter
 ) -> Snapshot | pa.Schema:
     """Store the rows to predict; returns their columns if there is no row."""
     reporter.started("Reading rows", 0, "rows")
     try:
-        with database.read(how.select) as read, _Keys(read, keys) as rows:
+        with (
+            database.read(how.select) as read,
+            _Keys(_as_trained(read, record, database), folder / "keys.parquet") as rows,
+        ):
             try:
                 return write_snapshot(
                     rows.schema,
                     rows,
-                    folder,
+                    str(folder / "rows"),
                     on_rows=lambda count: reporter.advanced(count, {}),
                     purpose="predict",
                 )
@@ -154,6 +157,14 @@ def _read(
                 return rows.schema
     finally:
         reporter.ended()
+
+
+def _as_trained(rows: Rows, record: ModelRecord, database: Database) -> Rows:
+    """Return rows whose columns have the names that a model knows them by."""
+    trained = record.details.get("columns", [])
+    names = written_like(rows.schema.names, trained, database.dialect)
+    schema = rows.schema.empty_table().rename_columns(names).schema
+    return Rows(schema, (batch.rename_columns(names) for batch in rows.batches))
 
 
 def _made_empty(

@@ -26,8 +26,10 @@ from elasticdl.data.wording import counted, did_you_mean, listed
 from elasticdl.engines import progress
 from elasticdl.errors import DataError, UsageError
 from elasticdl.job import ModelReference
+from elasticdl.sql.database import Rows
 from elasticdl.sql.features import derive, resolve
 from elasticdl.sql.measuring import metrics_table
+from elasticdl.sql.names import written_like
 from elasticdl.sql.settings import DEFAULT_FRACTION
 from elasticdl.sql.statements import Span, pointed
 from elasticdl.training.create import quiet_frameworks
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
     from elasticdl.data.column_summary import ColumnSummary
     from elasticdl.engines.engine import Outcome, Reporter
-    from elasticdl.sql.database import Database, Rows
+    from elasticdl.sql.database import Database
     from elasticdl.sql.models import ModelRecord, Models, ModelVersion
 
 _LEAST_UPDATES = 1000
@@ -163,7 +165,8 @@ def _snapshot(
             held_out, validation = request.validation_fraction, None
             if request.validation_select is not None:
                 held_out = 0.0
-                validation = _held(request.validation_select, request.label, database)
+                names = rows.schema.names
+                validation = _held(request.validation_select, request.label, names, database)
             snapshot = write_snapshot(
                 rows.schema,
                 labelled,
@@ -185,10 +188,15 @@ def _snapshot(
     return snapshot
 
 
-def _held(select: str, label: str, database: Database) -> Iterator[pa.RecordBatch]:
+def _held(
+    select: str, label: str, columns: Collection[str], database: Database
+) -> Iterator[pa.RecordBatch]:
     """Read the rows to validate on, when the others have been read."""
     with database.read(select) as rows:
-        yield from _Labelled(rows, label)
+        names = written_like(rows.schema.names, columns, database.dialect)
+        schema = rows.schema.empty_table().rename_columns(names).schema
+        batches = (batch.rename_columns(names) for batch in rows.batches)
+        yield from _Labelled(Rows(schema, batches), label)
 
 
 class _Labelled:
