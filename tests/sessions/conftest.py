@@ -155,9 +155,9 @@ def in_this_process(monkeypatch):
     from elasticdl.training.keras import verify
 
     def run(command, **options):
-        assert command[:3] == [sys.executable, "-m", "elasticdl.training.keras.verify"]
+        assert command[:4] == [sys.executable, "-P", "-m", "elasticdl.training.keras.verify"]
         with contextlib.redirect_stdout(io.StringIO()) as out:
-            verify.main(command[3:])
+            verify.main(command[4:])
         return SimpleNamespace(stdout=out.getvalue())
 
     replaced = SimpleNamespace(run=run, SubprocessError=subprocess.SubprocessError)

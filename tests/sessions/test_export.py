@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -228,14 +227,18 @@ def answers(capsys, tmp_path, features, outputs, *models):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_a_new_process_tries_models_and_tells_of_each(models, tmp_path):
+def test_a_new_process_tries_models_and_tells_of_each(models, tmp_path, monkeypatch):
+    # No file of the user's folder is taken for one of Python's.
+    (tmp_path / "csv.py").write_text("raise RuntimeError")
+    monkeypatch.chdir(tmp_path)
     probe = tmp_path / "probe.npz"
     verify.write_probe(probe, X, np.float32([[3], [7]]))
     asked = [models["plain"] / "saved_model", models["plain"] / "model.keras"]
     asked += [models[OWN_LAYER] / "saved_model", models[OWN_LAYER] / "model.keras"]
-    command = [sys.executable, "-m", "elasticdl.training.keras.verify", probe, *asked]
 
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        export.verify_command(probe, asked), capture_output=True, text=True, check=True
+    )
 
     plain, keras_file, own, own_file = map(json.loads, done.stdout.splitlines())
     assert (plain["model"], plain["difference"]) == (str(asked[0]), 0)

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from elasticdl.errors import DataError, ElasticDLError
-from elasticdl.sql.database import DatabaseError
-from elasticdl.sql.execute import Session, execute
+from elasticdl.sql import training
+from elasticdl.sql.check import evaluate_request, predict_request, train_request
+from elasticdl.sql.database import DatabaseError, open_database
+from elasticdl.sql.execute import Connection, Session, execute
+from elasticdl.sql.measuring import evaluate
+from elasticdl.sql.models import Models
 from elasticdl.sql.parse import parse
+from elasticdl.sql.prediction import PredictRequest, predict
 from elasticdl.sql.statements import StatementError
 
 TABLES = (
@@ -70,6 +75,19 @@ TRAIN = "SELECT * FROM employee TO TRAIN regressor.DNN"
         (f"{TRAIN} WITH train.num_epoch=4 INTO x", "train.num_epoch", "not an option"),
         (f"{TRAIN} WITH hidden_units='many' INTO x", "hidden_units='many'", r"like \[64, 64\]"),
         (f"{TRAIN} WITH learning_rate=fast INTO x", "learning_rate=fast", "like 0.001"),
+        (f"{TRAIN} WITH hidden_units=[-3] INTO x", "hidden_units=[-3]", "from 1 to"),
+        (f"{TRAIN} WITH hidden_units=[0] INTO x", "hidden_units=[0]", "from 1 to"),
+        (f"{TRAIN} WITH hidden_units=[1.5] INTO x", "hidden_units=[1.5]", r"like \[64, 64\]"),
+        (f"{TRAIN} WITH hidden_units=[1000000000] INTO x", "hidden_units=[1000000000]", "1 to"),
+        (f"{TRAIN} WITH hidden_units=[90000, 90000] INTO x", "hidden_units=[90000, 90000]", "most"),
+        (f"{TRAIN} WITH learning_rate=0 INTO x", "learning_rate=0", "above 0"),
+        (f"{TRAIN} WITH model.embedding_size=0 INTO x", "model.embedding_size=0", "from 1 to"),
+        (f"{TRAIN} WITH label_scale=-1 INTO x", "label_scale=-1", "above 0"),
+        (
+            "SELECT * FROM employee TO TRAIN classifier.DNN WITH num_classes=1 INTO x",
+            "num_classes=1",
+            "from 2 to",
+        ),
         # A query to validate on.
         (
             f"{TRAIN} WITH validation.select='SELECT role FROM employee' INTO x",
@@ -183,6 +201,100 @@ def test_texts_may_be_missing_in_every_kind_of_feature(tmp_path) -> None:
     assert rows == [{"p": 60, "q": 60}]
 
 
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite", "sqlalchemy", "postgresql", "mariadb"])
+def test_a_prediction_of_no_row_changes_nothing(kind, request, tmp_path, models, capfd) -> None:
+    urls = {"duckdb": "duckdb://", "sqlite": "sqlite://"}
+    urls["sqlalchemy"] = f"sqlite+pysqlite:///{tmp_path}/t.db"
+    url = urls[kind] if kind in urls else request.getfixturevalue(kind).url
+    with open_database(url) as database:
+        for statement in (
+            "DROP TABLE IF EXISTS no_risk",
+            "DROP TABLE IF EXISTS people",
+            "CREATE TABLE people (id INTEGER PRIMARY KEY, role VARCHAR(9), years INTEGER)",
+            "INSERT INTO people VALUES (1, 'boss', 7)",
+        ):
+            with database.run(statement):
+                pass
+        for table, using, probability in (("people", "m", None), ("no_risk", "c", "sure")):
+            asked = PredictRequest(
+                "SELECT role, years, 7.5 AS salary FROM people WHERE years IS NULL",
+                table, "predicted", using, probability=probability,
+            )  # fmt: skip
+            for _ in range(2):
+                done = predict(asked, database, Models(str(models)))
+                assert done.to_pylist() == [{"table": table, "column": "predicted", "rows": 0}]
+        assert list(database.table("people").columns) == ["id", "role", "years"]
+        with database.read("SELECT * FROM no_risk") as rows:
+            assert rows.schema.names == ["role", "years", "salary", "predicted", "sure"]
+            assert sum(batch.num_rows for batch in rows.batches) == 0
+    said = capfd.readouterr().err
+    assert "no row to predict: people is as it was." in said
+    assert "no row to predict: no_risk is made without one." in said
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite", "mariadb"])
+def test_a_model_knows_its_columns_in_another_case(kind, request, models) -> None:
+    url = request.getfixturevalue(kind).url if kind == "mariadb" else f"{kind}://"
+    trained = Models(str(models))
+    with open_database(url) as database:
+        for statement in (
+            "DROP TABLE IF EXISTS cased",
+            "CREATE TABLE cased (id INT PRIMARY KEY, ROLE VARCHAR(9), YEARS INT, Salary INT)",
+            "INSERT INTO cased VALUES (1, 'boss', 3, 1000), (2, 'chef', 5, 2000)",
+        ):
+            with database.run(statement):
+                pass
+
+        def request_of(program: str, make):
+            (statement,) = parse(program, database.dialect)
+            return make(statement, program, database, trained)
+
+        asked = request_of(
+            "SELECT Role, YEARS FROM cased TO PREDICT cased.p USING m", predict_request
+        )
+        assert predict(asked, database, trained).to_pylist()[0]["rows"] == 2
+        for program in (
+            "SELECT ROLE, Years, SALARY FROM cased TO EVALUATE m",
+            "SELECT ROLE, Years, id AS Pay FROM cased TO EVALUATE m LABEL PAY",
+        ):
+            metrics = evaluate(request_of(program, evaluate_request), database, trained)
+            assert "loss" in metrics.column("metric").to_pylist()
+
+
+def test_whole_numbers_of_any_type_may_be_classes(tmp_path) -> None:
+    *_, rows = run(
+        "CREATE TABLE t AS SELECT i AS a, (i % 3)::DOUBLE AS b FROM range(40) rows(i);"
+        f"SELECT * FROM t TO TRAIN classifier.DNN WITH {SHORT} INTO c;"
+        "SELECT a FROM t TO PREDICT t.p USING c; SELECT bool_and(p IN (0, 1, 2)) AS ok FROM t",
+        tmp_path,
+    )
+
+    assert rows == [{"ok": True}]
+
+
+def test_a_table_that_was_mended_trains_by_the_same_statement(tmp_path) -> None:
+    url, train = (
+        f"duckdb:///{tmp_path}/t.db",
+        f"SELECT * FROM t TO TRAIN regressor.DNN WITH {SHORT} INTO m",
+    )
+    session = Session(url, str(tmp_path / "models"))
+    request = "CREATE OR REPLACE TABLE t AS SELECT i AS a, {} AS b FROM range(40) rows(i)"
+    with Connection(session) as connection, connection.opened() as database:
+        models = Models(session.models)
+
+        def train_on(label: str) -> None:
+            with database.run(request.format(label)):
+                pass
+            (statement,) = parse(train, "duckdb")
+            training.train(train_request(statement, train, database), database, models)
+
+        with pytest.raises(DataError, match="'b' is 7 in every row"):
+            train_on("7")
+        train_on("i % 7")
+
+        assert models.current("m").number == 1
+
+
 def test_booleans_may_be_the_label(tmp_path) -> None:
     *_, rows = run(
         "CREATE TABLE t AS SELECT i AS a, i % 3 = 0 AS b FROM range(40) rows(i);"
@@ -202,8 +314,17 @@ def test_booleans_may_be_the_label(tmp_path) -> None:
             "SELECT years, today() + years::INT AS day FROM employee TRAIN classifier.DNN INTO x",
             r"'day' is date32.*CAST\(day AS VARCHAR\)",
         ),
+        (
+            "SELECT role, years / 7.0 AS share FROM employee TO TRAIN classifier.DNN INTO x",
+            r"(?s)line 3, column 29: 'share' is .*, such as 0.14.*regressor.*CAST\(share .*\^{5}$",
+        ),
+        (
+            "SELECT 0.5::DECIMAL * years AS s FROM employee\nTRAIN classifier.DNN LABEL s INTO x",
+            r"line 4, column 28: 's' is .* fractions, such as 0.5 \(decimal",
+        ),
+        ("SELECT role, 1 AS a FROM employee TO TRAIN regressor.DNN INTO x", "column 19: .*every"),
         ("SELECT * FROM employee WHERE false TO TRAIN regressor.DNN INTO x", "no row"),
-        ("SELECT * FROM testdata WHERE false TO PREDICT testdata.p USING m", "no row to predict"),
+        ("SELECT * FROM employee WHERE false TO EXPLAIN m", "no row to evaluate"),
         ("SELECT * FROM employee WHERE false TO EVALUATE m", "no row to evaluate"),
     ],
 )

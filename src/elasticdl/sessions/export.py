@@ -25,6 +25,8 @@ from elasticdl.errors import OutputError, TrainingError
 from elasticdl.training.keras.verify import write_probe
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from elasticdl.sessions.project import Session
     from elasticdl.sessions.trained import TrainedSession
 
@@ -88,6 +90,13 @@ def export(trained: TrainedSession) -> dict[str, Any]:
     return manifest
 
 
+def verify_command(probe: Path, models: Sequence[Path]) -> list[str]:
+    """Return the command that tries exported models on a probe."""
+    # Without -P, a `csv.py` in the user's folder would run in place of Python's own.
+    python = [sys.executable, "-P", "-m", "elasticdl.training.keras.verify"]
+    return [*python, str(probe), *map(str, models)]
+
+
 def _verified(trained: TrainedSession, staged: Path) -> dict[str, float]:
     """Load what is to be exported in a new process; returns the largest difference of each.
 
@@ -102,10 +111,9 @@ def _verified(trained: TrainedSession, staged: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder) / "probe.npz"
         write_probe(probe, trained.example.features, outputs)
-        command = [sys.executable, "-m", "elasticdl.training.keras.verify", str(probe)]
         try:
             done = subprocess.run(  # noqa: S603 - our own program
-                [*command, *map(str, models)],
+                verify_command(probe, models),
                 capture_output=True,
                 text=True,
                 timeout=_TIMEOUT_S,

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.sql.columns import features_of
+from elasticdl.sql.complaints import place_of
 from elasticdl.sql.measuring import EvaluateRequest, ExplainRequest
-from elasticdl.sql.names import matching
+from elasticdl.sql.names import matching, written_like
 from elasticdl.sql.prediction import PredictRequest, plan
 from elasticdl.sql.settings import (
     evaluate_options,
@@ -31,6 +32,7 @@ from elasticdl.sql.statements import Span, StatementError
 from elasticdl.sql.training import TrainRequest
 from elasticdl.zoo.catalogue import entries
 from elasticdl.zoo.folder import PREBUILT
+from elasticdl.zoo.prebuilt.limits import problem_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,11 +75,14 @@ def train_request(
     _check_values(statement, program, zoo)
     names = list(database.schema(statement.select).names)
     label = names[-1]
+    label_span = place_of(label, program, statement.span)
     if statement.label is not None:
+        label_span = statement.label.span
         label = _found(statement.label.text, names, "", program, statement.label.span)
     if settings.validation_select is not None:
         span = next(n.span for n in statement.attributes if n.text == "validation.select")
-        held = list(database.schema(settings.validation_select).names)
+        held = database.schema(settings.validation_select).names
+        held = written_like(held, names, database.dialect)
         if label not in held:
             raise _missing(label, held, " of the rows to validate on", program, span)
     columns = None
@@ -103,7 +108,17 @@ def train_request(
         model_zoo=None if zoo is None else str(zoo),
         validation_select=settings.validation_select,
         validation_fraction=settings.validation_fraction,
+        begins_at=_line_and_column(program, statement.span.start),
+        label_at=(
+            label_span.start - statement.span.start,
+            label_span.stop - statement.span.start,
+        ),
     )
+
+
+def _line_and_column(program: str, offset: int) -> tuple[int, int]:
+    line = program.count("\n", 0, offset) + 1
+    return line, offset - program.rfind("\n", 0, offset)
 
 
 def predict_request(
@@ -114,7 +129,8 @@ def predict_request(
     check_trained(statement.using, program, models)
     record = models.current(statement.using.text).record
     # The database itself is asked whether the SELECT can be run.
-    _check_features(database.schema(statement.select), record, statement.using, program)
+    schema = _as_trained(database.schema(statement.select), record, database)
+    _check_features(schema, record, statement.using, program)
     if settings.probability is not None and "label_mean" in record.details.get("params", {}):
         name = next(n for n in statement.attributes if n.text == "predict.probability")
         raise StatementError(
@@ -145,11 +161,11 @@ def evaluate_request(
     """Return what an EVALUATE statement asks for; arguments and errors as `predict_request`."""
     options = evaluate_options(statement.attributes, program)
     check_trained(statement.model, program, models)
-    _check_label(statement, statement.label, program, database, models)
+    label = _checked_label(statement, statement.label, program, database, models)
     return EvaluateRequest(
         select=statement.select,
         model=statement.model.text,
-        label=None if statement.label is None else statement.label.text,
+        label=None if statement.label is None else label,
         into=None if statement.into is None else statement.into.text,
         options=options,
     )
@@ -161,7 +177,7 @@ def explain_request(
     """Return what an EXPLAIN statement asks for; arguments and errors as `predict_request`."""
     options = explain_options(statement.attributes, program)
     check_trained(statement.model, program, models)
-    _check_label(statement, None, program, database, models)
+    _checked_label(statement, None, program, database, models)
     return ExplainRequest(
         select=statement.select,
         model=statement.model.text,
@@ -170,21 +186,33 @@ def explain_request(
     )
 
 
-def _check_label(
+def _checked_label(
     statement: Evaluate | Explain,
     label: Word | None,
     program: str,
     database: Database,
     models: Models,
-) -> None:
-    """Raise a `StatementError` if the SELECT has no column with the true values."""
-    schema = database.schema(statement.select)
+) -> str:
+    """Return the column with the true values.
+
+    Raises:
+        StatementError: The SELECT has none, or lacks a feature.
+    """
     record = models.current(statement.model.text).record
-    wanted = record.label if label is None else label.text
-    if wanted not in schema.names:
-        span = statement.model.span if label is None else label.span
-        raise _missing(wanted, schema.names, " with the true values", program, span)
+    schema = _as_trained(database.schema(statement.select), record, database)
     _check_features(schema, record, statement.model, program)
+    what = " with the true values"
+    if label is not None:
+        return _found(label.text, schema.names, what, program, label.span)
+    if record.label not in schema.names:
+        raise _missing(record.label, schema.names, what, program, statement.model.span)
+    return record.label
+
+
+def _as_trained(schema: pa.Schema, record: ModelRecord, database: Database) -> pa.Schema:
+    """Return the columns of a SELECT by the names that a model knows them by."""
+    names = written_like(schema.names, record.details.get("columns", []), database.dialect)
+    return schema.empty_table().rename_columns(names).schema
 
 
 def _check_features(schema: pa.Schema, record: ModelRecord, model: Word, program: str) -> None:
@@ -275,25 +303,36 @@ def _entry(model: Word, program: str, zoo: Path | None) -> Entry:
 
 
 def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
-    """Raise a `StatementError` for a parameter of the model that is not like its default.
+    """Raise a `StatementError` for a parameter of the model that it cannot have.
 
-    The model itself refuses what this lets through, when its frameworks are loaded.
+    A model of a user's own refuses what is not only unlike its default when its frameworks are
+    loaded.
     """
     defaults = {p.name: p.default for p in _entry(statement.model, program, zoo).params}
     for name, value in statement.attributes.items():
-        default = defaults.get(name.text.removeprefix("model."))
-        try:
-            like = ast.literal_eval(default or "None")
-        except ValueError:
+        key = name.text.removeprefix("model.")
+        if key not in defaults:
             continue
-        if not _is_like(value.value, like):
-            shown = json.dumps(list(like) if isinstance(like, tuple) else like)
+        problem = "" if zoo is not None else problem_with(key, value.value)
+        problem = _unlike(value.value, defaults[key]) or problem
+        if problem:
             raise StatementError(
-                f"{name.text}={value.value!r} does not fit: expected a value like {shown}, its "
-                "default.",
+                f"{name.text}={value.value!r} does not fit: {problem}.",
                 program,
                 Span(name.span.start, value.span.stop),
             )
+
+
+def _unlike(value: Any, default: str | None) -> str:
+    """Return what was expected instead of a value that is not like its default, else nothing."""
+    try:
+        like = ast.literal_eval(default or "None")
+    except ValueError:
+        return ""
+    if _is_like(value, like):
+        return ""
+    shown = json.dumps(list(like) if isinstance(like, tuple) else like)
+    return f"expected a value like {shown}, its default"
 
 
 def _is_like(value: Any, default: Any) -> bool:

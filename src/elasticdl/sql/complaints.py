@@ -58,7 +58,7 @@ def located(database: Database, program: str, span: Span) -> Iterator[None]:
             with contextlib.suppress(DatabaseError):
                 near = did_you_mean(table, database.tables())
                 problem += "" if near == "." else near.replace("; d", ". D")
-        place = _place(table or other, program, span)
+        place = place_of(table or other, program, span)
         raise type(error)(pointed(problem, program, place)[0]) from error
 
 
@@ -70,7 +70,8 @@ def _name(wording: re.Pattern[str], problem: str) -> str:
     return next(name for name in found.groups() if name).rpartition(".")[2]
 
 
-def _place(name: str, program: str, span: Span) -> Span:
+def place_of(name: str, program: str, span: Span) -> Span:
+    """Return where a name stands first in a statement; its first word if it does not."""
     if name:
         word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
         found = word.search(program, span.start, span.stop)

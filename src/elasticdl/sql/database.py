@@ -133,6 +133,14 @@ class Database(Protocol):
         """
         ...
 
+    def interrupt(self) -> None:
+        """End all that other threads run here, each with a `DatabaseError`; may be called again.
+
+        In the main thread Ctrl-C and SIGTERM do the same: the database has stopped computing, or
+        could not be reached for ten seconds, when they are answered.
+        """
+        ...
+
     def table(self, name: str) -> TableInfo | None:
         """Return a table by its name, which may be qualified; None if there is none."""
         ...

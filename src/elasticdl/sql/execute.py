@@ -178,10 +178,10 @@ class Connection:
                 self._open = None
 
     def interrupt(self) -> None:
-        """End the query that another thread runs here, if the database can do so."""
-        interrupt = getattr(self._open, "interrupt", None)
-        if interrupt is not None:
-            interrupt()
+        """End the query that another thread runs here."""
+        database = self._open
+        if database is not None:
+            database.interrupt()
 
     def submit(self, statement: Statement, program: str, *, explain: bool) -> Result:
         """Run a statement of the extension; see `execute`."""

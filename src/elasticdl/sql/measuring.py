@@ -28,6 +28,7 @@ from elasticdl.errors import UsageError
 from elasticdl.evaluation.phase import running_states
 from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.database import Rows
+from elasticdl.sql.names import written_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from elasticdl.engines.engine import Reporter
     from elasticdl.sql.database import Database
-    from elasticdl.sql.models import Models
+    from elasticdl.sql.models import ModelRecord, Models
 
 MOST_EXPLAINED_ROWS = 10_000
 REPEATS = 5
@@ -94,7 +95,7 @@ def evaluate(
     reporter = progress.for_stream() if reporter is None else reporter
     version = models.current(request.model)
     with TemporaryFolder() as folder:
-        data = _read(database, request.select, folder, version.record.label, request.label)
+        data = _read(database, request.select, folder, version.record, request.label)
         outcome = api.evaluate(
             trained_model=version.uri,
             data=data,
@@ -126,7 +127,7 @@ def explain(
     version = models.current(request.model)
     label = version.record.label
     with TemporaryFolder() as folder:
-        data = _read(database, request.select, folder, label, None, request.num_rows)
+        data = _read(database, request.select, folder, version.record, None, request.num_rows)
         table = pq.read_table(data)
         losses = _Losses(api.evaluation_job(trained_model=version.uri, data=data))
         columns = [name for name in table.column_names if name != label]
@@ -177,7 +178,7 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
     database: Database,
     select: str,
     folder: Path,
-    label: str,
+    record: ModelRecord,
     called: str | None,
     most: int | None = None,
 ) -> str:
@@ -187,16 +188,18 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
         database: Where to read.
         select: The query.
         folder: For the rows.
-        label: What the model calls its label.
+        record: How the model was trained.
         called: What the query calls it; None is the same.
         most: Most rows to take; None takes all.
 
     Raises:
         UsageError: The query has no such column.
     """
+    label = record.label
     called = called or label
     with database.read(select) as rows:
-        names = list(rows.schema.names)
+        trained = record.details.get("columns", [])
+        names = written_like(rows.schema.names, trained, database.dialect)
         if called not in names:
             raise UsageError(
                 f"The SELECT has no column {called!r} with the true values; it has "

@@ -155,6 +155,10 @@ class Models:
         self._write(version.name, version.number, replace(record, is_complete=True))
         current = json.dumps({"version": version.number}).encode()
         self._folder.write_bytes(f"{version.name}/{_CURRENT}", current)
+        self.forget_rows(version)
+
+    def forget_rows(self, version: ModelVersion) -> None:
+        """Delete the rows that a version was to be trained on; a next start reads them anew."""
         self._folder.delete(f"{version.name}/v{version.number}.rows")
 
     def _write(self, name: str, number: int, record: ModelRecord) -> None:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from elasticdl.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Sequence
+
+_CASELESS = {"duckdb", "mysql", "sqlite", "tsql"}
 
 
 def parts(name: str) -> list[str]:
@@ -71,6 +73,29 @@ def matching(name: str, names: Iterable[str]) -> str | None:
         return name
     folded = [each for each in known if each.casefold() == name.casefold()]
     return folded[0] if len(folded) == 1 else None
+
+
+def written_like(names: Sequence[str], known: Collection[str], dialect: str) -> list[str]:
+    """Return names of columns as they are written elsewhere, if a database compares without case.
+
+    MySQL and SQLite call a column of a result as the SELECT does, DuckDB as its table; for
+    PostgreSQL and unknown databases names in another case are other names.
+
+    Args:
+        names: The names.
+        known: How the same columns may be written elsewhere.
+        dialect: sqlglot's name of the database's dialect.
+
+    Example:
+        >>> written_like(["ROLE", "pay"], ["Role", "Years"], "mysql")
+        ['Role', 'pay']
+    """
+    if dialect not in _CASELESS:
+        return list(names)
+    folded = [name.casefold() for name in names]
+    return [
+        (folded.count(name.casefold()) == 1 and matching(name, known)) or name for name in names
+    ]
 
 
 def literal(text: str) -> str:

@@ -28,12 +28,13 @@ from elasticdl.errors import DataError, UsageError
 from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.database import DatabaseError, Rows
 from elasticdl.sql.kinds import kind_of_values, why_unfit
-from elasticdl.sql.names import matching
+from elasticdl.sql.names import matching, written_like
 from elasticdl.sql.rewrite import KEY_PREFIX, is_same_table, tables_of, with_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from elasticdl.data.snapshot import Snapshot
     from elasticdl.engines.engine import Reporter
     from elasticdl.sql.database import Database, TableInfo
     from elasticdl.sql.models import ModelRecord, Models
@@ -99,20 +100,16 @@ def predict(
     how = plan(request, database, version.record)
     if how.note:
         reporter.note(how.note)
+    result = {"table": [request.table], "column": [request.column]}
     with TemporaryFolder() as folder:
-        rows_folder, predicted = str(folder / "rows"), str(folder / "predicted")
-        reporter.started("Reading rows", 0, "rows")
-        try:
-            with database.read(how.select) as read, _Keys(read, folder / "keys.parquet") as rows:
-                snapshot = write_snapshot(
-                    rows.schema,
-                    rows,
-                    rows_folder,
-                    on_rows=lambda count: reporter.advanced(count, {}),
-                    purpose="predict",
-                )
-        finally:
-            reporter.ended()
+        predicted = str(folder / "predicted")
+        snapshot = _read(how, database, version.record, folder, reporter)
+        if isinstance(snapshot, pa.Schema):
+            made = "" if how.key else _made_empty(request, database, snapshot, version.record)
+            reporter.note(
+                f"The SELECT returned no row to predict: {made or f'{request.table} is as it was'}."
+            )
+            return pa.table({**result, "rows": [0]})
         api.predict(
             trained_model=version.uri,
             data=snapshot.training,
@@ -133,7 +130,63 @@ def predict(
         f"{request.table}.{request.column}: {counted(changed, 'row')} {verb}"
         + (f"; {counted(gone, 'row')} of the SELECT gone meanwhile." if gone > 0 else ".")
     )
-    return pa.table({"table": [request.table], "column": [request.column], "rows": [changed]})
+    return pa.table({**result, "rows": [changed]})
+
+
+def _read(
+    how: Plan, database: Database, record: ModelRecord, folder: Path, reporter: Reporter
+) -> Snapshot | pa.Schema:
+    """Store the rows to predict; returns their columns if there is no row."""
+    reporter.started("Reading rows", 0, "rows")
+    try:
+        with (
+            database.read(how.select) as read,
+            _Keys(_as_trained(read, record, database), folder / "keys.parquet") as rows,
+        ):
+            try:
+                return write_snapshot(
+                    rows.schema,
+                    rows,
+                    str(folder / "rows"),
+                    on_rows=lambda count: reporter.advanced(count, {}),
+                    purpose="predict",
+                )
+            except DataError:
+                if not rows.were_none:
+                    raise
+                return rows.schema
+    finally:
+        reporter.ended()
+
+
+def _as_trained(rows: Rows, record: ModelRecord, database: Database) -> Rows:
+    """Return rows whose columns have the names that a model knows them by."""
+    trained = record.details.get("columns", [])
+    names = written_like(rows.schema.names, trained, database.dialect)
+    schema = rows.schema.empty_table().rename_columns(names).schema
+    return Rows(schema, (batch.rename_columns(names) for batch in rows.batches))
+
+
+def _made_empty(
+    request: PredictRequest, database: Database, schema: pa.Schema, record: ModelRecord
+) -> str:
+    """Make the table for predictions without a row; returns what to say of it.
+
+    What reads the table every morning should find it. Only where the model's outputs have a type
+    that is not known before it predicts, there is none yet.
+    """
+    if database.table(request.table) is not None:
+        return ""
+    params = record.details.get("params", {})
+    if request.output not in {None, _PREDICTION} or not {"classes", "label_mean"} & params.keys():
+        return f"{request.table} is not made yet"
+    classes = params.get("classes")
+    type_ = pa.array(classes).type if classes else pa.float64()
+    fields = [*schema, pa.field(request.column, type_)]
+    if request.probability:
+        fields.append(pa.field(request.probability, pa.float64()))
+    database.append(request.table, Rows(pa.schema(fields), []))
+    return f"{request.table} is made without one"
 
 
 def plan(request: PredictRequest, database: Database, record: ModelRecord | None = None) -> Plan:
@@ -233,10 +286,14 @@ class _Keys:
     """The batches of a query without the columns of the key, which go to a file of their own.
 
     A model may take every column it sees for a feature.
+
+    Attributes:
+        were_none: All rows have been read, and there was none.
     """
 
     def __init__(self, rows: Rows, path: Path) -> None:
         self._rows, self._path = rows, path
+        self.were_none = False
         self._names = [name for name in rows.schema.names if not name.startswith(KEY_PREFIX)]
         self._keys = [name for name in rows.schema.names if name.startswith(KEY_PREFIX)]
         self.schema = pa.schema([rows.schema.field(name) for name in self._names])
@@ -247,10 +304,13 @@ class _Keys:
         return self
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
+        count = 0
         for batch in self._rows.batches:
+            count += batch.num_rows
             if self._writer is not None:
                 self._writer.write_batch(batch.select(self._keys))
             yield batch.select(self._names)
+        self.were_none = not count
 
     def __exit__(self, *_: object) -> None:
         if self._writer is not None:

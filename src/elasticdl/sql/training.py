@@ -11,6 +11,7 @@ Used by the programs of `submitter.py`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from dataclasses import dataclass, field
@@ -25,9 +26,12 @@ from elasticdl.data.wording import counted, did_you_mean, listed
 from elasticdl.engines import progress
 from elasticdl.errors import DataError, UsageError
 from elasticdl.job import ModelReference
+from elasticdl.sql.database import Rows
 from elasticdl.sql.features import derive, resolve
 from elasticdl.sql.measuring import metrics_table
+from elasticdl.sql.names import written_like
 from elasticdl.sql.settings import DEFAULT_FRACTION
+from elasticdl.sql.statements import Span, pointed
 from elasticdl.training.create import quiet_frameworks
 
 if TYPE_CHECKING:
@@ -35,13 +39,14 @@ if TYPE_CHECKING:
 
     from elasticdl.data.column_summary import ColumnSummary
     from elasticdl.engines.engine import Outcome, Reporter
-    from elasticdl.sql.database import Database, Rows
+    from elasticdl.sql.database import Database
     from elasticdl.sql.models import ModelRecord, Models, ModelVersion
 
 _LEAST_UPDATES = 1000
 # Rows up to which -> minibatch size and least number of epochs.
 _SIZES = ((100_000, 64, 10), (1_000_000, 256, 3), (math.inf, 1024, 1))
 _MOST_EVALUATIONS = 50
+_MANY_CLASSES = 50
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,9 @@ class TrainRequest:
         model_zoo: Where the model comes from; None is the prebuilt zoo.
         validation_select: Query of the rows to validate on; None holds some out.
         validation_fraction: Share of the rows to hold out.
+        begins_at: Line and column of the statement in its program.
+        label_at: Where the label stands in the statement: its first character, and one past its
+            last.
     """
 
     statement: str
@@ -75,6 +83,8 @@ class TrainRequest:
     model_zoo: str | None = None
     validation_select: str | None = None
     validation_fraction: float = DEFAULT_FRACTION
+    begins_at: tuple[int, int] = (1, 1)
+    label_at: tuple[int, int] | None = None
 
 
 def train(
@@ -114,7 +124,12 @@ def _trained(
             f"Resuming version {version.number} of {request.into} on the "
             f"{counted(snapshot.num_training, 'row')} that were read before."
         )
-    params = _params(request, snapshot, reporter)
+    try:
+        params = _params(request, snapshot, reporter)
+    except DataError:
+        # The table may be mended before the same statement is given again.
+        models.forget_rows(version)
+        raise
     outcome = api.train(
         model_def=request.model,
         model_zoo=request.model_zoo,
@@ -150,7 +165,8 @@ def _snapshot(
             held_out, validation = request.validation_fraction, None
             if request.validation_select is not None:
                 held_out = 0.0
-                validation = _held(request.validation_select, request.label, database)
+                names = rows.schema.names
+                validation = _held(request.validation_select, request.label, names, database)
             snapshot = write_snapshot(
                 rows.schema,
                 labelled,
@@ -172,10 +188,15 @@ def _snapshot(
     return snapshot
 
 
-def _held(select: str, label: str, database: Database) -> Iterator[pa.RecordBatch]:
+def _held(
+    select: str, label: str, columns: Collection[str], database: Database
+) -> Iterator[pa.RecordBatch]:
     """Read the rows to validate on, when the others have been read."""
     with database.read(select) as rows:
-        yield from _Labelled(rows, label)
+        names = written_like(rows.schema.names, columns, database.dialect)
+        schema = rows.schema.empty_table().rename_columns(names).schema
+        batches = (batch.rename_columns(names) for batch in rows.batches)
+        yield from _Labelled(Rows(schema, batches), label)
 
 
 class _Labelled:
@@ -208,7 +229,13 @@ def _params(request: TrainRequest, snapshot: Snapshot, reporter: Reporter) -> di
     """Return the model's parameters: those that were given, and what the table says."""
     takes = set(request.model_params)
     params = dict(request.params)
-    label = _checked_label(snapshot, request.label)
+    with _at_label(request):
+        label = _checked_label(snapshot, request.label)
+        if "classes" in takes and "num_classes" not in params and "classes" not in params:
+            params["classes"] = _classes(label, request.model, reporter)
+        scale = {"label_mean", "label_scale"}
+        if scale <= takes and not scale & params.keys():
+            params |= _scale(label, request.model)
     if "label" in takes:
         params.setdefault("label", request.label)
     if "columns" in takes and "columns" not in params and "ignore" not in params:
@@ -224,20 +251,31 @@ def _params(request: TrainRequest, snapshot: Snapshot, reporter: Reporter) -> di
                 f"No column is left to predict {request.label!r} from. Select more columns."
             )
         params["columns"] = columns
-    if "classes" in takes and "num_classes" not in params:
-        params.setdefault("classes", _classes(label))
-    if (
-        "label_mean" in takes
-        and "label_scale" in takes
-        and not {"label_mean", "label_scale"} & {*params}
-    ):
-        if label.kind != "number" or label.mean is None:
-            raise DataError(
-                f"{request.model} predicts a number; {request.label!r} is {label.type}. Use a "
-                "classifier, or LABEL with a column of numbers."
-            )
-        params |= {"label_mean": label.mean, "label_scale": label.deviation or 1.0}
     return params
+
+
+@contextlib.contextmanager
+def _at_label(request: TrainRequest) -> Iterator[None]:
+    """Raise what is wrong with the label with its place in the program."""
+    try:
+        yield
+    except DataError as error:
+        if request.label_at is None:
+            raise
+        line, column = request.begins_at
+        before = "\n" * (line - 1) + " " * (column - 1)
+        start, stop = (len(before) + offset for offset in request.label_at)
+        shown, *_ = pointed(str(error), before + request.statement, Span(start, stop))
+        raise type(error)(shown) from error
+
+
+def _scale(label: ColumnSummary, model: str) -> dict[str, float]:
+    if label.kind != "number" or label.mean is None:
+        raise DataError(
+            f"{model} predicts a number; {label.name!r} is {label.type}. Use a classifier, or "
+            "LABEL with a column of numbers."
+        )
+    return {"label_mean": label.mean, "label_scale": label.deviation or 1.0}
 
 
 def _checked_label(snapshot: Snapshot, name: str) -> ColumnSummary:
@@ -254,7 +292,8 @@ def _checked_label(snapshot: Snapshot, name: str) -> ColumnSummary:
     return label
 
 
-def _classes(label: ColumnSummary) -> list[Any]:
+def _classes(label: ColumnSummary, model: str, reporter: Reporter) -> list[Any]:
+    """Return the values of a label as classes, in order."""
     if label.kind == "time":
         raise DataError(
             f"{label.name!r} is {label.type}, which is no class. Select CAST({label.name} AS "
@@ -265,7 +304,21 @@ def _classes(label: ColumnSummary) -> list[Any]:
             f"{label.name!r} has too many different values for classes ({label.type}). Use a "
             "regressor, or LABEL with another column."
         )
-    return sorted(value for value, _ in label.values)
+    values = sorted(value for value, _ in label.values)
+    fraction = next((v for v in values if isinstance(v, float) and not v.is_integer()), None)
+    if fraction is not None:
+        raise DataError(
+            f"{label.name!r} is a number with fractions, such as {fraction!r} ({label.type}, "
+            f"{len(values):,} different values), and {model} predicts classes. Use a regressor, "
+            f"such as regressor.DNN. If each value is a class, select CAST({label.name} AS VARCHAR)"
+            f" AS {label.name}."
+        )
+    if len(values) > _MANY_CLASSES:
+        reporter.note(
+            f"{label.name} has {len(values):,} different values, and each becomes a class. For a "
+            "number use a regressor."
+        )
+    return values
 
 
 def _options(request: TrainRequest, snapshot: Snapshot) -> dict[str, Any]:

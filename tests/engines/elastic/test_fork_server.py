@@ -86,6 +86,8 @@ def test_a_process_has_what_the_server_imported_and_is_as_its_caller(
     connect, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("OF_ONE_CALLER", "7")
+    # No file of the user's folder is taken for one of Python's.
+    (tmp_path / "socketserver.py").write_text("raise RuntimeError")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
 

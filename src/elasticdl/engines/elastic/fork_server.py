@@ -143,7 +143,8 @@ def _start(folder: Path, modules: Sequence[str], linger_s: float) -> None:
         listener.listen(_BACKLOG)
         fd = listener.fileno()
         subprocess.run(  # noqa: S603 - ourselves
-            [sys.executable, "-m", __name__, str(folder), str(fd), str(linger_s), *modules],
+            # Without -P, a `csv.py` in the user's folder would run in place of Python's own.
+            [sys.executable, "-P", "-m", __name__, str(folder), str(fd), str(linger_s), *modules],
             check=True,
             pass_fds=[fd],
             # Neither what is typed at a terminal nor the end of a worker reaches it.

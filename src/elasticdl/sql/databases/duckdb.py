@@ -10,11 +10,8 @@ Used by `database.open_database`.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import duckdb
 import pyarrow as pa
@@ -27,9 +24,9 @@ from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction
 from elasticdl.sql.names import literal, matching, parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    _Within: TypeAlias = Callable[[Callable[[], Any]], Any]
+    from elasticdl.sql.databases.queries import Query
 
 # Set for statements of others (`elasticdl sql-server`), which may read and write no files.
 NO_FILES = "ELASTICDL_DATABASE_WITHOUT_FILES"
@@ -60,20 +57,14 @@ class DuckDB(BaseDatabase):
     }  # fmt: skip
 
     def __init__(self, path: str | None) -> None:
+        super().__init__()
         path = None if path == ":memory:" else path
         self.name = f"duckdb:///{path}" if path else "duckdb://"
         self.is_in_memory = path is None
         collect_at_exit()
-        self._running: Any = None
         config: Any = {"enable_external_access": "false"} if os.environ.get(NO_FILES) else {}
         with self._errors():
             self._connection = duckdb.connect(path or ":memory:", config=config)
-
-    def interrupt(self) -> None:
-        """End the query that another thread runs here with a `DatabaseError`."""
-        running = self._running
-        if running is not None:
-            running.interrupt()
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -91,39 +82,29 @@ class DuckDB(BaseDatabase):
     def run(self, statement: str) -> Iterator[Rows | None]:
         """See `Database`."""
         with (
-            contextlib.closing(self._connection.cursor()) as cursor,
-            self._interruptible(cursor) as within,
+            self._cursor() as cursor,
+            self._queries.begun(cursor.interrupt) as query,
         ):
             with self._errors():
-                reader = within(lambda: _reader_of(cursor, statement))
+                reader = query.wait_for(lambda: _reader_of(cursor, statement))
             if reader is None:
                 yield None
                 return
-            yield plain_rows(reader.schema, self._batches(reader, within), self.name)
+            yield plain_rows(reader.schema, self._batches(reader, query), self.name)
 
     @contextlib.contextmanager
-    def _interruptible(self, cursor: Any) -> Iterator[_Within]:
-        """Yield what runs a part of a query so that Ctrl-C and `interrupt` end it.
-
-        DuckDB does not always look for signals while it computes, so in the main thread, which
-        gets them, another thread waits for it.
-        """
-        self._running = cursor
-        is_main = threading.current_thread() is threading.main_thread()
+    def _cursor(self) -> Iterator[Any]:
+        cursor = self._connection.cursor()
         try:
-            if not is_main:
-                yield lambda act: act()
-                return
-            with ThreadPoolExecutor(1, "duckdb") as pool:
-                yield functools.partial(_awaited, pool, cursor)
+            yield cursor
         finally:
-            self._running = None
+            self._queries.close(cursor.close)
 
-    def _batches(self, reader: Any, within: _Within) -> Iterator[pa.RecordBatch]:
+    def _batches(self, reader: Any, query: Query) -> Iterator[pa.RecordBatch]:
         while True:
             with self._errors():
                 try:
-                    batch = within(lambda: next(reader, None))
+                    batch = query.wait_for(lambda: next(reader, None))
                 except (pa.ArrowException, OSError) as error:
                     raise DatabaseError(f"{self.name}: {error}") from error
             if batch is None:
@@ -131,8 +112,8 @@ class DuckDB(BaseDatabase):
             yield batch
 
     def _ask(self, question: str) -> list[tuple[Any, ...]]:
-        with self._errors(), contextlib.closing(self._connection.cursor()) as cursor:
-            return cursor.execute(question).fetchall()
+        with self._errors(), self._cursor() as cursor:
+            return list(cursor.execute(question).fetchall())
 
     def table(self, name: str) -> TableInfo | None:
         """See `Database`."""
@@ -189,7 +170,7 @@ class DuckDB(BaseDatabase):
 
     @contextlib.contextmanager
     def _begin(self) -> Iterator[Transaction]:
-        with self._errors(), contextlib.closing(self._connection.cursor()) as cursor:
+        with self._errors(), self._cursor() as cursor:
             cursor.execute("BEGIN TRANSACTION")
             try:
                 yield _Transaction(cursor)
@@ -203,7 +184,7 @@ class DuckDB(BaseDatabase):
 
     def close(self) -> None:
         """See `Database`."""
-        self._connection.close()
+        self._queries.close(self._connection.close)
 
 
 def _reader_of(cursor: Any, statement: str) -> Any:
@@ -217,18 +198,12 @@ def _reader_of(cursor: Any, statement: str) -> Any:
     return reader
 
 
-def _awaited(pool: ThreadPoolExecutor, cursor: Any, act: Callable[[], Any]) -> Any:
-    future = pool.submit(act)
-    try:
-        return future.result()
-    except KeyboardInterrupt:
-        cursor.interrupt()
-        raise
-
-
 class _Transaction(Transaction):
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
+
+    def cancel(self) -> None:
+        self._cursor.interrupt()
 
     def run(self, statement: str) -> int:
         found = self._cursor.execute(statement).fetchone()

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import json
 import re
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -86,6 +87,11 @@ class MySQL(SQLAlchemyConnection):
         super().__init__(re.sub(r"^[\w+]+", "mysql+pymysql", url), _OPTIONS)
         self.name = re.sub(r"^[\w+]+", "mysql", self.name)
         self.dialect = "mysql"
+
+    def _cancel(self, driver: Any) -> None:
+        # The connection itself is busy.
+        with self._engine.connect() as other:
+            other.exec_driver_sql(f"KILL QUERY {driver.thread_id()}")
 
     def _is_lost(self, error: Exception) -> bool:
         reason = getattr(error, "orig", error)
@@ -216,7 +222,8 @@ class MySQL(SQLAlchemyConnection):
     @contextlib.contextmanager
     def _begin(self) -> Iterator[Transaction]:
         with self._connected() as connection, self._errors():
-            transaction = _Transaction(connection)
+            driver = connection.connection.driver_connection
+            transaction = _Transaction(connection, functools.partial(self._cancel, driver))
             # A value that does not fit is an error, not cut; and waiting ends.
             transaction.run("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')")
             transaction.run(f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
@@ -275,8 +282,11 @@ class MySQL(SQLAlchemyConnection):
 
 
 class _Transaction(Transaction):
-    def __init__(self, connection: sa.Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: sa.Connection, cancel: Callable[[], None]) -> None:
+        self._connection, self._cancel = connection, cancel
+
+    def cancel(self) -> None:
+        self._cancel()
 
     def run(self, statement: str) -> int:
         plain = self._connection.execution_options(no_parameters=True)

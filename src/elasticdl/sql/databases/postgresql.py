@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from elasticdl.sql.databases.plain import Plain
+    from elasticdl.sql.databases.queries import Query
 
 # A server that is gone without a word is noticed after two minutes.
 _CONNECTION = {
@@ -56,7 +57,7 @@ _LOST = re.compile(
 )
 _NEVER = re.compile(
     r"FATAL:  (?!the database system is|sorry, too many|remaining connection|terminating)"
-    r"|Name or service not known"
+    r"|Name or service not known|canceling statement due to (user request|statement timeout)"
 )
 _EXACT = re.compile(
     r"smallint|integer|bigint|text|character varying|uuid|date|timestamp|bytea|boolean"
@@ -88,6 +89,7 @@ class PostgreSQL(BaseDatabase):
     }  # fmt: skip
 
     def __init__(self, url: str) -> None:
+        super().__init__()
         address = urlsplit(url)
         options = dict(parse_qsl(address.query, keep_blank_values=True))
         self._url = urlunsplit(address._replace(query=urlencode({**_CONNECTION, **options})))
@@ -123,39 +125,58 @@ class PostgreSQL(BaseDatabase):
         try:
             yield connection
         finally:
-            # Of a connection that is lost or in the middle of a COPY.
-            with contextlib.suppress(adbc_driver_manager.Error, OSError):
-                connection.close()
+            self._close(connection)
+
+    @contextlib.contextmanager
+    def _closing(self, cursor: Any) -> Iterator[Any]:
+        try:
+            yield cursor
+        finally:
+            self._close(cursor)
+
+    def _close(self, opened: Any) -> None:
+        # Of a connection that is lost or in the middle of a COPY.
+        with contextlib.suppress(adbc_driver_manager.Error, OSError):
+            self._queries.close(opened.close)
 
     def _ask(self, question: str) -> list[tuple[Any, ...]]:
-        with self._connected() as connection, self._errors(), connection.cursor() as cursor:
-            cursor.execute(question)
-            return list(cursor.fetchall())
+        with (
+            self._connected() as connection,
+            self._errors(),
+            self._closing(connection.cursor()) as cursor,
+            self._queries.begun(cursor.adbc_cancel) as query,
+        ):
+            query.wait_for(lambda: cursor.execute(question))
+            return list(query.wait_for(cursor.fetchall))
 
     @contextlib.contextmanager
     def run(self, statement: str) -> Iterator[Rows | None]:
         """See `Database`."""
-        with self._connected() as connection, _closing(connection.cursor()) as cursor:
+        with (
+            self._connected() as connection,
+            self._closing(connection.cursor()) as cursor,
+            self._queries.begun(cursor.adbc_cancel) as query,
+        ):
             with self._errors():
                 if not is_query(statement):
                     # COPY takes queries only, not SHOW or EXPLAIN.
                     cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
-                cursor.execute(statement)
+                query.wait_for(lambda: cursor.execute(statement))
                 if not cursor.description:
                     yield None
                     return
-                reader = cursor.fetch_record_batch()
-            yield plain_rows(reader.schema, self._batches(reader), self.name, self._plain)
+                reader = query.wait_for(cursor.fetch_record_batch)
+            yield plain_rows(reader.schema, self._batches(reader, query), self.name, self._plain)
 
-    def _batches(self, reader: Any) -> Iterator[pa.RecordBatch]:
+    def _batches(self, reader: Any, query: Query) -> Iterator[pa.RecordBatch]:
         while True:
             with self._errors():
                 try:
-                    batch = reader.read_next_batch()
-                except StopIteration:
-                    return
+                    batch = query.wait_for(lambda: next(reader, None))
                 except pa.ArrowException as error:
                     raise self._error(error) from None
+            if batch is None:
+                return
             yield batch
 
     def _plain(self, field: pa.Field) -> Plain:
@@ -256,7 +277,7 @@ class PostgreSQL(BaseDatabase):
     @contextlib.contextmanager
     def _begin(self) -> Iterator[Transaction]:
         with self._connected(autocommit=False) as connection:
-            with self._errors(), connection.cursor() as cursor:
+            with self._errors(), self._closing(connection.cursor()) as cursor:
                 yield _Transaction(cursor)
             with self._errors():
                 connection.commit()
@@ -265,19 +286,12 @@ class PostgreSQL(BaseDatabase):
         """See `Database`: nothing is kept open."""
 
 
-@contextlib.contextmanager
-def _closing(cursor: Any) -> Iterator[Any]:
-    try:
-        yield cursor
-    finally:
-        # Of a connection that is lost or in the middle of a COPY.
-        with contextlib.suppress(adbc_driver_manager.Error, OSError):
-            cursor.close()
-
-
 class _Transaction(Transaction):
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
+
+    def cancel(self) -> None:
+        self._cursor.adbc_cancel()
 
     def run(self, statement: str) -> int:
         self._cursor.execute(statement)

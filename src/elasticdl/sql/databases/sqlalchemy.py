@@ -12,6 +12,7 @@ Used by `database.open_database`; `mysql.py` knows more of its database.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from elasticdl.sql.databases.queries import Query
+
 # sqlglot's names, where they are others.
 _DIALECTS = {"postgresql": "postgres", "mariadb": "mysql", "mssql": "tsql", "awsathena": "athena"}
 _LOST = re.compile(
@@ -41,6 +44,10 @@ _SQL_TYPES: dict[str, Any] = {
     "bool": sa.Boolean, "int64": sa.BigInteger, "uint64": sa.Numeric(20), "double": sa.Double,
     "string": sa.Text, "null": sa.Text, "binary": sa.LargeBinary, "date32[day]": sa.Date,
 }  # fmt: skip
+
+
+# Queries run in threads of their own; see `queries.py`.
+_OPTIONS = {name: {"check_same_thread": False} for name in ("sqlite", "sqlite+pysqlite")}
 
 
 class SQLAlchemyConnection(BaseDatabase):
@@ -57,6 +64,7 @@ class SQLAlchemyConnection(BaseDatabase):
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
         try:
             address = sa.make_url(url)
             self.is_in_memory = address.get_backend_name() == "sqlite" and address.database in {
@@ -64,7 +72,7 @@ class SQLAlchemyConnection(BaseDatabase):
             }  # fmt: skip
             self._engine = sa.create_engine(
                 address,
-                connect_args=dict(options or {}),
+                connect_args={**(options or {}), **_OPTIONS.get(address.drivername, {})},
                 # Each reader has a connection of its own, and closing one ends what it runs.
                 poolclass=StaticPool if self.is_in_memory else NullPool,
             )
@@ -115,19 +123,33 @@ class SQLAlchemyConnection(BaseDatabase):
         finally:
             # Of a connection that is lost.
             with contextlib.suppress(exc.SQLAlchemyError, OSError):
-                connection.close()
+                self._queries.close(connection.close)
+
+    @contextlib.contextmanager
+    def _query(self, connection: sa.Connection) -> Iterator[Query]:
+        cancel = functools.partial(self._cancel, connection.connection.driver_connection)
+        with self._queries.begun(cancel) as query:
+            yield query
+
+    def _cancel(self, driver: Any) -> None:
+        """End what a driver's connection runs, if the driver can do so."""
+        # Of psycopg and Oracle's driver; of SQLite's and DuckDB's.
+        for name in ("cancel", "interrupt"):
+            cancel = getattr(driver, name, None)
+            if cancel is not None:
+                cancel()
+                return
 
     @contextlib.contextmanager
     def run(self, statement: str) -> Iterator[Rows | None]:
         """See `Database`."""
-        with self._connected() as connection:
+        # A percent sign is one.
+        options: dict[str, Any] = {"stream_results": True, "no_parameters": True}
+        with self._connected() as connection, self._query(connection) as query:
             with self._errors():
-                result = connection.execution_options(
-                    stream_results=True,
-                    # A percent sign is one.
-                    no_parameters=True,
-                ).exec_driver_sql(statement)
-            reading = _Reading(result, self._errors)
+                prepared = connection.execution_options(**options)
+                result = query.wait_for(lambda: prepared.exec_driver_sql(statement))
+            reading = _Reading(result, self._errors, query)
             try:
                 if not result.returns_rows or not is_query(statement):
                     # INSERT ... RETURNING, for example
@@ -142,7 +164,8 @@ class SQLAlchemyConnection(BaseDatabase):
                     columns = _columns_of(list(result.keys()), reading.peek())
                 yield rows_of(columns, reading.fetch, self.name)
             finally:
-                if not reading.is_at_end and not self.is_in_memory:
+                is_open = not reading.is_at_end and query.abandoned is None
+                if is_open and not self.is_in_memory:
                     with contextlib.suppress(exc.SQLAlchemyError, OSError):
                         self._abandon(connection, result)
 
@@ -216,12 +239,18 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
     words: ClassVar[Mapping[str, str]] = {}
 
     def _begin(self) -> AbstractContextManager[Transaction]:
-        raise NotImplementedError  # `fill` and `append` use `_committed`
+        raise NotImplementedError  # `fill` and `append` use `_writing`
 
     @contextlib.contextmanager
-    def _committed(self) -> Iterator[sa.Connection]:
-        with self._connected() as connection, self._errors(), connection.begin():
-            yield connection
+    def _writing(self, rows: Rows) -> Iterator[tuple[Rows, sa.Connection, Query]]:
+        with (
+            watched(rows) as watched_rows,
+            self._connected() as connection,
+            self._errors(),
+            self._query(connection) as query,
+        ):
+            yield watched_rows, connection, query
+            connection.commit()
 
     def fill(self, table: str, key: Sequence[str], rows: Rows) -> int:
         """See `Database`."""
@@ -239,8 +268,7 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
         parameters = [f"key_{i}" for i in range(len(key))]
         parameters += [f"value_{i}" for i in range(len(names))]
         seen: set[tuple[Any, ...]] = set()
-        changed = 0
-        with watched(rows) as rows, self._committed() as connection:
+        with self._writing(rows) as (rows, connection, query):
             for field, target in zip(fields, targets, strict=True):
                 if target is None:
                     column = sa.schema.CreateColumn(sa.Column(field.name, _sql_type(field.type)))
@@ -248,16 +276,24 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
                     connection.execution_options(no_parameters=True).exec_driver_sql(
                         f"ALTER TABLE {self.quote(info.name)} ADD {added}"
                     )
-            for values in tuples_of(rows, pa.Array.to_pylist):
+
+            def update(values: list[tuple[Any, ...]]) -> int:
+                changed = 0
                 for row in values:
+                    if query.is_cancelled:
+                        raise DatabaseError(f"{self.name}: the statement was cancelled.")
                     given = row[: len(key)]
                     if given in seen:
-                        shown = ", ".join(str(value) for value in given)
-                        raise self._twice(table, shown)
+                        raise self._twice(table, ", ".join(str(value) for value in given))
                     seen.add(given)
                     done = connection.execute(statement, dict(zip(parameters, row, strict=True)))
                     changed += max(0, done.rowcount)
-        return changed
+                return changed
+
+            return sum(
+                query.wait_for(functools.partial(update, values))
+                for values in tuples_of(rows, pa.Array.to_pylist)
+            )
 
     def append(self, table: str, rows: Rows) -> int:
         """See `Database`."""
@@ -267,12 +303,13 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
         count = 0
         types = dict(zip(names, map(_sql_type, rows.schema.types), strict=True))
         into = _table(table if info is None else info.name, types)
-        with watched(rows) as rows, self._committed() as connection:
+        with self._writing(rows) as (rows, connection, query):
             if info is None:
                 into.create(connection)
             for values in tuples_of(rows, pa.Array.to_pylist):
                 records = [dict(zip(names, row, strict=True)) for row in values]
-                connection.execute(sa.insert(into), records)
+                inserted = functools.partial(connection.execute, sa.insert(into), records)
+                query.wait_for(inserted)
                 count += len(records)
         return count
 
@@ -283,14 +320,16 @@ class _Reading:
     Args:
         result: The result.
         errors: What the driver raises becomes an error of ours in it.
+        query: What waits for the driver.
     """
 
     def __init__(
         self,
         result: sa.CursorResult[Any],
         errors: Callable[[], AbstractContextManager[None]],
+        query: Query,
     ) -> None:
-        self._result, self._errors = result, errors
+        self._result, self._errors, self._query = result, errors, query
         self._ahead: list[Sequence[Any]] = []
         self.is_at_end = not result.returns_rows
 
@@ -301,7 +340,7 @@ class _Reading:
         if self.is_at_end:
             return ()
         with self._errors():
-            rows = self._result.fetchmany(BATCH_ROWS)
+            rows = self._query.wait_for(lambda: self._result.fetchmany(BATCH_ROWS))
         self.is_at_end = not rows
         return rows
 
@@ -316,7 +355,7 @@ class _Reading:
         """Fetch all rows now."""
         if not self.is_at_end:
             with self._errors():
-                rows = self._result.fetchall()
+                rows = self._query.wait_for(self._result.fetchall)
             self.is_at_end = True
             if rows:
                 self._ahead.append(rows)

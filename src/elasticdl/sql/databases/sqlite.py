@@ -60,6 +60,7 @@ class SQLite(BaseDatabase):
     }  # fmt: skip
 
     def __init__(self, path: str | None) -> None:
+        super().__init__()
         self._path = None if path == ":memory:" else path
         self.is_in_memory = self._path is None
         self.name = f"sqlite:///{self._path}" if self._path else "sqlite://"
@@ -94,29 +95,33 @@ class SQLite(BaseDatabase):
             return
         with self._errors():
             connection = self._connect()
-        with contextlib.closing(connection):
+        try:
             yield connection
+        finally:
+            self._queries.close(connection.close)
 
     @contextlib.contextmanager
     def run(self, statement: str) -> Iterator[Rows | None]:
         """See `Database`."""
-        with self._connected() as connection:
+        with self._connected() as connection, self._queries.begun(connection.interrupt) as query:
             with self._errors():
                 declared = self._declared(connection, statement)
                 # What is no query may write, and runs once; its result is short.
-                cursor = connection.execute(statement) if declared is None else None
-            if cursor is not None:
-                yield None if cursor.description is None else self._short(cursor)
+                if declared is None:
+                    cursor = query.wait_for(lambda: connection.execute(statement))
+                    rows = query.wait_for(cursor.fetchall)
+            if declared is None:
+                yield None if cursor.description is None else _short(cursor, rows)
                 return
             # What the first pass sees must be what the second one reads.
             with self._snapshot(connection):
                 with self._errors():
-                    columns = self._columns(connection, statement, declared or [])
-                    reading = connection.execute(statement)
+                    columns = query.wait_for(lambda: self._columns(connection, statement, declared))
+                    reading = query.wait_for(lambda: connection.execute(statement))
 
                 def fetch() -> Sequence[Sequence[Any]]:
                     with self._errors():
-                        return reading.fetchmany(BATCH_ROWS)
+                        return query.wait_for(lambda: reading.fetchmany(BATCH_ROWS))
 
                 with contextlib.closing(reading):
                     yield rows_of(columns, fetch, self.name)
@@ -198,25 +203,6 @@ class SQLite(BaseDatabase):
         if held:
             return Column(name, pa.string() if "text" in held else pa.binary())
         return Column(name, _declared_type(type_))
-
-    def _short(self, cursor: sqlite3.Cursor) -> Rows:
-        """Return the rows of a statement that must not run twice, typed by all its values."""
-        with self._errors():
-            rows = cursor.fetchall()
-        names = [column[0] for column in cursor.description]
-        values = list(zip(*rows, strict=True)) if rows else [() for _ in names]
-        try:
-            arrays = [pa.array(column) for column in values]
-        except pa.ArrowException:
-            arrays = [
-                pa.array([None if value is None else str(value) for value in column], pa.string())
-                for column in values
-            ]
-        # Columns may share a name here.
-        schema = pa.schema(
-            pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)
-        )
-        return Rows(schema, [pa.RecordBatch.from_arrays(arrays, schema=schema)])
 
     def schema(self, select: str) -> pa.Schema:
         """See `Database`."""
@@ -308,9 +294,30 @@ class SQLite(BaseDatabase):
             self._kept.close()
 
 
+def _short(cursor: sqlite3.Cursor, rows: Sequence[Sequence[Any]]) -> Rows:
+    """Return the rows of a statement that must not run twice, typed by all its values."""
+    names = [column[0] for column in cursor.description]
+    values = list(zip(*rows, strict=True)) if rows else [() for _ in names]
+    try:
+        arrays = [pa.array(column) for column in values]
+    except pa.ArrowException:
+        arrays = [
+            pa.array([None if value is None else str(value) for value in column], pa.string())
+            for column in values
+        ]
+    # Columns may share a name here.
+    schema = pa.schema(
+        pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)
+    )
+    return Rows(schema, [pa.RecordBatch.from_arrays(arrays, schema=schema)])
+
+
 class _Transaction(Transaction):
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+
+    def cancel(self) -> None:
+        self._connection.interrupt()
 
     def run(self, statement: str) -> int:
         return max(0, self._connection.execute(statement).rowcount)

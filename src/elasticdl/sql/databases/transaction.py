@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from elasticdl.sql.database import DatabaseError, Rows
 from elasticdl.sql.databases.plain import to_write, written_type
+from elasticdl.sql.databases.queries import Queries
 from elasticdl.sql.kinds import kind_of_values, why_unfit
 from elasticdl.sql.names import column_name, matching, quoted
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from elasticdl.sql.database import TableInfo
+    from elasticdl.sql.databases.queries import Query
 
 GIVEN = "elasticdl_given"
 _QUERY = re.compile(r"(?is)(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(SELECT|WITH|VALUES|TABLE)\b")
@@ -37,6 +39,10 @@ _KEY, _VALUE = "elasticdl_key_", "elasticdl_value_"
 
 class Transaction(ABC):
     """A transaction that is under way."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """End what it runs now, from another thread."""
 
     @abstractmethod
     def run(self, statement: str) -> int:
@@ -77,6 +83,13 @@ class BaseDatabase(ABC):
     words: ClassVar[Mapping[str, str]]
     ddl_commits: ClassVar[bool] = False
 
+    def __init__(self) -> None:
+        self._queries = Queries()
+
+    def interrupt(self) -> None:
+        """See `Database`."""
+        self._queries.cancel()
+
     @abstractmethod
     def run(self, statement: str) -> AbstractContextManager[Rows | None]:
         """See `Database`."""
@@ -92,6 +105,12 @@ class BaseDatabase(ABC):
     @abstractmethod
     def _begin(self) -> AbstractContextManager[Transaction]:
         """Begin a transaction; it is committed at the end, or rolled back by an error."""
+
+    @contextlib.contextmanager
+    def _cancellable(self) -> Iterator[Transaction]:
+        """Begin a transaction whose statements can be ended; see `queries.py`."""
+        with self._begin() as transaction, self._queries.begun(transaction.cancel) as query:
+            yield _Cancellable(transaction, query)
 
     def quote(self, name: str) -> str:
         """See `Database`."""
@@ -119,7 +138,7 @@ class BaseDatabase(ABC):
         fields = list(rows.schema)[len(key) :]
         targets = self._targets(info, key, fields)
         values = [f"{_VALUE}{i}" for i in range(len(fields))]
-        with watched(rows) as rows, self._begin() as transaction:
+        with watched(rows) as rows, self._cancellable() as transaction:
             types = dict(zip([*keys, *values], self._types(rows.schema), strict=True))
             transaction.create_given(
                 types, dict(zip(keys, key, strict=True)), self.quote(info.name)
@@ -155,7 +174,7 @@ class BaseDatabase(ABC):
         names = list(rows.schema.names) if info is None else self._appended(info, rows)
         quoted_names = [column_name(name, self.mark) for name in names]
         where = self.quote(table if info is None else info.name)
-        with watched(rows) as rows, self._begin() as transaction:
+        with watched(rows) as rows, self._cancellable() as transaction:
             transaction.create_given(types, {}, "")
             transaction.load(renamed(rows, values))
             if info is None:
@@ -283,6 +302,38 @@ class BaseDatabase(ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class _Cancellable(Transaction):
+    """A transaction whose statements are waited for in another thread."""
+
+    def __init__(self, transaction: Transaction, query: Query) -> None:
+        self._transaction, self._query = transaction, query
+
+    def cancel(self) -> None:
+        self._query.cancel()
+
+    def run(self, statement: str) -> int:
+        return self._query.wait_for(lambda: self._transaction.run(statement))
+
+    def ask(self, statement: str) -> Sequence[Sequence[Any]]:
+        return self._query.wait_for(lambda: self._transaction.ask(statement))
+
+    def create_given(self, columns: Mapping[str, str], like: Mapping[str, str], table: str) -> None:
+        self._query.wait_for(lambda: self._transaction.create_given(columns, like, table))
+
+    def load(self, rows: Rows) -> int:
+        rows = Rows(rows.schema, until_cancelled(rows.batches, self._query))
+        return self._query.wait_for(lambda: self._transaction.load(rows))
+
+
+def until_cancelled(batches: Iterable[pa.RecordBatch], query: Query) -> Iterator[pa.RecordBatch]:
+    """Yield batches; raise a `DatabaseError` instead of the next one if the query is cancelled."""
+    for batch in batches:
+        # A driver may otherwise send all of them before it hears from the server.
+        if query.is_cancelled:
+            raise DatabaseError("The statement was cancelled.")
+        yield batch
 
 
 class watched:  # noqa: N801 - used as a function

@@ -13,6 +13,7 @@ from elasticdl.errors import UsageError
 from elasticdl.zoo.prebuilt.column_layers import ColumnTower
 from elasticdl.zoo.prebuilt.columns import Columns
 from elasticdl.zoo.prebuilt.label import labels_of
+from elasticdl.zoo.prebuilt.limits import problem_with
 from elasticdl.zoo.prebuilt.tabular import Tower, features_and_label
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ class Given:
     """
 
     arguments: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        """Raise a `UsageError` if a value is impossible."""
+        for name, value in self.arguments.items():
+            if problem := problem_with(name, value):
+                raise UsageError(f"--params: {name} is {value!r}; {problem}.")
 
 
 @dataclass(frozen=True)

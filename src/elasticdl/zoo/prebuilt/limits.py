@@ -1,0 +1,94 @@
+"""Which values the params of the table models may have, checked without a framework.
+
+    hidden_units=[-3]   expected a list of whole numbers from 1 to 1,000,000, ...
+
+So a statement of SQL can be refused where it is written, before a row is read.
+
+Not a model itself: `elasticdl zoo list` leaves it out, as it defines none. Used by `tables.py` and
+`sql/check.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
+
+MOST_UNITS = 1_000_000
+MOST_WEIGHTS = 1_000_000_000
+"""Between two layers; Adam needs 16 bytes for each while it trains."""
+
+_FEWEST_CLASSES = 2
+
+
+def problem_with(name: str, value: Any) -> str:
+    """Return what was expected instead of a param's value; empty if nothing is wrong with it.
+
+    Args:
+        name: Of the param; one that is not known here takes any value.
+        value: Its value; None leaves it to the model.
+
+    Example:
+        >>> problem_with("hidden_units", [64, 32]), problem_with("learning_rate", 0)
+        ('', 'expected a number above 0, such as 0.001')
+    """
+    limit = _LIMITS.get(name)
+    if limit is None or value is None:
+        return ""
+    fits, expected = limit
+    return "" if fits(value) else f"expected {expected}"
+
+
+def _whole(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _layers(value: Any) -> bool:
+    return (
+        isinstance(value, (list, tuple))
+        and all(_whole(each, 1, MOST_UNITS) for each in value)
+        and sum(wide * next_ for wide, next_ in pairwise(value)) <= MOST_WEIGHTS
+    )
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+
+
+_LIMITS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "hidden_units": (
+        _layers,
+        (
+            f"a list of whole numbers from 1 to {MOST_UNITS:,}, such as [64, 32], with at most "
+            f"{MOST_WEIGHTS:,} weights between them ([] is a linear model)"
+        ),
+    ),
+    "learning_rate": (
+        lambda value: _number(value) and value > 0,
+        "a number above 0, such as 0.001",
+    ),
+    "embedding_size": (
+        lambda value: _whole(value, 1, MOST_UNITS),
+        f"a whole number from 1 to {MOST_UNITS:,}, such as 8",
+    ),
+    "num_classes": (
+        lambda value: _whole(value, _FEWEST_CLASSES, MOST_UNITS),
+        f"a whole number from {_FEWEST_CLASSES} to {MOST_UNITS:,}",
+    ),
+    "label": (lambda value: isinstance(value, str) and bool(value), "the name of a field"),
+    "ignore": (_texts, 'names of fields, such as ["id"]'),
+    "label_mean": (_number, "a number, such as the mean of the label"),
+    "label_scale": (
+        lambda value: _number(value) and value > 0,
+        "a number above 0, such as the standard deviation of the label",
+    ),
+    "dropout": (
+        lambda value: _number(value) and 0 <= value < 1,
+        "a number from 0 up to 1, such as 0.2",
+    ),
+}
