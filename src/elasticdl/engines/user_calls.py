@@ -19,13 +19,17 @@ from elasticdl import tracebacks
 from elasticdl.errors import UserCodeError
 
 _FACTOR = 10.0
+# Who looks does so every second or two. Between two looks that are further apart this process may
+# have been stopped, or the machine asleep, so no more than this counts.
+_MOST_BETWEEN_LOOKS_S = 5.0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Call:
     where: str
     records: Callable[[], str]
     since_s: float
+    seen_running_s: float = 0.0
 
 
 class _Calls:
@@ -34,6 +38,7 @@ class _Calls:
     def __init__(self) -> None:
         self.running: dict[int, _Call] = {}
         self.slowest_s = 0.0
+        self.looked_s = 0.0
 
 
 _calls = _Calls()
@@ -57,7 +62,7 @@ def calling(where: object, records: Callable[[], str]) -> Iterator[None]:
 
 
 def overdue(least_s: float, option: str) -> UserCodeError | None:
-    """Return the error for a call that takes too long.
+    """Return the error for a call that takes too long; to be called every second or two.
 
     Args:
         least_s: What the user allows a call, in seconds; ten times the slowest one is allowed, too.
@@ -68,12 +73,15 @@ def overdue(least_s: float, option: str) -> UserCodeError | None:
     """
     allowed_s = max(least_s, _FACTOR * _calls.slowest_s)
     now_s = time.monotonic()
+    looked_s, _calls.looked_s = _calls.looked_s, now_s
     for thread, call in list(_calls.running.items()):
-        if now_s - call.since_s <= allowed_s:
+        since_look_s = now_s - max(looked_s, call.since_s)
+        call.seen_running_s += min(since_look_s, _MOST_BETWEEN_LOOKS_S)
+        if call.seen_running_s <= allowed_s:
             continue
         name, at = tracebacks.running_at(thread) or ("the input function", call.where)
         return UserCodeError(
-            f"{at}: {name}() has been running for {now_s - call.since_s:.0f} s on "
+            f"{at}: {name}() has been running for {call.seen_running_s:.0f} s on "
             f"{call.records()}; expected a batch within {allowed_s:g} s. Look at what it waits for "
             f"there. If it needs that long, set {option} to more."
         )
