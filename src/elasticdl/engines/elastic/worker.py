@@ -173,9 +173,15 @@ class Worker:
     Args:
         assignment: What it is to do.
         note: Says after this process has died what it was working on.
+        warnings: What it warns of; attached by who owns the process.
     """
 
-    def __init__(self, assignment: Assignment, note: CrashNote | None = None) -> None:
+    def __init__(
+        self,
+        assignment: Assignment,
+        note: CrashNote | None = None,
+        warnings: WarningLog | None = None,
+    ) -> None:
         self._assignment, self._note = assignment, note or CrashNote()
         limit_threads(assignment.num_threads)
         # Before PyTorch is imported, which is for the sums at least.
@@ -190,8 +196,7 @@ class Worker:
         self._bad: list[BatchId] = []
         self._quorum: Quorum | None = None
         self._lighthouse: str | None = None
-        self._warnings = WarningLog()
-        self._warnings.attach()
+        self._warnings = warnings or WarningLog()
 
     # --- in the main thread ------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.engines.elastic import fork_server
 from elasticdl.engines.elastic.crash_note import BatchInWork, CrashNote
 from elasticdl.engines.elastic.worker import Failure, Worker
+from elasticdl.engines.elastic.worker_warnings import WarningLog
 from elasticdl.scratch import has_room, no_room
 from elasticdl.training.create import limit_threads, modules_of
 
@@ -153,7 +154,9 @@ _Manager.register("worker", exposed=["call"])
 
 
 def _serve(assignment: Assignment, note: Path, starter: Connection) -> None:
-    worker = _Reachable(Worker(assignment, CrashNote(note)))
+    warnings = WarningLog()
+    warnings.attach()
+    worker = _Reachable(Worker(assignment, CrashNote(note), warnings))
     # It is mapped into both processes by now.
     note.unlink(missing_ok=True)
     _Manager.register("worker", lambda: worker, exposed=["call"])

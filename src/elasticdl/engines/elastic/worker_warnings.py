@@ -2,7 +2,8 @@
 
     worker: a warning is logged -> WarningLog -> Report -> controller: logged there, once
 
-A worker's own output ends in Ray's files. Callers: `worker.py`, `controller.py`.
+A worker's own output ends in Ray's files. Callers: `worker_process.py`, `worker.py`,
+`controller.py`.
 """
 
 from __future__ import annotations
