@@ -111,7 +111,9 @@ def test_the_key_is_read_with_the_rows(url) -> None:
 
 
 def test_a_table_of_another_schema_is_another_table(url) -> None:
-    assert list(planned(url, "SELECT a FROM other.t").key) == []
+    with pytest.raises(UsageError, match="t holds something else than these rows"):
+        planned(url, "SELECT a FROM other.t")
+    assert list(planned(url, "SELECT a FROM other.t", "other.t.v").key) == ["rowid"]
     assert list(planned(url, "SELECT a FROM main.t").key) == ["id"]
 
 

@@ -52,7 +52,7 @@ def test_a_row_must_be_a_row_of_the_table(select, reason) -> None:
 def test_tables_are_found_anywhere_but_common_table_expressions_are_none() -> None:
     select = "WITH c AS (SELECT * FROM a) SELECT * FROM c JOIN s.b ON EXISTS (SELECT 1 FROM d)"
 
-    assert sorted(tables_of(select, "duckdb")) == ["a", "d", "s.b"]
+    assert sorted(tables_of(select, "duckdb")) == [("a",), ("d",), ("s", "b")]
 
 
 def test_a_schema_in_front_may_be_left_out() -> None:

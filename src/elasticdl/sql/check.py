@@ -141,7 +141,7 @@ def predict_request(
         )
     request = PredictRequest(
         select=statement.select,
-        table=statement.table.text,
+        table=statement.table.name,
         column=statement.column.text,
         using=statement.using.text,
         options=settings.options,
@@ -166,7 +166,7 @@ def evaluate_request(
         select=statement.select,
         model=statement.model.text,
         label=None if statement.label is None else label,
-        into=None if statement.into is None else statement.into.text,
+        into=None if statement.into is None else statement.into.name,
         options=options,
     )
 
@@ -181,7 +181,7 @@ def explain_request(
     return ExplainRequest(
         select=statement.select,
         model=statement.model.text,
-        into=None if statement.into is None else statement.into.text,
+        into=None if statement.into is None else statement.into.name,
         **options,
     )
 

@@ -267,14 +267,18 @@ def _argument(tokens: _Tokens) -> Argument:
 
 
 def _target(program: str, target: Word) -> tuple[Word, Word]:
-    table, dot, column = target.text.rpartition(".")
-    if not dot or not table or not column:
+    *table, column = target.name
+    if not table or not all(target.name):
+        dotted = ' A dot in quotes is part of a name: write "TABLE"."COLUMN".' * ("." in column)
         raise StatementError(
-            f"PREDICT needs the column to fill, as TABLE.COLUMN; found {target.text!r}.",
+            f"PREDICT needs the column to fill, as TABLE.COLUMN; found {target.text!r}.{dotted}",
             program,
             target.span,
         )
-    return Word(table, target.span), Word(column, target.span)
+    return (
+        Word(".".join(table), target.span, tuple(table)),
+        Word(column, target.span, (column,)),
+    )
 
 
 def _check_model_name(program: str, name: Word) -> None:
@@ -401,18 +405,18 @@ class _Tokens:
             raise self.error(f"Expected {expected}; found {token.text!r}.")
         while self._next < len(self._tokens) and self.here < found.end():
             self._next += 1
-        return self._longer_name(found.group(), begin)
+        return self._longer_name(found.group().split("."), begin)
 
     def _quoted_name(self, begin: int) -> Word:
-        return self._longer_name(self.take().text, begin)
+        return self._longer_name([self.take().text], begin)
 
-    def _longer_name(self, first: str, begin: int) -> Word:
+    def _longer_name(self, first: Sequence[str], begin: int) -> Word:
         """Return a name with the quoted parts that follow after dots."""
-        parts = [first]
+        parts = [*first]
         while self.peek_type() == TokenType.DOT:
             self.take()
             parts.append(self.take_or("a name after '.'").text)
-        return Word(".".join(parts), self.since(begin))
+        return Word(".".join(parts), self.since(begin), tuple(parts))
 
     def _found(self) -> str:
         return "." if self.is_done else f"; found {self.peek().text!r}."

@@ -33,11 +33,14 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from elasticdl.errors import DataError, MissingExtraError, UsageError
 from elasticdl.job import without_password
+from elasticdl.sql.names import shown
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     import pyarrow as pa
+
+    from elasticdl.sql.names import Name
 
 DEFAULT_URL = "duckdb://"
 ENVIRONMENT = "ELASTICDL_DATABASE"
@@ -75,19 +78,26 @@ class TableInfo:
     """A table of the database.
 
     Attributes:
-        name: Its full name: the same for every way to write the name.
+        parts: Its full name: the same for every way to write the name.
         columns: Name of each column -> its type, as the database writes it.
         key: Columns or row numbers that identify a row and never change; empty if there are none.
         why_no_key: Why `key` is empty and what helps, as a part of a sentence.
         casts: Column of the key -> type to convert it to in a SELECT, where its own would lose
             digits on the way.
+        definition: SQL that a view stands for; empty if it is none, or not known.
     """
 
-    name: str
+    parts: tuple[str, ...]
     columns: Mapping[str, str]
     key: Sequence[str]
     why_no_key: str = ""
     casts: Mapping[str, str] = field(default_factory=dict)
+    definition: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its full name, for messages."""
+        return shown(self.parts)
 
 
 class Database(Protocol):
@@ -103,8 +113,8 @@ class Database(Protocol):
     name: str
     is_in_memory: bool
 
-    def quote(self, name: str) -> str:
-        """Return a name, which may be qualified by dots, as SQL."""
+    def quote(self, name: Name) -> str:
+        """Return the name of a table as SQL; see `names.py`."""
         ...
 
     def read(self, select: str) -> AbstractContextManager[Rows]:
@@ -141,15 +151,15 @@ class Database(Protocol):
         """
         ...
 
-    def table(self, name: str) -> TableInfo | None:
-        """Return a table by its name, which may be qualified; None if there is none."""
+    def table(self, name: Name) -> TableInfo | None:
+        """Return a table by its name, which may have a schema; None if there is none."""
         ...
 
     def tables(self) -> Sequence[str]:
         """Return the names of all tables, for completion and near names."""
         ...
 
-    def fill(self, table: str, key: Sequence[str], rows: Rows) -> int:
+    def fill(self, table: Name, key: Sequence[str], rows: Rows) -> int:
         """Set columns of a table's rows, matched by key, in one transaction.
 
         A column that is missing is added. Rows that are no longer there are not matched.
@@ -170,7 +180,7 @@ class Database(Protocol):
         """
         ...
 
-    def append(self, table: str, rows: Rows) -> int:
+    def append(self, table: Name, rows: Rows) -> int:
         """Append rows to a table by the names of its columns; creates it if it is missing.
 
         Returns:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from elasticdl.engines.engine import Reporter
     from elasticdl.sql.database import Database
     from elasticdl.sql.models import ModelRecord, Models
+    from elasticdl.sql.names import Name
 
 MOST_EXPLAINED_ROWS = 10_000
 REPEATS = 5
@@ -58,7 +59,7 @@ class EvaluateRequest:
     select: str
     model: str
     label: str | None = None
-    into: str | None = None
+    into: Name | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -76,7 +77,7 @@ class ExplainRequest:
 
     select: str
     model: str
-    into: str | None = None
+    into: Name | None = None
     num_rows: int = MOST_EXPLAINED_ROWS
     repeats: int = REPEATS
 

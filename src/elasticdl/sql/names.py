@@ -1,11 +1,15 @@
 """Names of tables and columns: a name is never SQL.
 
+The name of a table is a tuple of parts, such as `("sales", "2024.q1")`, from the parser on: only
+there it is known which dots were quoted. A text stands for the parts between its dots.
+
 Used by the files of the databases and by `prediction.py`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, TypeAlias
 
 from elasticdl.errors import UsageError
 
@@ -13,24 +17,62 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
 _CASELESS = {"duckdb", "mysql", "sqlite", "tsql"}
+_PART = re.compile(r'"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^."`]+)')
+
+Name: TypeAlias = "str | Sequence[str]"
 
 
-def parts(name: str) -> list[str]:
-    """Return the parts of a name that may be qualified by dots: `schema.table`.
-
-    A name that holds a dot itself cannot be written.
+def parts(name: Name) -> tuple[str, ...]:
+    """Return the parts of a name: those between its dots if it is a text.
 
     Raises:
         UsageError: A part is empty or holds a null character, which no database takes.
+
+    Example:
+        >>> parts("sales.t"), parts(("sales.t",))
+        (('sales', 't'), ('sales.t',))
     """
-    found = name.split(".")
-    if not all(found) or "\0" in name:
-        raise UsageError(f"{name!r} is not a name: expected table, or schema.table.")
+    found = tuple(name.split(".") if isinstance(name, str) else name)
+    if not found or not all(found) or any("\0" in part for part in found):
+        shown_name = name if isinstance(name, str) else ".".join(found)
+        raise UsageError(f"{shown_name!r} is not a name: expected table, or schema.table.")
     return found
 
 
-def quoted(name: str, mark: str = '"') -> str:
-    """Return a name, which may be qualified by dots, as SQL.
+def shown(name: Name) -> str:
+    """Return a name for messages: with dots between its parts, and quotes where one holds a dot.
+
+    Example:
+        >>> shown(("sales", "t")), shown(("sales", "2024.q1"))
+        ('sales.t', 'sales."2024.q1"')
+    """
+    return ".".join(column_name(part) if "." in part else part for part in parts(name))
+
+
+def typed(text: str) -> tuple[str, ...]:
+    """Return the parts of a name as it is typed, where quotes keep a dot in its part.
+
+    Example:
+        >>> typed('sales."2024.q1"'), typed("sales.t")
+        (('sales', '2024.q1'), ('sales', 't'))
+    """
+    found: list[str] = []
+    at = 0
+    while (match := _PART.match(text, at)) is not None:
+        double, back, plain = match.groups()
+        found.append(
+            double.replace('""', '"') if double else back.replace("``", "`") if back else plain
+        )
+        at = match.end() + 1
+        if match.end() == len(text):
+            return tuple(found)
+        if text[match.end()] != ".":
+            break
+    return parts(text)
+
+
+def quoted(name: Name, mark: str = '"') -> str:
+    """Return the name of a table as SQL.
 
     Args:
         name: The name.

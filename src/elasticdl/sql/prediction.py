@@ -28,8 +28,9 @@ from elasticdl.errors import DataError, UsageError
 from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.database import DatabaseError, Rows
 from elasticdl.sql.kinds import kind_of_values, why_unfit
-from elasticdl.sql.names import matching, written_like
-from elasticdl.sql.rewrite import KEY_PREFIX, is_same_table, tables_of, with_key
+from elasticdl.sql.names import matching, parts, shown, written_like
+from elasticdl.sql.rewrite import KEY_PREFIX, with_key
+from elasticdl.sql.target import check_appended, is_read, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from elasticdl.engines.engine import Reporter
     from elasticdl.sql.database import Database, TableInfo
     from elasticdl.sql.models import ModelRecord, Models
+    from elasticdl.sql.names import Name
 
 _BATCH_ROWS = 1 << 15
 _PREDICTION, _PROBABILITY, _OUTPUT = "prediction", "probability", "output"
@@ -49,7 +51,7 @@ class PredictRequest:
 
     Attributes:
         select: The query.
-        table: The table to fill.
+        table: The table to fill; see `names.py`.
         column: Its column.
         using: Name of the trained model.
         options: Options of `api.prediction_job`.
@@ -58,12 +60,17 @@ class PredictRequest:
     """
 
     select: str
-    table: str
+    table: Name
     column: str
     using: str
     options: Mapping[str, Any] = field(default_factory=dict)
     probability: str | None = None
     output: str | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are written."""
+        return [self.column, *([self.probability] if self.probability else [])]
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,8 @@ def predict(
     """Write a model's predictions for the rows of a query into a column of a table.
 
     Returns:
-        One row: `table`, `column`, `rows` (how many were changed or appended).
+        A row for each column that was written: `table`, `column`, `rows` (how many were changed
+        or appended).
 
     Raises:
         ElasticDLError: Anything that keeps it from being done; the tables are as they were.
@@ -100,16 +108,16 @@ def predict(
     how = plan(request, database, version.record)
     if how.note:
         reporter.note(how.note)
-    result = {"table": [request.table], "column": [request.column]}
+    where, columns = shown(request.table), request.columns
     with TemporaryFolder() as folder:
         predicted = str(folder / "predicted")
         snapshot = _read(how, database, version.record, folder, reporter)
         if isinstance(snapshot, pa.Schema):
             made = "" if how.key else _made_empty(request, database, snapshot, version.record)
             reporter.note(
-                f"The SELECT returned no row to predict: {made or f'{request.table} is as it was'}."
+                f"The SELECT returned no row to predict: {made or f'{where} is as it was'}."
             )
-            return pa.table({**result, "rows": [0]})
+            return _result(where, columns, 0)
         api.predict(
             trained_model=version.uri,
             data=snapshot.training,
@@ -127,10 +135,17 @@ def predict(
     verb = "filled" if how.key else "appended"
     gone = snapshot.num_training - changed
     reporter.note(
-        f"{request.table}.{request.column}: {counted(changed, 'row')} {verb}"
+        f"{shown((*parts(request.table), request.column))}"
+        + (f" and {request.probability}" if request.probability else "")
+        + f": {counted(changed, 'row')} {verb}"
         + (f"; {counted(gone, 'row')} of the SELECT gone meanwhile." if gone > 0 else ".")
     )
-    return pa.table({**result, "rows": [changed]})
+    return _result(where, columns, changed)
+
+
+def _result(table: str, columns: Sequence[str], num_rows: int) -> pa.Table:
+    count = len(columns)
+    return pa.table({"table": [table] * count, "column": columns, "rows": [num_rows] * count})
 
 
 def _read(
@@ -179,14 +194,14 @@ def _made_empty(
         return ""
     params = record.details.get("params", {})
     if request.output not in {None, _PREDICTION} or not {"classes", "label_mean"} & params.keys():
-        return f"{request.table} is not made yet"
+        return f"{shown(request.table)} is not made yet"
     classes = params.get("classes")
     type_ = pa.array(classes).type if classes else pa.float64()
     fields = [*schema, pa.field(request.column, type_)]
     if request.probability:
         fields.append(pa.field(request.probability, pa.float64()))
     database.append(request.table, Rows(pa.schema(fields), []))
-    return f"{request.table} is made without one"
+    return f"{shown(request.table)} is made without one"
 
 
 def plan(request: PredictRequest, database: Database, record: ModelRecord | None = None) -> Plan:
@@ -202,14 +217,22 @@ def plan(request: PredictRequest, database: Database, record: ModelRecord | None
             its column.
     """
     table = database.table(request.table)
-    if not any(
-        _is_same(request.table, table, read, database)
-        for read in tables_of(request.select, database.dialect, with_ctes=True)
-    ):
+    if request.probability and matching(request.probability, [request.column]):
+        raise UsageError(
+            f"The prediction and its probability cannot both be the column {request.column}. Give "
+            "predict.probability another name."
+        )
+    if not is_read(request.table, table, request.select, database):
+        view = view_of(table, request.select, database) if table is not None else ""
+        if view:
+            why_not = f"the SELECT reads them through the view {view}. Select FROM the table itself"
+            raise _unmatched(request, why_not)
+        selected = database.schema(request.select).names
+        check_appended(table, request.table, selected, request.columns, database)
         note = "" if table is None else _checked_columns(request, table, record)
         return Plan(request.select, note=note)
     if table is None:
-        raise DatabaseError(f"{database.name}: there is no table {request.table!r}.")
+        raise DatabaseError(f"{database.name}: there is no table {shown(request.table)!r}.")
     select, why_not = "", table.why_no_key
     if table.key:
         select, why_not = with_key(
@@ -221,30 +244,25 @@ def plan(request: PredictRequest, database: Database, record: ModelRecord | None
             casts=table.casts,
         )
     if not select:
-        raise UsageError(
-            f"{request.table}.{request.column} cannot be filled, because predictions cannot be "
-            f"matched with its rows: {why_not}. Name another table, such as "
-            f"PREDICT {request.table}_predictions.{request.column}; it is made if it is not there."
-        )
+        raise _unmatched(request, why_not)
     note = _checked_columns(request, table, record)
     names = [f"{KEY_PREFIX}{i}" for i in range(len(table.key))]
     if list(database.schema(select).names)[-len(names) :] != names:
         raise UsageError(
-            f"The key of {request.table} cannot be added to this SELECT: its columns end in a way "
-            "that is not understood. Write SELECT columns FROM table."
+            f"The key of {shown(request.table)} cannot be added to this SELECT: its columns end in "
+            "a way that is not understood. Write SELECT columns FROM table."
         )
     return Plan(select, table.key, note)
 
 
-def _is_same(name: str, table: TableInfo | None, read: str, database: Database) -> bool:
-    """Return whether a table that is read is the one to write to, whatever it is called."""
-    if table is None:
-        return is_same_table(name, read)
-    if not is_same_table(name.rpartition(".")[2], read.rpartition(".")[2]):
-        return False
-    found = database.table(read)
-    # A common table expression is no table.
-    return found is None or found.name == table.name
+def _unmatched(request: PredictRequest, why_not: str) -> UsageError:
+    *schema, table = parts(request.table)
+    target = shown((*schema, table, request.column))
+    other = shown((*schema, f"{table}_predictions", request.column))
+    return UsageError(
+        f"{target} cannot be filled, because predictions cannot be matched with its rows: "
+        f"{why_not}. Name another table, such as PREDICT {other}; it is made if it is not there."
+    )
 
 
 def _checked_columns(request: PredictRequest, table: TableInfo, record: ModelRecord | None) -> str:
@@ -266,9 +284,10 @@ def _checked_columns(request: PredictRequest, table: TableInfo, record: ModelRec
         if column in table.key:
             why_not = f"the column {column} is part of its key."
         if why_not:
-            raise UsageError(f"{request.table} cannot take the predictions: {why_not}")
+            raise UsageError(f"{shown(request.table)} cannot take the predictions: {why_not}")
         if kind == "number" and (digits := re.search(r"(?i)(dec|num)\w*\(.*\)", type_)):
-            note = f"{request.table}.{column} is {digits[0]}: the database rounds the predictions."
+            filled = shown((*parts(request.table), column))
+            note = f"{filled} is {digits[0]}: the database rounds the predictions."
     return note
 
 

@@ -20,8 +20,12 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import TokenType
 
+from elasticdl.sql.names import parts, shown
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from elasticdl.sql.names import Name
 
 KEY_PREFIX = "elasticdl_key_"
 
@@ -31,7 +35,7 @@ _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
 
 
-def tables_of(select: str, dialect: str, *, with_ctes: bool = False) -> list[str]:
+def tables_of(select: str, dialect: str, *, with_ctes: bool = False) -> list[tuple[str, ...]]:
     """Return the tables that a SELECT reads, as it names them; empty if it cannot be parsed.
 
     Args:
@@ -44,14 +48,37 @@ def tables_of(select: str, dialect: str, *, with_ctes: bool = False) -> list[str
     except SqlglotError:
         return []
     tables = [_name(table) for table in tree.find_all(exp.Table)]
-    ctes = set() if with_ctes else {cte.alias for cte in tree.find_all(exp.CTE)}
+    ctes = set() if with_ctes else {(cte.alias,) for cte in tree.find_all(exp.CTE)}
+    return [name for name in tables if name not in ctes]
+
+
+def sources_of(select: str, dialect: str) -> list[tuple[str, ...]]:
+    """Return the tables that the rows of a SELECT, or of a view's definition, come from.
+
+    Tables that are only asked something (in WHERE, HAVING, or for one selected value) are none.
+    """
+    try:
+        tree = sqlglot.parse_one(select, dialect=dialect)
+    except SqlglotError:
+        return []
+    ctes = {(cte.alias,) for cte in tree.find_all(exp.CTE)}
+    # In a definition, the view's own name stands before AS.
+    query = tree.expression if isinstance(tree, exp.Create) else tree
+    if query is None:
+        return []
+    tables = [
+        _name(table)
+        for table in query.find_all(exp.Table)
+        if table.find_ancestor(exp.From, exp.Join)
+        and not table.find_ancestor(exp.Where, exp.Having)
+    ]
     return [name for name in tables if name not in ctes]
 
 
 def with_key(
     select: str,
     dialect: str,
-    table: str,
+    table: Name,
     key: Sequence[str],
     quote: Callable[[str], str],
     *,
@@ -82,10 +109,13 @@ def with_key(
         return "", "the SELECT is a set operation (UNION, ...)"
     for part in _GROUPING:
         if tree.args.get(part):
-            return "", f"the SELECT has {part.upper()}, so a row of it is not one row of {table}"
+            return (
+                "",
+                f"the SELECT has {part.upper()}, so a row of it is not one row of {shown(table)}",
+            )
     selected = [node for column in tree.expressions for node in column.find_all(exp.AggFunc)]
     if any(node.find_ancestor(exp.Window, exp.Select) is tree for node in selected):
-        return "", f"the SELECT aggregates, so a row of it is not one row of {table}"
+        return "", f"the SELECT aggregates, so a row of it is not one row of {shown(table)}"
     source = tree.args.get("from_") or tree.args.get("from")
     target = source.this if source is not None else None
     if (
@@ -93,14 +123,17 @@ def with_key(
         or not isinstance(target, exp.Table)
         or any(target.args.get(part) for part in _OTHER_SOURCES)
         or not is_same_table(_name(target), table)
-        or any(is_same_table(cte.alias, table) for cte in tree.find_all(exp.CTE))
+        or any(is_same_table((cte.alias,), table) for cte in tree.find_all(exp.CTE))
     ):
-        return "", f"the SELECT reads more than {table} itself"
+        return "", f"the SELECT reads more than {shown(table)} itself"
     alias = target.args.get("alias")
     if alias is not None and alias.args.get("columns"):
-        return "", f"the SELECT gives the columns of {table} other names: {alias.sql(dialect)}"
+        return (
+            "",
+            f"the SELECT gives the columns of {shown(table)} other names: {alias.sql(dialect)}",
+        )
     # As it is written: with its quotes, or in the case that the database gives it.
-    name = (alias or target).this.sql(dialect=dialect)
+    name = (alias or target).this.sql(dialect=dialect, comments=False)
     columns = ", ".join(
         f"{_key(f'{name}.{quote(column)}', (casts or {}).get(column))} AS {KEY_PREFIX}{i}"
         for i, column in enumerate(key)
@@ -109,15 +142,17 @@ def with_key(
     return f"{select[:at]}, {columns}{select[at:]}", ""
 
 
-def is_same_table(one: str, other: str) -> bool:
+def is_same_table(one: Name, other: Name) -> bool:
     """Return whether two names may be of one table: the same, but for a schema in front.
 
     Example:
         >>> is_same_table("testdata", "main.TestData"), is_same_table("a.t", "b.t")
         (True, False)
     """
-    first, second = sorted((one.casefold(), other.casefold()), key=len)
-    return first == second or second.endswith(f".{first}")
+    first, second = sorted(
+        ([part.casefold() for part in parts(name)] for name in (one, other)), key=len
+    )
+    return second[len(second) - len(first) :] == first
 
 
 def _key(column: str, type_: str | None) -> str:
@@ -144,5 +179,6 @@ def _end_of_columns(select: str, dialect: str) -> int:
     return last
 
 
-def _name(table: exp.Table) -> str:
-    return ".".join(part.name for part in table.parts)
+def _name(table: exp.Table) -> tuple[str, ...]:
+    # A function that returns a table may have no name of its own.
+    return tuple(part.name for part in table.parts if part.name) or (table.sql(comments=False),)

@@ -33,6 +33,7 @@ from elasticdl.sql.completion import Names, word_before, words_for
 from elasticdl.sql.database import Rows
 from elasticdl.sql.execute import Connection, Session, SubmitterError, execute
 from elasticdl.sql.models import Models
+from elasticdl.sql.names import typed
 from elasticdl.sql.parse import parse
 from elasticdl.sql.rendering import write_rows
 from elasticdl.sql.results import show
@@ -185,7 +186,7 @@ class Shell:
 
     def _columns(self, name: str) -> None:
         with self._connection.opened() as database:
-            table = database.table(name)
+            table = database.table(typed(name))
         if table is None:
             near = did_you_mean(name, self._names.tables())
             raise UsageError(f"There is no table {name!r}{near}")

@@ -38,10 +38,18 @@ class Word:
     Attributes:
         text: The name, without quotes.
         span: Where it was written.
+        parts: The parts of a qualified name, as they are; empty are those between the dots of
+            `text`. Quotes keep a dot in its part.
     """
 
     text: str
     span: Span = field(compare=False)
+    parts: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def name(self) -> tuple[str, ...]:
+        """The parts of the name."""
+        return self.parts or tuple(self.text.split("."))
 
 
 @dataclass(frozen=True)

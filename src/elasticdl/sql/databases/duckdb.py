@@ -21,12 +21,13 @@ from elasticdl.garbage import collect_at_exit
 from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
 from elasticdl.sql.databases.plain import plain_rows
 from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction
-from elasticdl.sql.names import literal, matching, parts
+from elasticdl.sql.names import literal, matching, parts, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from elasticdl.sql.databases.queries import Query
+    from elasticdl.sql.names import Name
 
 # Set for statements of others (`elasticdl sql-server`), which may read and write no files.
 NO_FILES = "ELASTICDL_DATABASE_WITHOUT_FILES"
@@ -115,7 +116,7 @@ class DuckDB(BaseDatabase):
         with self._errors(), self._cursor() as cursor:
             return list(cursor.execute(question).fetchall())
 
-    def table(self, name: str) -> TableInfo | None:
+    def table(self, name: Name) -> TableInfo | None:
         """See `Database`."""
         full = self._full_name(name)
         if full is None:
@@ -123,7 +124,7 @@ class DuckDB(BaseDatabase):
         columns = self._ask(f"DESCRIBE {self.quote(full)}")
         types = {row[0]: row[1] for row in columns}
         is_null = {row[0]: row[2] for row in columns}
-        database, schema, table = full.split(".")
+        database, schema, table = full
         for _, key in sorted(
             self._ask(
                 "SELECT constraint_type <> 'PRIMARY KEY', constraint_column_names "
@@ -135,16 +136,23 @@ class DuckDB(BaseDatabase):
             if all(is_null[column] == "NO" for column in key):
                 return TableInfo(full, types, key)
         if _ROWID in {column.lower() for column in types}:
-            why_not = f"{name} has no PRIMARY KEY, and a column called rowid hides its row numbers"
+            why_not = (
+                f"{shown(name)} has no PRIMARY KEY, and a column called rowid hides its row numbers"
+            )
             return TableInfo(full, types, (), why_not)
         try:
             self._ask(f"SELECT {_ROWID} FROM {self.quote(full)} LIMIT 0")
         except DatabaseError:
-            return TableInfo(full, types, (), f"{name} is a view, whose rows have no numbers")
+            why_not = f"{shown(name)} is a view, whose rows have no numbers"
+            found = self._ask(
+                f"SELECT sql FROM duckdb_views() WHERE database_name = {literal(database)} "
+                f"AND schema_name = {literal(schema)} AND view_name = {literal(table)}"
+            )
+            return TableInfo(full, types, (), why_not, definition=found[0][0] if found else "")
         return TableInfo(full, types, (_ROWID,))
 
-    def _full_name(self, name: str) -> str | None:
-        """Return database.schema.table; None if there is no such table or view."""
+    def _full_name(self, name: Name) -> tuple[str, ...] | None:
+        """Return database, schema and table; None if there is no such table or view."""
         *where, table = parts(name)
         known = self._ask(
             "SELECT table_catalog, table_schema, table_name FROM information_schema.tables "
@@ -161,7 +169,7 @@ class DuckDB(BaseDatabase):
         if not where:
             found = [row for row in found if row[:2] == known[0][:2]] or found
         actual = matching(table, dict.fromkeys(row[2] for row in found))
-        return next((".".join(row) for row in found if row[2] == actual), None)
+        return next((tuple(row) for row in found if row[2] == actual), None)
 
     def tables(self) -> Sequence[str]:
         """See `Database`."""

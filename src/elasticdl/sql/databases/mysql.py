@@ -36,10 +36,12 @@ from elasticdl.sql.database import DatabaseError, Rows, TableInfo
 from elasticdl.sql.databases.sqlalchemy import SQLAlchemyConnection
 from elasticdl.sql.databases.transaction import GIVEN, Transaction
 from elasticdl.sql.databases.tuples import Column, tuples_of
-from elasticdl.sql.names import column_name, matching, parts, quoted
+from elasticdl.sql.names import column_name, matching, parts, quoted, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from elasticdl.sql.names import Name
 
 _OPTIONS = {
     "connect_timeout": 30,
@@ -103,7 +105,7 @@ class MySQL(SQLAlchemyConnection):
             and code in _LATER
         )
 
-    def quote(self, name: str) -> str:
+    def quote(self, name: Name) -> str:
         """See `Database`."""
         return quoted(name, self.mark)
 
@@ -147,7 +149,7 @@ class MySQL(SQLAlchemyConnection):
         with self._connected() as connection, self._errors():
             return connection.execute(sa.text(question), values).fetchall()
 
-    def table(self, name: str) -> TableInfo | None:
+    def table(self, name: Name) -> TableInfo | None:
         """See `Database`."""
         *schema, table = parts(name)
         if len(schema) > 1:
@@ -168,16 +170,24 @@ class MySQL(SQLAlchemyConnection):
             name=actual,
         )
         types = {row[0]: row[1] for row in columns}
-        full = f"{where}.{actual}"
-        why_not = self._why_not(name, kind, engine)
+        full = (where, actual)
+        why_not = self._why_not(shown(name), kind, engine)
         if why_not:
-            return TableInfo(full, types, (), why_not)
+            found = self._ask(
+                "SELECT view_definition FROM information_schema.views "
+                "WHERE table_schema = :schema AND table_name = :name",
+                schema=where,
+                name=actual,
+            )
+            # NULL without the right to see it.
+            definition = (found[0][0] or "") if found else ""
+            return TableInfo(full, types, (), why_not, definition=definition)
         key = self._key_of(where, actual, {row[0] for row in columns if row[2] == "NO"})
         if not key:
             why_not = (
-                f"{name} has neither a PRIMARY KEY nor a UNIQUE key on columns that are NOT "
-                f"NULL. Add one: ALTER TABLE {name} ADD COLUMN id BIGINT AUTO_INCREMENT PRIMARY "
-                "KEY"
+                f"{shown(name)} has neither a PRIMARY KEY nor a UNIQUE key on columns that are NOT "
+                f"NULL. Add one: ALTER TABLE {shown(name)} ADD COLUMN id BIGINT AUTO_INCREMENT "
+                "PRIMARY KEY"
             )
         return TableInfo(full, types, key, why_not)
 
@@ -212,7 +222,7 @@ class MySQL(SQLAlchemyConnection):
                 return columns
         return []
 
-    def append(self, table: str, rows: Rows) -> int:
+    def append(self, table: Name, rows: Rows) -> int:
         """See `Database`."""
         info = self.table(table)
         if info is not None and "transactions" in info.why_no_key:
@@ -238,7 +248,7 @@ class MySQL(SQLAlchemyConnection):
         try:
             for name, type_ in missing:
                 column = column_name(name, self.mark)
-                transaction.run(f"ALTER TABLE {self.quote(info.name)} ADD COLUMN {column} {type_}")
+                transaction.run(f"ALTER TABLE {self.quote(info.parts)} ADD COLUMN {column} {type_}")
                 added.append(column)
             yield
             transaction.run("COMMIT")
@@ -247,7 +257,7 @@ class MySQL(SQLAlchemyConnection):
             with contextlib.suppress(exc.SQLAlchemyError, OSError):
                 transaction.run("ROLLBACK")
                 for column in added:
-                    transaction.run(f"ALTER TABLE {self.quote(info.name)} DROP COLUMN {column}")
+                    transaction.run(f"ALTER TABLE {self.quote(info.parts)} DROP COLUMN {column}")
             raise
 
     def _update(self, info: TableInfo, keys: Mapping[str, str], values: Mapping[str, str]) -> str:
@@ -256,7 +266,7 @@ class MySQL(SQLAlchemyConnection):
             for name, value in values.items()
         )
         return (
-            f"UPDATE {self.quote(info.name)} AS filled JOIN {GIVEN} AS given "
+            f"UPDATE {self.quote(info.parts)} AS filled JOIN {GIVEN} AS given "
             f"ON {self._match(info, keys)} SET {changes}"
         )
 

@@ -31,13 +31,14 @@ from elasticdl.job import without_password
 from elasticdl.sql.database import DatabaseError, Rows, TableInfo
 from elasticdl.sql.databases.plain import UnreadableTypeError, as_decimal, plain_rows, plain_type
 from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction, is_query
-from elasticdl.sql.names import literal, parts
+from elasticdl.sql.names import literal, parts, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from elasticdl.sql.databases.plain import Plain
     from elasticdl.sql.databases.queries import Query
+    from elasticdl.sql.names import Name
 
 # A server that is gone without a word is noticed after two minutes.
 _CONNECTION = {
@@ -213,7 +214,7 @@ class PostgreSQL(BaseDatabase):
         found = self._ask(f"SELECT typtype::text, typname::text FROM pg_type WHERE {which}")
         return bool(found) and all(kind == "e" or name in _AS_TEXT for kind, name in found)
 
-    def table(self, name: str) -> TableInfo | None:
+    def table(self, name: Name) -> TableInfo | None:
         """See `Database`."""
         oid = self._oid(name)
         if oid is None:
@@ -228,10 +229,12 @@ class PostgreSQL(BaseDatabase):
             f"JOIN pg_namespace n ON n.oid = relnamespace WHERE pg_class.oid = {oid}"
         )[0]
         types = {column[0]: column[1] for column in columns}
-        full = f"{schema}.{table}"
+        full = (schema, table)
         if kind not in {"r", "p"}:
             what = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}.get(kind)
-            return TableInfo(full, types, (), f"{name} is {what or 'no table'}, without a key")
+            why_not = f"{shown(name)} is {what or 'no table'}, without a key"
+            found = self._ask(f"SELECT pg_get_viewdef({oid})") if kind in {"v", "m"} else []
+            return TableInfo(full, types, (), why_not, definition=found[0][0] if found else "")
         numbers = {column[3]: (column[0], column[2]) for column in columns}
         for text, num_columns in self._ask(
             "SELECT indkey::text, indnkeyatts::int FROM pg_index WHERE indisunique AND indisvalid "
@@ -247,16 +250,16 @@ class PostgreSQL(BaseDatabase):
             full,
             types,
             (),
-            f"{name} has neither a PRIMARY KEY nor a UNIQUE constraint on columns that are NOT "
-            f"NULL. Add one: ALTER TABLE {name} ADD COLUMN id bigserial PRIMARY KEY",
+            f"{shown(name)} has neither a PRIMARY KEY nor a UNIQUE constraint on columns that are "
+            f"NOT NULL. Add one: ALTER TABLE {shown(name)} ADD COLUMN id bigserial PRIMARY KEY",
         )
 
-    def _oid(self, name: str) -> int | None:
-        for each in dict.fromkeys((name, name.lower())):
-            parts(each)
-            # Refused as a name of another database where there are three parts.
-            if each.count(".") > 1:
-                return None
+    def _oid(self, name: Name) -> int | None:
+        as_written = parts(name)
+        # Refused as a name of another database where there are three parts.
+        if len(as_written) > 2:  # noqa: PLR2004 - schema and table
+            return None
+        for each in dict.fromkeys((as_written, tuple(part.lower() for part in as_written))):
             found = self._ask(f"SELECT to_regclass({literal(self.quote(each))})::oid::bigint")
             if found[0][0] is not None:
                 return int(found[0][0])

@@ -27,13 +27,14 @@ from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
 from elasticdl.sql.databases.plain import to_write
 from elasticdl.sql.databases.transaction import BaseDatabase, Transaction, is_query, watched
 from elasticdl.sql.databases.tuples import Column, rows_of, tuples_of
-from elasticdl.sql.names import matching, parts
+from elasticdl.sql.names import matching, parts, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from elasticdl.sql.databases.queries import Query
+    from elasticdl.sql.names import Name
 
 # sqlglot's names, where they are others.
 _DIALECTS = {"postgresql": "postgres", "mariadb": "mysql", "mssql": "tsql", "awsathena": "athena"}
@@ -84,7 +85,7 @@ class SQLAlchemyConnection(BaseDatabase):
         with self._connected():
             pass
 
-    def quote(self, name: str) -> str:
+    def quote(self, name: Name) -> str:
         """See `Database`."""
         marks = self._engine.dialect.identifier_preparer
         return ".".join(
@@ -187,12 +188,14 @@ class SQLAlchemyConnection(BaseDatabase):
         """Return the columns of a result by what the driver says; None if it says too little."""
         return None
 
-    def table(self, name: str) -> TableInfo | None:
+    def table(self, name: Name) -> TableInfo | None:
         """See `Database`."""
         *schema, table = parts(name)
+        if len(schema) > 1:
+            return None
         with self._connected() as connection, self._errors():
             inspector = sa.inspect(connection)
-            where = ".".join(schema) or None
+            where = schema[0] if schema else None
             if where is not None and where not in inspector.get_schema_names():
                 return None
             known = [*inspector.get_table_names(where), *inspector.get_view_names(where)]
@@ -201,7 +204,11 @@ class SQLAlchemyConnection(BaseDatabase):
                 return None
             columns = inspector.get_columns(actual, where)
             types = {c["name"]: _type_text(c["type"], self._engine.dialect) for c in columns}
-            full = ".".join([*schema, actual])
+            full = (*schema, actual)
+            definition = ""
+            if actual in inspector.get_view_names(where):
+                with contextlib.suppress(NotImplementedError):
+                    definition = inspector.get_view_definition(actual, where) or ""
             not_null = {c["name"] for c in columns if not c["nullable"]}
             primary = inspector.get_pk_constraint(actual, where).get("constrained_columns", [])
             not_null |= set(primary)  # SQLite does not say so
@@ -218,8 +225,9 @@ class SQLAlchemyConnection(BaseDatabase):
             full,
             types,
             (),
-            f"{name} has neither a PRIMARY KEY nor a UNIQUE constraint on columns that are NOT "
-            f"NULL. Add one: ALTER TABLE {name} ADD PRIMARY KEY (...)",
+            f"{shown(name)} has neither a PRIMARY KEY nor a UNIQUE constraint on columns that are "
+            f"NOT NULL. Add one: ALTER TABLE {shown(name)} ADD PRIMARY KEY (...)",
+            definition=definition,
         )
 
     def tables(self) -> Sequence[str]:
@@ -252,14 +260,14 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
             yield watched_rows, connection, query
             connection.commit()
 
-    def fill(self, table: str, key: Sequence[str], rows: Rows) -> int:
+    def fill(self, table: Name, key: Sequence[str], rows: Rows) -> int:
         """See `Database`."""
         info = self._known(table)
         rows = to_write(rows)
         fields = list(rows.schema)[len(key) :]
         targets = self._targets(info, key, fields)
         names = [target or field.name for field, target in zip(fields, targets, strict=True)]
-        filled = _table(info.name, {name: sa.types.NullType() for name in [*key, *names]})
+        filled = _table(info.parts, {name: sa.types.NullType() for name in [*key, *names]})
         statement = (
             sa.update(filled)
             .where(*(filled.c[name] == sa.bindparam(f"key_{i}") for i, name in enumerate(key)))
@@ -274,7 +282,7 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
                     column = sa.schema.CreateColumn(sa.Column(field.name, _sql_type(field.type)))
                     added = column.compile(dialect=self._engine.dialect)
                     connection.execution_options(no_parameters=True).exec_driver_sql(
-                        f"ALTER TABLE {self.quote(info.name)} ADD {added}"
+                        f"ALTER TABLE {self.quote(info.parts)} ADD {added}"
                     )
 
             def update(values: list[tuple[Any, ...]]) -> int:
@@ -295,14 +303,14 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
                 for values in tuples_of(rows, pa.Array.to_pylist)
             )
 
-    def append(self, table: str, rows: Rows) -> int:
+    def append(self, table: Name, rows: Rows) -> int:
         """See `Database`."""
         rows = to_write(rows)
         info = self.table(table)
         names = list(rows.schema.names) if info is None else self._appended(info, rows)
         count = 0
         types = dict(zip(names, map(_sql_type, rows.schema.types), strict=True))
-        into = _table(table if info is None else info.name, types)
+        into = _table(table if info is None else info.parts, types)
         with self._writing(rows) as (rows, connection, query):
             if info is None:
                 into.create(connection)
@@ -376,14 +384,16 @@ def _columns_of(names: Sequence[str], rows: Sequence[Any]) -> list[Column]:
     return columns
 
 
-def _table(name: str, columns: Mapping[str, Any]) -> sa.Table:
+def _table(name: Name, columns: Mapping[str, Any]) -> sa.Table:
     *schema, table = parts(name)
     quoted = sa.sql.quoted_name
+    # A dialect may split the name of a schema at its dots if it is not to be quoted.
+    quote = True if len(schema) == 1 and "." in schema[0] else None
     return sa.Table(
         quoted(table, quote=True),
         sa.MetaData(),
         *(sa.Column(quoted(each, quote=True), type_) for each, type_ in columns.items()),
-        schema=quoted(".".join(schema), quote=None) if schema else None,
+        schema=quoted(".".join(schema), quote=quote) if schema else None,
     )
 
 

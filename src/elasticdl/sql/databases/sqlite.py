@@ -30,10 +30,12 @@ from elasticdl.errors import UnavailableError
 from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
 from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction
 from elasticdl.sql.databases.tuples import Column, rows_of, tuples_of
-from elasticdl.sql.names import literal, matching, parts
+from elasticdl.sql.names import literal, matching, parts, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from elasticdl.sql.names import Name
 
 _BUSY_TIMEOUT_S = 30.0
 _LATER = {"SQLITE_BUSY", "SQLITE_LOCKED"}
@@ -215,7 +217,7 @@ class SQLite(BaseDatabase):
             pa.field(name, self._column(name, type_, {}).type) for name, type_ in declared
         )
 
-    def table(self, name: str) -> TableInfo | None:
+    def table(self, name: Name) -> TableInfo | None:
         """See `Database`."""
         *schema, table = parts(name)
         if len(schema) > 1:
@@ -239,9 +241,15 @@ class SQLite(BaseDatabase):
             columns = connection.execute(
                 f'SELECT name, type, "notnull", pk FROM pragma_table_xinfo({at})'
             ).fetchall()
-            full, types = f"{where}.{actual}", {row[0]: row[1] for row in columns}
+            full, types = (where, actual), {row[0]: row[1] for row in columns}
             if kind == "view":
-                return TableInfo(full, types, (), f"{name} is a view, whose rows have no numbers")
+                why_not = f"{shown(name)} is a view, whose rows have no numbers"
+                (definition,) = _column_of(
+                    connection,
+                    f"SELECT sql FROM {self.quote((where,))}.sqlite_schema "
+                    f"WHERE type = 'view' AND name = {literal(actual)}",
+                )
+                return TableInfo(full, types, (), why_not, definition=definition)
             key = _key(connection, at, columns, is_without_rowid=bool(is_without_rowid))
         if not key:
             folded = {column.lower() for column in types}
@@ -251,7 +259,7 @@ class SQLite(BaseDatabase):
                 full,
                 types,
                 (),
-                f"{name} has no PRIMARY KEY, and its row numbers are hidden by "
+                f"{shown(name)} has no PRIMARY KEY, and its row numbers are hidden by "
                 "columns called rowid, _rowid_ and oid",
             )
         # A key is compared as it is written, not as a time.

@@ -22,7 +22,7 @@ from elasticdl.sql.database import DatabaseError, Rows
 from elasticdl.sql.databases.plain import to_write, written_type
 from elasticdl.sql.databases.queries import Queries
 from elasticdl.sql.kinds import kind_of_values, why_unfit
-from elasticdl.sql.names import column_name, matching, quoted
+from elasticdl.sql.names import column_name, matching, quoted, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from elasticdl.sql.database import TableInfo
     from elasticdl.sql.databases.queries import Query
+    from elasticdl.sql.names import Name
 
 GIVEN = "elasticdl_given"
 _QUERY = re.compile(r"(?is)(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(SELECT|WITH|VALUES|TABLE)\b")
@@ -95,7 +96,7 @@ class BaseDatabase(ABC):
         """See `Database`."""
 
     @abstractmethod
-    def table(self, name: str) -> TableInfo | None:
+    def table(self, name: Name) -> TableInfo | None:
         """See `Database`."""
 
     @abstractmethod
@@ -112,7 +113,7 @@ class BaseDatabase(ABC):
         with self._begin() as transaction, self._queries.begun(transaction.cancel) as query:
             yield _Cancellable(transaction, query)
 
-    def quote(self, name: str) -> str:
+    def quote(self, name: Name) -> str:
         """See `Database`."""
         return quoted(name, self.mark)
 
@@ -130,7 +131,7 @@ class BaseDatabase(ABC):
         with self.read(statement) as rows:
             return rows.schema
 
-    def fill(self, table: str, key: Sequence[str], rows: Rows) -> int:
+    def fill(self, table: Name, key: Sequence[str], rows: Rows) -> int:
         """See `Database`."""
         info = self._known(table)
         rows = to_write(rows)
@@ -141,7 +142,7 @@ class BaseDatabase(ABC):
         with watched(rows) as rows, self._cancellable() as transaction:
             types = dict(zip([*keys, *values], self._types(rows.schema), strict=True))
             transaction.create_given(
-                types, dict(zip(keys, key, strict=True)), self.quote(info.name)
+                types, dict(zip(keys, key, strict=True)), self.quote(info.parts)
             )
             num_given = transaction.load(renamed(rows, list(types)))
             if self.ddl_commits:
@@ -165,7 +166,7 @@ class BaseDatabase(ABC):
                     self._check_duplicates(transaction, table, keys)
         return changed
 
-    def append(self, table: str, rows: Rows) -> int:
+    def append(self, table: Name, rows: Rows) -> int:
         """See `Database`."""
         rows = to_write(rows)
         info = self.table(table)
@@ -173,7 +174,7 @@ class BaseDatabase(ABC):
         types = dict(zip(values, self._types(rows.schema), strict=True))
         names = list(rows.schema.names) if info is None else self._appended(info, rows)
         quoted_names = [column_name(name, self.mark) for name in names]
-        where = self.quote(table if info is None else info.name)
+        where = self.quote(table if info is None else info.parts)
         with watched(rows) as rows, self._cancellable() as transaction:
             transaction.create_given(types, {}, "")
             transaction.load(renamed(rows, values))
@@ -218,10 +219,10 @@ class BaseDatabase(ABC):
         transaction.run(f"CREATE TABLE {table} ({made})")
         return transaction.run(_insert(table, list(columns), values))
 
-    def _known(self, table: str) -> TableInfo:
+    def _known(self, table: Name) -> TableInfo:
         info = self.table(table)
         if info is None:
-            raise DatabaseError(f"{self.name}: there is no table {table!r}.")
+            raise DatabaseError(f"{self.name}: there is no table {shown(table)!r}.")
         return info
 
     def _targets(
@@ -249,7 +250,7 @@ class BaseDatabase(ABC):
         """Add columns; takes them away again if the block fails and the database does not."""
         for name, type_ in missing:
             added = f"{column_name(name, self.mark)} {type_}"
-            transaction.run(f"ALTER TABLE {self.quote(info.name)} ADD COLUMN {added}")
+            transaction.run(f"ALTER TABLE {self.quote(info.parts)} ADD COLUMN {added}")
         yield
 
     def _update(self, info: TableInfo, keys: Mapping[str, str], values: Mapping[str, str]) -> str:
@@ -264,7 +265,7 @@ class BaseDatabase(ABC):
             f"{column_name(name, self.mark)} = given.{value}" for name, value in values.items()
         )
         return (
-            f"UPDATE {self.quote(info.name)} AS filled SET {changes} "
+            f"UPDATE {self.quote(info.parts)} AS filled SET {changes} "
             f"FROM {GIVEN} AS given WHERE {self._match(info, keys)}"
         )
 
@@ -278,7 +279,7 @@ class BaseDatabase(ABC):
         """Return a column of the key in the temporary table as the type of the table's."""
         return f"given.{key}" if type_ is None else f"CAST(given.{key} AS {type_})"
 
-    def _check_duplicates(self, transaction: Transaction, table: str, keys: Sequence[str]) -> None:
+    def _check_duplicates(self, transaction: Transaction, table: Name, keys: Sequence[str]) -> None:
         columns = ", ".join(keys)
         twice = transaction.ask(
             f"SELECT {columns} FROM {GIVEN} GROUP BY {columns} HAVING count(*) > 1 LIMIT 1"
@@ -286,10 +287,10 @@ class BaseDatabase(ABC):
         if twice:
             raise self._twice(table, ", ".join(str(value) for value in twice[0]))
 
-    def _twice(self, table: str, key: str) -> DatabaseError:
+    def _twice(self, table: Name, key: str) -> DatabaseError:
         return DatabaseError(
-            f"{self.name}: {table} cannot be filled: the SELECT gives the row with the key {key} "
-            "more than once, so it is unclear which prediction counts."
+            f"{self.name}: {shown(table)} cannot be filled: the SELECT gives the row with the key "
+            f"{key} more than once, so it is unclear which prediction counts."
         )
 
     def __enter__(self) -> Self:

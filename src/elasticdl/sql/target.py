@@ -1,0 +1,134 @@
+"""Whether a table may take what a statement writes; decided before anything is computed.
+
+    the SELECT reads the table          its column is filled, row by row (`prediction.py`)
+    the SELECT reads a view of it       refused: its rows would be appended a second time
+    anything else                       rows are appended, if the table was made for such rows
+
+A table takes new rows only if it has all of their columns and no others: rows with values missing
+in a table of something else are damage, and a damage that no error shows.
+
+Used by `prediction.py` and `measuring.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elasticdl.data.wording import listed
+from elasticdl.errors import UsageError
+from elasticdl.sql.database import DatabaseError
+from elasticdl.sql.names import matching, parts, shown, written_like
+from elasticdl.sql.rewrite import is_same_table, sources_of, tables_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elasticdl.sql.database import Database, TableInfo
+    from elasticdl.sql.names import Name
+
+
+def is_read(name: Name, table: TableInfo | None, select: str, database: Database) -> bool:
+    """Return whether a SELECT names a table, whatever it calls it.
+
+    Args:
+        name: The table's name.
+        table: The table; None if there is none.
+        select: The SELECT.
+        database: Where both are.
+    """
+    return any(
+        _is_same(name, table, read, database)
+        for read in tables_of(select, database.dialect, with_ctes=True)
+    )
+
+
+def _is_same(name: Name, table: TableInfo | None, read: Name, database: Database) -> bool:
+    if table is None:
+        return is_same_table(name, read)
+    if not is_same_table(parts(name)[-1:], parts(read)[-1:]):
+        return False
+    found = database.table(read)
+    # A common table expression is no table.
+    return found is None or found.parts == table.parts
+
+
+def view_of(table: TableInfo, select: str, database: Database) -> str:
+    """Return the view through which a SELECT takes its rows from a table; empty if none does.
+
+    A view that only asks the table which rows are there already (WHERE NOT EXISTS ...) is none.
+    """
+    seen: set[tuple[str, ...]] = set()
+    left = [(select, "")]
+    while left:
+        query, through = left.pop()
+        for read in sources_of(query, database.dialect):
+            found = _found(read, database)
+            if found is None or found.parts in seen:
+                continue
+            if found.parts == table.parts:
+                if through:
+                    return through
+                continue
+            seen.add(found.parts)
+            if found.definition:
+                left.append((found.definition, through or shown(read)))
+    return ""
+
+
+def _found(name: Name, database: Database) -> TableInfo | None:
+    try:
+        return database.table(name)
+    except (DatabaseError, UsageError):
+        # A function, or what else sqlglot takes for a table.
+        return None
+
+
+def check_appended(
+    table: TableInfo | None,
+    name: Name,
+    selected: Sequence[str],
+    written: Sequence[str],
+    database: Database,
+) -> None:
+    """Raise a `UsageError` if predictions cannot become new rows of a table.
+
+    Args:
+        table: The table; None if it is to be made.
+        name: Its name.
+        selected: Columns of the SELECT.
+        written: Columns of the predictions.
+        database: Where it is.
+    """
+    for column, as_selected in zip(
+        written, written_like(written, selected, database.dialect), strict=True
+    ):
+        if as_selected in selected:
+            raise UsageError(
+                f"{shown(name)} would have two columns {column}: the SELECT has one already. "
+                "Write the prediction into a column of another name, or do not select that one."
+            )
+    if table is not None:
+        check_takes(table, name, [*selected, *written])
+
+
+def check_takes(table: TableInfo, name: Name, columns: Sequence[str]) -> None:
+    """Raise a `UsageError` if a table has not exactly the columns of the rows to append."""
+    if table.definition:
+        raise UsageError(
+            f"{shown(name)} is a view, and rows are not appended to views. Name a table."
+        )
+    targets = [matching(column, table.columns) for column in columns]
+    help_ = "Name a table that is not there yet, and it is made"
+    missing = [column for column, target in zip(columns, targets, strict=True) if target is None]
+    if missing:
+        raise UsageError(
+            f"The table {shown(name)} has no column {missing[0]!r}; it has "
+            f"{', '.join(table.columns)}. {help_}, or select other columns."
+        )
+    others = [column for column in table.columns if column not in targets]
+    if others:
+        raise UsageError(
+            f"The table {shown(name)} holds something else than these rows: its "
+            f"{'column' if len(others) == 1 else 'columns'} {listed(others)} would be NULL in "
+            f"each row that is appended. {help_}."
+        )
