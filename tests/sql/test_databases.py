@@ -13,6 +13,7 @@ import pytest
 
 from elasticdl.errors import UnavailableError, UsageError
 from elasticdl.sql.database import DatabaseError, Rows, open_database
+from elasticdl.sql.rewrite import with_key
 
 KINDS = ["duckdb", "duckdb in memory", "sqlite", "sqlite in memory", "sqlalchemy",
          "postgresql", "mariadb"]  # fmt: skip
@@ -432,6 +433,24 @@ def test_the_message_of_the_database_arrives(place) -> None:
         place.database.fill("nowhere", ["id"], given([1], v=[1.0]))
     with pytest.raises(UsageError):
         place.database.table("a..b")
+
+
+@pytest.mark.parametrize("comment", ["-- all", "/* all */"])
+def test_a_comment_may_end_a_select(place, comment) -> None:
+    people(place)
+    select = f"SELECT id FROM people WHERE id < 3 {comment}"
+
+    assert place.database.schema(select).names == ["id"]
+    assert sorted(place.rows(select)) == [(1,), (2,)]
+    key = place.database.table("people").key
+    keyed, _ = with_key(
+        f"SELECT name {comment}\nFROM people {comment}",
+        place.database.dialect,
+        "people",
+        key,
+        place.database.quote,
+    )
+    assert min(place.rows(keyed), key=lambda row: row[1]) == ("ann", 1)
 
 
 def test_a_plain_statement_is_done(place) -> None:

@@ -113,7 +113,9 @@ def test_a_model_is_evaluated_explained_and_shown(tmp_path) -> None:
     )
 
     assert {row["metric"] for row in metrics} >= {"loss", "mean_absolute_error"}
-    assert stored == metrics
+    assert [{name: row[name] for name in ("metric", "value")} for row in stored] == metrics
+    assert {(row["model"], row["version"]) for row in stored} == {("m", 1)}
+    assert all(row["time"].utcoffset() is not None for row in stored)
     assert [row["column"] for row in importances] == ["a", "b"]
     assert {row["section"] for row in shown} == {"model", "metric", "training", "validation"}
 

@@ -119,3 +119,14 @@ def test_the_extension_is_found_by_its_name() -> None:
 
     assert callable(elasticdl.sql.load_ipython_extension)
     assert Path(elasticdl.sql.__file__).name == "__init__.py"
+
+
+def test_the_magic_prints_its_help(capsys) -> None:
+    pytest.importorskip("IPython")
+    from elasticdl.sql.notebook import SqlMagics
+
+    for line, cell in (("--help", None), ("--help", "SELECT 1"), ("-h", None)):
+        SqlMagics(None).sql(line, cell)
+        printed = capsys.readouterr().out
+        assert "--database URL" in printed
+        assert "Variable for the rows" in printed

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl.errors import ElasticDLError
+from elasticdl.errors import DataError, ElasticDLError
 from elasticdl.sql.check import predict_request
 from elasticdl.sql.database import Database, open_database
 from elasticdl.sql.execute import Session, execute
@@ -187,3 +187,70 @@ def test_a_table_of_something_else_takes_no_predictions(target, problem, models)
         models,
     )
     assert rows == [{"n": 4, "p": 4}]
+
+
+def test_metrics_are_kept_with_their_model_version_and_time(models) -> None:
+    rows = "SELECT 1 AS a, 2 AS b, 3.0 AS y"
+    *_, found = run(
+        f"CREATE TABLE old (metric VARCHAR, value DOUBLE); {rows} TO EVALUATE lin INTO metrics;"
+        f'{rows} TO EVALUATE lin INTO metrics; {rows} TO EVALUATE lin INTO "old";'
+        f'{rows} TO EXPLAIN lin INTO "what.for"; SELECT count(DISTINCT m.time) AS times, '
+        "min(m.model) AS model, min(m.version) AS version, (SELECT count(*) FROM old) * 2 = "
+        'count(*) AS same, (SELECT min(model) FROM "what.for") AS explained FROM metrics m',
+        models,
+    )
+
+    assert found == [{"times": 2, "model": "lin", "version": 1, "same": True, "explained": "lin"}]
+
+
+@pytest.mark.parametrize("verb", ["EVALUATE", "EXPLAIN"])
+def test_a_table_of_something_else_takes_no_metrics(verb, models) -> None:
+    program = (
+        "CREATE TABLE t AS SELECT 'loss' AS metric, 1.0 AS value, 'x' AS \"column\", 1.0 AS "
+        "importance, 1.0 AS deviation, 5 AS more; SELECT 1 AS a, 2 AS b, 3.0 AS y "
+        f"TO {verb} lin INTO t"
+    )
+    with pytest.raises(StatementError, match="'more' would be NULL"):
+        run(program, models)
+
+
+@pytest.mark.parametrize("verb", ["EVALUATE", "EXPLAIN"])
+@pytest.mark.parametrize(("model", "label"), [("lin", "y"), ("cls", "k")])
+def test_rows_without_a_label_are_left_out_and_counted(verb, model, label, models, capfd) -> None:
+    value = {"y": "(2.0 * i)::DOUBLE", "k": "['u', 'v'][1 + i % 2]"}[label]
+    table = (
+        f"CREATE TABLE t AS SELECT i % 5 AS a, i % 7 AS b, CASE WHEN i % 4 > 0 THEN {value} END "
+        f"AS {label} FROM range(40) rows(i);"
+    )
+    _, found = run(f"{table} SELECT * FROM t TO {verb} {model};", models)
+
+    assert "10 rows without a" in capfd.readouterr().err
+    _, plain = run(f"{table} SELECT * FROM t WHERE {label} IS NOT NULL TO {verb} {model}", models)
+    assert found == plain
+    with pytest.raises(DataError, match=rf"'{label}'.* no value in any of the 10 rows"):
+        run(f"{table} SELECT * FROM t WHERE {label} IS NULL TO {verb} {model}", models)
+
+
+def test_the_column_of_the_probability_is_named_in_the_result(models, capfd) -> None:
+    table = "CREATE TABLE t AS SELECT i % 5 AS a, i % 7 AS b FROM range(40) rows(i);"
+    _, rows = run(
+        f"{table} SELECT a, b FROM t TO PREDICT t.p WITH predict.probability=prob USING cls", models
+    )
+
+    assert rows == [{"table": "t", "column": name, "rows": 40} for name in ("p", "prob")]
+    assert "t.p and prob: 40 rows filled" in capfd.readouterr().err
+    with pytest.raises(StatementError, match="cannot both be the column p"):
+        run(
+            f"{table} SELECT a, b FROM t TO PREDICT t.p WITH predict.probability=p USING cls",
+            models,
+        )
+
+
+def test_few_different_rows_are_held_out_together_or_not_at_all(tmp_path, capfd) -> None:
+    train = f"TO TRAIN regressor.DNN WITH {SHORT}, validation.fraction={{}} INTO m"
+    rows = "SELECT 3 + i % 2 AS a, 5 + i % 2 AS y FROM range(40) rows(i) "
+    with pytest.raises(DataError, match="all 40 rows were held out to validate"):
+        run(rows + train.format(0.999), tmp_path)
+    run(rows + train.format(0.001), tmp_path)
+
+    assert "No row is held out to validate" in capfd.readouterr().err

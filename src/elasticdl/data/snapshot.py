@@ -135,6 +135,12 @@ def write_snapshot(
         folder, counts[TRAINING], counts[VALIDATION], [each.summary() for each in summarizers]
     )
     if not found.num_training:
+        if held_out and found.num_validation:
+            raise DataError(
+                f"No row is left to train on: all {found.num_validation:,} rows were held out to "
+                "validate, as equal rows are held out together. Select more different rows, or "
+                "hold out another share of them."
+            )
         raise DataError(f"The SELECT returned no row to {purpose}.")
     summary = AtomicFile(f"{folder}/{_SUMMARY}")
     summary.write(_to_json(found))

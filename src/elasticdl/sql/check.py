@@ -19,7 +19,13 @@ from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.sql.columns import features_of
 from elasticdl.sql.complaints import place_of
-from elasticdl.sql.measuring import EvaluateRequest, ExplainRequest
+from elasticdl.sql.measuring import (
+    IMPORTANCES,
+    METRICS,
+    EvaluateRequest,
+    ExplainRequest,
+    check_into,
+)
 from elasticdl.sql.names import matching, written_like
 from elasticdl.sql.prediction import PredictRequest, plan
 from elasticdl.sql.settings import (
@@ -162,6 +168,7 @@ def evaluate_request(
     options = evaluate_options(statement.attributes, program)
     check_trained(statement.model, program, models)
     label = _checked_label(statement, statement.label, program, database, models)
+    _check_into(statement.into, METRICS, program, database)
     return EvaluateRequest(
         select=statement.select,
         model=statement.model.text,
@@ -178,6 +185,7 @@ def explain_request(
     options = explain_options(statement.attributes, program)
     check_trained(statement.model, program, models)
     _checked_label(statement, None, program, database, models)
+    _check_into(statement.into, IMPORTANCES, program, database)
     return ExplainRequest(
         select=statement.select,
         model=statement.model.text,
@@ -207,6 +215,17 @@ def _checked_label(
     if record.label not in schema.names:
         raise _missing(record.label, schema.names, what, program, statement.model.span)
     return record.label
+
+
+def _check_into(
+    into: Word | None, columns: Sequence[str], program: str, database: Database
+) -> None:
+    if into is None:
+        return
+    try:
+        check_into(into.name, columns, database)
+    except UsageError as error:
+        raise StatementError(str(error), program, into.span) from error
 
 
 def _as_trained(schema: pa.Schema, record: ModelRecord, database: Database) -> pa.Schema:

@@ -5,12 +5,16 @@
               shuffled among the rows, so that they say nothing any more (Breiman, 2001,
               https://doi.org/10.1023/A:1010933404324, section 10)
 
+Rows without a label are left out of both. INTO writes what is found beside the model's name, its
+version and the time, so that a table can hold the results of many runs.
+
 Used by the programs of `submitter.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,20 +32,26 @@ from elasticdl.errors import UsageError
 from elasticdl.evaluation.phase import running_states
 from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.database import Rows
-from elasticdl.sql.names import written_like
+from elasticdl.sql.labelled import Labelled
+from elasticdl.sql.names import matching, written_like
+from elasticdl.sql.target import check_takes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from elasticdl.engines.engine import Reporter
     from elasticdl.sql.database import Database
-    from elasticdl.sql.models import ModelRecord, Models
+    from elasticdl.sql.models import ModelRecord, Models, ModelVersion
     from elasticdl.sql.names import Name
 
 MOST_EXPLAINED_ROWS = 10_000
 REPEATS = 5
 _SEED = 0
+# What EVALUATE and EXPLAIN find, and what INTO writes beside it.
+METRICS = ("metric", "value")
+IMPORTANCES = ("column", "importance", "deviation")
+_RUN = ("model", "version", "time")
 
 
 @dataclass(frozen=True)
@@ -95,8 +105,11 @@ def evaluate(
     """
     reporter = progress.for_stream() if reporter is None else reporter
     version = models.current(request.model)
+    kept = check_into(request.into, METRICS, database)
     with TemporaryFolder() as folder:
-        data = _read(database, request.select, folder, version.record, request.label)
+        data = _read(
+            database, request.select, folder, version.record, request.label, note=reporter.note
+        )
         outcome = api.evaluate(
             trained_model=version.uri,
             data=data,
@@ -105,8 +118,7 @@ def evaluate(
             **request.options,
         )
     table = metrics_table(outcome.metrics)
-    if request.into is not None:
-        database.append(request.into, Rows(table.schema, table.to_batches()))
+    _store(table, request.into, kept, version, database)
     return table
 
 
@@ -127,8 +139,17 @@ def explain(
     reporter = progress.for_stream() if reporter is None else reporter
     version = models.current(request.model)
     label = version.record.label
+    kept = check_into(request.into, IMPORTANCES, database)
     with TemporaryFolder() as folder:
-        data = _read(database, request.select, folder, version.record, None, request.num_rows)
+        data = _read(
+            database,
+            request.select,
+            folder,
+            version.record,
+            None,
+            request.num_rows,
+            note=reporter.note,
+        )
         table = pq.read_table(data)
         losses = _Losses(api.evaluation_job(trained_model=version.uri, data=data))
         columns = [name for name in table.column_names if name != label]
@@ -159,9 +180,53 @@ def explain(
             "deviation": pa.array(deviations, pa.float64()),
         }
     )
-    if request.into is not None:
-        database.append(request.into, Rows(result.schema, result.to_batches()))
+    _store(result, request.into, kept, version, database)
     return result
+
+
+def check_into(into: Name | None, found: Sequence[str], database: Database) -> list[str]:
+    """Return the columns that INTO writes.
+
+    They are all written into a new table. One that is there must have those of the result, and
+    gets the others (model, version, time) as far as it has them.
+
+    Args:
+        into: The table; None if there is none.
+        found: Columns of the result.
+        database: Where the table is.
+
+    Raises:
+        UsageError: The table was not made for such rows.
+    """
+    columns = [*found, *_RUN]
+    table = None if into is None else database.table(into)
+    if into is None or table is None:
+        return columns
+    kept = [name for name in columns if name in found or matching(name, table.columns) is not None]
+    check_takes(table, into, kept)
+    return kept
+
+
+def _store(
+    result: pa.Table,
+    into: Name | None,
+    kept: Sequence[str],
+    version: ModelVersion,
+    database: Database,
+) -> None:
+    """Append a result to the table of INTO."""
+    if into is None:
+        return
+    time = pa.timestamp("us", tz="UTC")
+    run = {
+        "model": pa.array([version.name] * len(result), pa.string()),
+        "version": pa.array([version.number] * len(result), pa.int64()),
+        "time": pa.array([dt.datetime.now(dt.UTC)] * len(result), time),
+    }
+    for name, values in run.items():
+        result = result.append_column(name, values)
+    rows = result.select(list(kept))
+    database.append(into, Rows(rows.schema, rows.to_batches()))
 
 
 def metrics_table(metrics: Mapping[str, Any]) -> pa.Table:
@@ -182,8 +247,10 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
     record: ModelRecord,
     called: str | None,
     most: int | None = None,
+    *,
+    note: Callable[[str], None],
 ) -> str:
-    """Store the rows of a query; return their URI.
+    """Store the rows of a query that have a label; return their URI.
 
     Args:
         database: Where to read.
@@ -192,9 +259,11 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
         record: How the model was trained.
         called: What the query calls it; None is the same.
         most: Most rows to take; None takes all.
+        note: Called with what the user should know.
 
     Raises:
         UsageError: The query has no such column.
+        DataError: There is no row with a label.
     """
     label = record.label
     called = called or label
@@ -210,15 +279,20 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
         schema = pa.schema(
             [each.with_name(name) for each, name in zip(rows.schema, names, strict=True)]
         )
-        batches = (batch.rename_columns(names) for batch in _first(rows, most))
-        rows_folder = str(folder / "rows")
-        return write_snapshot(schema, batches, rows_folder, purpose="evaluate on").training
+        batches = (batch.rename_columns(names) for batch in rows.batches)
+        labelled = Labelled(Rows(schema, batches), label)
+        stored = write_snapshot(
+            schema, _first(labelled, most), str(folder / "rows"), purpose="evaluate on"
+        )
+    if labelled.note:
+        note(labelled.note)
+    return stored.training
 
 
-def _first(rows: Rows, most: int | None) -> Iterator[pa.RecordBatch]:
+def _first(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.RecordBatch]:
     """Yield the first rows."""
     left = most
-    for batch in rows.batches:
+    for batch in batches:
         yield batch if left is None else batch.slice(0, left)
         if left is not None:
             left -= batch.num_rows

@@ -70,6 +70,10 @@ class SqlMagics(Magics):
     @line_cell_magic
     def sql(self, line: str, cell: str | None = None) -> Any:
         """Run SQL statements; return the rows of the last one as a DataFrame."""
+        if line.split()[:1] in (["--help"], ["-h"]):
+            parser: Any = self.sql.parser
+            print(parser.format_help())  # noqa: T201
+            return None
         settings, program = self._parsed(line, cell)
         return _quietly(lambda: self._do(settings, program))
 

@@ -17,17 +17,15 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from elasticdl import api, zoo
 from elasticdl.data.snapshot import Snapshot, read_snapshot, write_snapshot
-from elasticdl.data.wording import counted, did_you_mean, listed
+from elasticdl.data.wording import counted
 from elasticdl.engines import progress
-from elasticdl.errors import DataError, UsageError
+from elasticdl.errors import DataError
 from elasticdl.job import ModelReference
 from elasticdl.sql.database import Rows
 from elasticdl.sql.features import derive, resolve
+from elasticdl.sql.labelled import Labelled
 from elasticdl.sql.measuring import metrics_table
 from elasticdl.sql.names import written_like
 from elasticdl.sql.settings import DEFAULT_FRACTION
@@ -36,6 +34,8 @@ from elasticdl.training.create import quiet_frameworks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
 
     from elasticdl.data.column_summary import ColumnSummary
     from elasticdl.engines.engine import Outcome, Reporter
@@ -161,7 +161,7 @@ def _snapshot(
     reporter.started("Reading rows", 0, "rows")
     try:
         with database.read(request.select) as rows:
-            labelled = _Labelled(rows, request.label)
+            labelled = Labelled(rows, request.label)
             held_out, validation = request.validation_fraction, None
             if request.validation_select is not None:
                 held_out = 0.0
@@ -177,13 +177,18 @@ def _snapshot(
             )
     finally:
         reporter.ended()
-    if labelled.num_without:
-        reporter.note(f"{counted(labelled.num_without, 'row')} without a {request.label} left out.")
+    if labelled.note:
+        reporter.note(labelled.note)
     if request.validation_select is None and snapshot.num_validation:
         reporter.note(
             f"Training on {counted(snapshot.num_training, 'row')}; "
             f"{counted(snapshot.num_validation, 'row')} held out to validate, by a hash of the "
             "row (validation.fraction)."
+        )
+    elif request.validation_select is None and request.validation_fraction:
+        reporter.note(
+            "No row is held out to validate: there are too few different ones for "
+            f"validation.fraction={request.validation_fraction:g}."
         )
     return snapshot
 
@@ -196,33 +201,7 @@ def _held(
         names = written_like(rows.schema.names, columns, database.dialect)
         schema = rows.schema.empty_table().rename_columns(names).schema
         batches = (batch.rename_columns(names) for batch in rows.batches)
-        yield from _Labelled(Rows(schema, batches), label)
-
-
-class _Labelled:
-    """The batches of a query without the rows that have no label."""
-
-    def __init__(self, rows: Rows, label: str) -> None:
-        self._rows, self._label = rows, label
-        self.num_without = 0
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        at = self._rows.schema.get_field_index(self._label)
-        if at < 0:
-            names = self._rows.schema.names
-            raise UsageError(
-                f"There is no column {self._label!r} to predict; the SELECT has "
-                f"{listed(names)}{did_you_mean(self._label, names)}"
-            )
-        for batch in self._rows.batches:
-            label = batch.column(at)
-            if pa.types.is_floating(label.type):
-                label = pc.if_else(pc.is_nan(label), None, label)
-            if not label.null_count:
-                yield batch
-                continue
-            self.num_without += label.null_count
-            yield batch.filter(label.is_valid())
+        yield from Labelled(Rows(schema, batches), label)
 
 
 def _params(request: TrainRequest, snapshot: Snapshot, reporter: Reporter) -> dict[str, Any]:

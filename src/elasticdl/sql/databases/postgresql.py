@@ -162,7 +162,8 @@ class PostgreSQL(BaseDatabase):
                 if not is_query(statement):
                     # COPY takes queries only, not SHOW or EXPLAIN.
                     cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
-                query.wait_for(lambda: cursor.execute(statement))
+                # The driver puts a query into COPY (...): a comment at its end would hide the rest.
+                query.wait_for(lambda: cursor.execute(f"{statement}\n"))
                 if not cursor.description:
                     yield None
                     return

@@ -1,0 +1,73 @@
+"""The rows of a query that have a label: those without one teach and measure nothing.
+
+Used by `training.py` and `measuring.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elasticdl.data.wording import counted, did_you_mean, listed
+from elasticdl.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from elasticdl.sql.database import Rows
+
+
+class Labelled:
+    """The batches of a query without the rows whose label is NULL or NaN.
+
+    Args:
+        rows: The rows; they are read once.
+        label: The column with the label.
+
+    Attributes:
+        num_without: How many rows without a label were read so far.
+    """
+
+    def __init__(self, rows: Rows, label: str) -> None:
+        self._rows, self._label = rows, label
+        self.num_without = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the batches.
+
+        Raises:
+            UsageError: There is no such column.
+            DataError: There are rows, and none of them has a label.
+        """
+        at = self._rows.schema.get_field_index(self._label)
+        if at < 0:
+            names = self._rows.schema.names
+            raise UsageError(
+                f"There is no column {self._label!r} to predict; the SELECT has "
+                f"{listed(names)}{did_you_mean(self._label, names)}"
+            )
+        num_with = 0
+        for batch in self._rows.batches:
+            label = batch.column(at)
+            if pa.types.is_floating(label.type):
+                label = pc.if_else(pc.is_nan(label), None, label)
+            num_with += len(label) - label.null_count
+            if not label.null_count:
+                yield batch
+                continue
+            self.num_without += label.null_count
+            yield batch.filter(label.is_valid())
+        if self.num_without and not num_with:
+            raise DataError(
+                f"The column {self._label!r}, which is to be predicted, has no value in any of the "
+                f"{counted(self.num_without, 'row')} of the SELECT."
+            )
+
+    @property
+    def note(self) -> str:
+        """What to tell of the rows that were left out; empty if there were none."""
+        if not self.num_without:
+            return ""
+        return f"{counted(self.num_without, 'row')} without a {self._label} left out."
