@@ -222,7 +222,10 @@ def test_a_prediction_of_no_row_changes_nothing(kind, request, tmp_path, models,
             )  # fmt: skip
             for _ in range(2):
                 done = predict(asked, database, Models(str(models)))
-                assert done.to_pylist() == [{"table": table, "column": "predicted", "rows": 0}]
+                columns = ["predicted", *([probability] if probability else [])]
+                assert done.to_pydict() == {
+                    "table": [table] * len(columns), "column": columns, "rows": [0] * len(columns),
+                }  # fmt: skip
         assert list(database.table("people").columns) == ["id", "role", "years"]
         with database.read("SELECT * FROM no_risk") as rows:
             assert rows.schema.names == ["role", "years", "salary", "predicted", "sure"]
