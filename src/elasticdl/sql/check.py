@@ -10,7 +10,6 @@ Used by `execute.py`.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from elasticdl.sql.settings import (
 )
 from elasticdl.sql.statements import Span, StatementError
 from elasticdl.sql.training import TrainRequest
+from elasticdl.syntax import literal_eval
 from elasticdl.zoo.catalogue import entries
 from elasticdl.zoo.folder import PREBUILT
 from elasticdl.zoo.prebuilt.limits import problem_with
@@ -326,7 +326,7 @@ def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
 def _unlike(value: Any, default: str | None) -> str:
     """Return what was expected instead of a value that is not like its default, else nothing."""
     try:
-        like = ast.literal_eval(default or "None")
+        like = literal_eval(default or "None")
     except ValueError:
         return ""
     if _is_like(value, like):

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 # Set for statements of others (`elasticdl sql-server`), which may read and write no files.
 NO_FILES = "ELASTICDL_DATABASE_WITHOUT_FILES"
 
+# Its types, made by the import, are reported as leaks as well.
+collect_at_exit()
+
 _ROWID = "rowid"
 # Of statements without a result.
 _NO_RESULT = (["Count"], ["Success"])
@@ -61,7 +64,6 @@ class DuckDB(BaseDatabase):
         path = None if path == ":memory:" else path
         self.name = f"duckdb:///{path}" if path else "duckdb://"
         self.is_in_memory = path is None
-        collect_at_exit()
         config: Any = {"enable_external_access": "false"} if os.environ.get(NO_FILES) else {}
         with self._errors():
             self._connection = duckdb.connect(path or ":memory:", config=config)
