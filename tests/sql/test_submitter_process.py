@@ -31,15 +31,14 @@ def test_a_shell_that_is_killed_takes_its_submitter_along(sent, tmp_path) -> Non
         "finally:\n"
         f"    pathlib.Path({str(tmp_path / 'saved')!r}).touch()\n"
     )
+    program = (
+        "import os, pathlib, signal, sys\n"
+        "from elasticdl.sql.execute import Session\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+        f"Session().run_submitter(pathlib.Path({str(submitter)!r}), dict(os.environ))\n"
+    )
     shell = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import os, pathlib, signal, sys\n"
-            "from elasticdl.sql.execute import Session\n"
-            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
-            f"Session().run_submitter(pathlib.Path({str(submitter)!r}), dict(os.environ))\n",
-        ],
+        [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     until(tmp_path / "begun")

@@ -251,7 +251,20 @@ def _params(request: TrainRequest, snapshot: Snapshot, reporter: Reporter) -> di
                 f"No column is left to predict {request.label!r} from. Select more columns."
             )
         params["columns"] = columns
+        for name in _rounded(columns, snapshot):
+            reporter.note(
+                f"Column {name!r} has whole numbers beyond 2^53; as a number they are rounded to "
+                "about 7 digits. If they identify something, leave the column out, or write "
+                f"COLUMN CATEGORY_HASH({name}, 1000)."
+            )
     return params
+
+
+def _rounded(features: Sequence[Mapping[str, Any]], snapshot: Snapshot) -> list[str]:
+    """Return the columns that are features as numbers and lose digits by that."""
+    sources = [each.get("of", each) if each["kind"] == "bucket" else each for each in features]
+    names = [source["column"] for source in sources if source["kind"] == "number"]
+    return [column.name for column in snapshot.columns if column.name in names and column.is_wide]
 
 
 @contextlib.contextmanager
@@ -275,15 +288,20 @@ def _scale(label: ColumnSummary, model: str) -> dict[str, float]:
             f"{model} predicts a number; {label.name!r} is {label.type}. Use a classifier, or "
             "LABEL with a column of numbers."
         )
-    return {"label_mean": label.mean, "label_scale": label.deviation or 1.0}
+    if not label.deviation:
+        raise DataError(
+            f"The values of {label.name!r} ({label.type}) are so large and so near to each other "
+            f"that {model}, which computes with about 15 digits, sees no difference. Select "
+            f"{label.name} - the_least_one AS {label.name}."
+        )
+    return {"label_mean": label.mean, "label_scale": label.deviation}
 
 
 def _checked_label(snapshot: Snapshot, name: str) -> ColumnSummary:
     label = snapshot.column(name)
     if label.kind == "empty":
         raise DataError(f"The column {name!r}, which is to be predicted, has no value at all.")
-    only = label.values is not None and len(label.values) == 1
-    if only or (label.minimum is not None and label.minimum == label.maximum):
+    if label.is_constant:
         value = label.values[0][0] if label.values else label.minimum
         raise DataError(
             f"The column {name!r} is {value!r} in every row, so there is nothing to learn. "
@@ -305,6 +323,13 @@ def _classes(label: ColumnSummary, model: str, reporter: Reporter) -> list[Any]:
             "regressor, or LABEL with another column."
         )
     values = sorted(value for value, _ in label.values)
+    if label.is_wide and not (
+        values[0] >= -(2**63) and values[-1] < (2**63 if values[0] < 0 else 2**64)
+    ):
+        raise DataError(
+            f"{label.name!r} has whole numbers of more than 64 bits ({label.type}), which are no "
+            f"classes. Select CAST({label.name} AS VARCHAR) AS {label.name}."
+        )
     fraction = next((v for v in values if isinstance(v, float) and not v.is_integer()), None)
     if fraction is not None:
         raise DataError(

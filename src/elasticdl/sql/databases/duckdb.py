@@ -74,7 +74,7 @@ class DuckDB(BaseDatabase):
             try:
                 with self._errors():
                     self._connection = duckdb.connect(path or ":memory:", config=config)
-                return
+                break
             except UnavailableError:
                 if time.monotonic() >= until_s:
                     raise
