@@ -87,7 +87,7 @@ def train_request(
             raise _missing(label, held, " of the rows to validate on", program, span)
     columns = None
     if statement.columns:
-        columns = features_of(statement.columns, [n for n in names if n != label], program)
+        columns = features_of(statement.columns, names, program, label)
         if "columns" not in params:
             raise StatementError(
                 f"The model {statement.model.text} takes no COLUMN clause: it reads the columns "

@@ -21,11 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elasticdl import api, zoo
-from elasticdl.data.snapshot import Snapshot, read_snapshot, write_snapshot
+from elasticdl.data.snapshot import NoRowError, Snapshot, read_snapshot, write_snapshot
 from elasticdl.data.wording import counted, did_you_mean, listed
 from elasticdl.engines import progress
 from elasticdl.errors import DataError, UsageError
 from elasticdl.job import ModelReference
+from elasticdl.sql.complaints import place_of
 from elasticdl.sql.database import Rows
 from elasticdl.sql.features import derive, resolve
 from elasticdl.sql.measuring import metrics_table
@@ -47,6 +48,7 @@ _LEAST_UPDATES = 1000
 _SIZES = ((100_000, 64, 10), (1_000_000, 256, 3), (math.inf, 1024, 1))
 _MOST_EVALUATIONS = 50
 _MANY_CLASSES = 50
+_FEW_ROWS = 10
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,9 @@ def _check_params(request: TrainRequest) -> None:
     params = dict(request.params)
     if "label" in request.model_params:
         params.setdefault("label", request.label)
+    if not {"classes", "num_classes"} & params.keys():
+        # Only the rows tell how many classes there are.
+        params.pop("class_counts", None)
     quiet_frameworks()
     zoo.define(ModelReference(request.model_zoo, request.model, params=params))
 
@@ -161,6 +166,7 @@ def _snapshot(
     reporter.started("Reading rows", 0, "rows")
     try:
         with database.read(request.select) as rows:
+            _check_distinct(request, rows.schema.names)
             labelled = _Labelled(rows, request.label)
             held_out, validation = request.validation_fraction, None
             if request.validation_select is not None:
@@ -174,7 +180,11 @@ def _snapshot(
                 held_out=held_out,
                 validation=validation,
                 on_rows=lambda count: reporter.advanced(count, {}),
+                held_column=request.label,
             )
+    except NoRowError as error:
+        with _at_label(request):
+            raise _no_row(request, labelled.num_without, error) from error
     finally:
         reporter.ended()
     if labelled.num_without:
@@ -186,6 +196,22 @@ def _snapshot(
             "row (validation.fraction)."
         )
     return snapshot
+
+
+def _no_row(request: TrainRequest, num_without: int, error: NoRowError) -> DataError:
+    """Return why there is nothing to train on."""
+    if error.num_held_out and request.validation_select is None:
+        return DataError(
+            f"All {counted(error.num_held_out, 'row')} are held out to validate "
+            f"(validation.fraction={request.validation_fraction}), and none is left to train on. "
+            "Lower it, or select more rows."
+        )
+    if num_without:
+        return DataError(
+            f"The column {request.label!r}, which is to be predicted, has no value in any of the "
+            f"{counted(num_without, 'row')} of the SELECT. Name another one with LABEL."
+        )
+    return error
 
 
 def _held(
@@ -233,6 +259,7 @@ def _params(request: TrainRequest, snapshot: Snapshot, reporter: Reporter) -> di
         label = _checked_label(snapshot, request.label)
         if "classes" in takes and "num_classes" not in params and "classes" not in params:
             params["classes"] = _classes(label, request.model, reporter)
+            _note_rare(label, snapshot, request, reporter)
         scale = {"label_mean", "label_scale"}
         if scale <= takes and not scale & params.keys():
             params |= _scale(label, request.model)
@@ -275,11 +302,31 @@ def _at_label(request: TrainRequest) -> Iterator[None]:
     except DataError as error:
         if request.label_at is None:
             raise
-        line, column = request.begins_at
-        before = "\n" * (line - 1) + " " * (column - 1)
-        start, stop = (len(before) + offset for offset in request.label_at)
-        shown, *_ = pointed(str(error), before + request.statement, Span(start, stop))
-        raise type(error)(shown) from error
+        raise type(error)(_pointed(str(error), request, Span(*request.label_at))) from error
+
+
+def _pointed(problem: str, request: TrainRequest, span: Span) -> str:
+    """Return a problem with its place in the program; the span is one of the statement."""
+    line, column = request.begins_at
+    before = "\n" * (line - 1) + " " * (column - 1)
+    place = Span(len(before) + span.start, len(before) + span.stop)
+    shown, *_ = pointed(problem, before + request.statement, place)
+    return shown
+
+
+def _check_distinct(request: TrainRequest, names: Sequence[str]) -> None:
+    """Raise a `DataError` with its place if two columns share a name.
+
+    Only the rows tell: as a subquery, a SELECT gets other names from DuckDB and SQLite.
+    """
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is None:
+        return
+    whole = Span(0, len(request.statement))
+    first = place_of(twice, request.statement, whole)
+    second = place_of(twice, request.statement, Span(first.stop, whole.stop))
+    problem = f"Two columns are called {twice!r}. Give one another name: SELECT ... AS other_name."
+    raise DataError(_pointed(problem, request, second))
 
 
 def _scale(label: ColumnSummary, model: str) -> dict[str, float]:
@@ -344,6 +391,29 @@ def _classes(label: ColumnSummary, model: str, reporter: Reporter) -> list[Any]:
             "number use a regressor."
         )
     return values
+
+
+def _note_rare(
+    label: ColumnSummary, snapshot: Snapshot, request: TrainRequest, reporter: Reporter
+) -> None:
+    """Say which classes the metrics hide: those of few rows, or of none to validate on."""
+    counts = dict(label.values or ())
+    if len(counts) > _MANY_CLASSES:
+        return
+    few = {value: count for value, count in counts.items() if count < _FEW_ROWS}
+    held = dict((snapshot.held.values if snapshot.held is not None else None) or ())
+    missing = [value for value in counts if value not in held] if snapshot.num_validation else []
+    if few:
+        named = ", ".join(f"{value} ({count:,})" for value, count in few.items())
+        reporter.note(f"Classes of {label.name} with less than {_FEW_ROWS} rows: {named}.")
+    if missing:
+        reporter.note(
+            f"Classes of {label.name} that no row to validate on has, so that val_ metrics do not "
+            f"tell of them: {', '.join(map(str, missing))}."
+        )
+    if (few or missing) and "class_counts" in set(request.model_params) - request.params.keys():
+        in_order = [counts[value] for value in sorted(counts)]
+        reporter.note(f"WITH class_counts={in_order} makes rare classes count as much as others.")
 
 
 def _options(request: TrainRequest, snapshot: Snapshot) -> dict[str, Any]:

@@ -130,7 +130,8 @@ class Classes:
         more = f", ... ({len(self.values)} in all)" if len(self.values) > _MOST_SHOWN else ""
         return SchemaError(
             f"Field {label!r} has the value {shown!r}, which is none of the classes {some}{more}."
-            f"{guess} Name all values of the label:  --params='classes=[...]'"
+            f"{guess} Leave such rows out, or train with all values of the label (the model's "
+            "param `classes`)."
         )
 
 
