@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,9 @@ settings.register_profile("elasticdl", deadline=None)
 settings.load_profile("elasticdl")
 # As in the commands.
 collect_seldom()
+# Commands that tests start are to answer Ctrl-C, though a run in the background leaves it ignored.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Results are compared bit by bit, and must not depend on the machine having a GPU.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

@@ -1,6 +1,6 @@
 """When Python looks for garbage in processes that are ours from start to end: seldom.
 
-Callers: `cli/main.py`, `engines/elastic/fork_server.py`; `sql/duckdb.py`.
+Callers: `cli/main.py`, `engines/elastic/fork_server.py`; `sql/databases/duckdb.py`.
 """
 
 from __future__ import annotations

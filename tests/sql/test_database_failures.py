@@ -185,7 +185,8 @@ def test_a_locked_sqlite_file_is_a_matter_of_time(tmp_path, monkeypatch) -> None
     other.close()
 
 
-def test_a_duckdb_file_of_another_process_is_a_matter_of_time(tmp_path) -> None:
+def test_a_duckdb_file_of_another_process_is_a_matter_of_time(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("elasticdl.sql.databases.duckdb._ENDING_S", 0.0)
     url = f"duckdb:///{tmp_path}/test.db"
     create(url, _ROWS)
     holder = subprocess.Popen(

@@ -60,7 +60,8 @@ def test_a_model_that_is_being_trained_is_not_there_yet(models) -> None:
         models.current("m")
 
 
-def test_one_process_at_a_time_trains_a_name(models) -> None:
+def test_one_process_at_a_time_trains_a_name(models, monkeypatch) -> None:
+    monkeypatch.setattr("elasticdl.sql.models._ENDING_S", 0.0)
     with models.training("m", "a", "db"):
         with pytest.raises(OutputBusyError, match="the model m: .* INTO another name"):
             trained(models, "b")

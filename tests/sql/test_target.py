@@ -249,7 +249,7 @@ def test_the_column_of_the_probability_is_named_in_the_result(models, capfd) -> 
 def test_few_different_rows_are_held_out_together_or_not_at_all(tmp_path, capfd) -> None:
     train = f"TO TRAIN regressor.DNN WITH {SHORT}, validation.fraction={{}} INTO m"
     rows = "SELECT 3 + i % 2 AS a, 5 + i % 2 AS y FROM range(40) rows(i) "
-    with pytest.raises(DataError, match="all 40 rows were held out to validate"):
+    with pytest.raises(DataError, match="All 40 rows are held out to validate"):
         run(rows + train.format(0.999), tmp_path)
     run(rows + train.format(0.001), tmp_path)
 

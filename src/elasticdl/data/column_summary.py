@@ -9,12 +9,19 @@ Used by `snapshot.py`; read by `sql/`.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+EXACT = 2**53
+"""Up to this, float64 holds every whole number."""
+
+# Arrow types of whole numbers, also as items of a list.
+_WHOLE = re.compile(r"(?<![a-z])u?int(8|16|32|64)\b|decimal\d+\(\d+, 0\)")
 
 MAX_DISTINCT = 10_000
 """Values are counted one by one up to this many different ones."""
@@ -50,6 +57,20 @@ class ColumnSummary:
     deviation: float | None = None
     values: tuple[tuple[Any, int], ...] | None = None
     list_size: int | None = None
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it has whole numbers that float64 would round."""
+        greatest = max(abs(self.minimum or 0), abs(self.maximum or 0))
+        return is_whole(self.type) and greatest >= EXACT
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all its values are the same."""
+        if self.values is not None:
+            return len(self.values) == 1
+        # Of numbers there are too many different ones to count, whatever they are rounded to.
+        return self.kind == "time" and self.minimum is not None and self.minimum == self.maximum
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> ColumnSummary:
@@ -109,7 +130,7 @@ class Summarizer:
             self._count_values(column)
 
     def _add_numbers(self, column: pa.Array) -> None:
-        numbers = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         numbers = numbers[np.isfinite(numbers)]
         if not len(numbers):
             return
@@ -127,10 +148,12 @@ class Summarizer:
         counts = self._counts
         if counts is None:
             return
-        if pa.types.is_decimal(column.type):
+        is_whole = pa.types.is_decimal(column.type) and column.type.scale == 0
+        if pa.types.is_decimal(column.type) and not is_whole:
             column = column.cast(pa.float64())
         for pair in pc.value_counts(column).to_pylist():
-            counts[pair["values"]] = counts.get(pair["values"], 0) + pair["counts"]
+            value = int(pair["values"]) if is_whole else pair["values"]
+            counts[value] = counts.get(value, 0) + pair["counts"]
         if len(counts) > MAX_DISTINCT:
             self._counts = None
 
@@ -156,6 +179,11 @@ class Summarizer:
             values=values,
             list_size=next(iter(self._list_sizes)) if len(self._list_sizes) == 1 else None,
         )
+
+
+def is_whole(type_: str) -> bool:
+    """Return whether an Arrow type, as text, is of whole numbers or of lists of them."""
+    return _WHOLE.search(type_) is not None
 
 
 def kind_of(arrow_type: pa.DataType) -> str:

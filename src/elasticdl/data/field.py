@@ -4,6 +4,9 @@ A value is taken if it stays what it is: an int32 for an int64 field, 3.0 for an
 Python float for a float32 field (rounded, which is what its dtype asks for); not 3.5 for an
 int64 field, and not 300 for a uint8. How a field is stored in an example is not known here.
 
+A wide field also takes whole numbers that its dtype has no room for: a floating dtype rounds them,
+a string holds their digits.
+
 A nullable field need not have a value in every record. A missing number is NaN, a missing string
 None; a NaN that is stored counts as missing, too.
 
@@ -39,7 +42,7 @@ _LIMITS: dict[str, tuple[int, int]] = {"bool": (0, 1)} | {
     name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in _INTEGERS
 }
 _KEYS = ("name", "shape", "dtype")
-_FLAGS = ("nullable", "time")
+_FLAGS = ("nullable", "time", "wide")
 _AN_ENTRY = '{"name": "image", "shape": [28, 28], "dtype": "float32"}'
 
 
@@ -55,6 +58,8 @@ class Field:
         nullable: A record may lack its value. A missing number is NaN, a missing string None.
         time: It is a date or a time, in seconds since 1970-01-01 UTC; text in a table is read as
             ISO 8601.
+        wide: Its whole numbers may be of any size. A floating dtype rounds them; a string holds
+            their digits, `b"17"`.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Field:
     dtype: np.dtype[Any]
     nullable: bool = False
     time: bool = False
+    wide: bool = False
 
     @property
     def size(self) -> int:
@@ -124,27 +130,18 @@ class Field:
         for key in entry:
             if key not in (*_KEYS, *_FLAGS):
                 raise DefinitionError(
-                    f"{where} has an entry {key!r}; a field has name, shape, dtype, nullable and "
-                    f"time only{did_you_mean(str(key), _FLAGS)}"
+                    f"{where} has an entry {key!r}; a field has name, shape, dtype, nullable, "
+                    f"time and wide only{did_you_mean(str(key), _FLAGS)}"
                 )
         name = entry["name"]
         if not isinstance(name, str) or not name:
             raise DefinitionError(f"{where}: name is {shown(name)}; expected some text.")
         where = f"{where} ({name!r})"
-        nullable, time = (_flag(entry, flag, where) for flag in _FLAGS)
+        nullable, time, wide = (_flag(entry, flag, where) for flag in _FLAGS)
         dtype = _dtype(entry["dtype"], where)
-        if nullable and dtype.kind != "f" and dtype != STRING:
-            raise DefinitionError(
-                f"{where}: it is nullable, and its dtype is {dtype.name}, which has no value for "
-                "what is missing. Use float32 or float64, where it is NaN, or string, where it is "
-                "None."
-            )
-        if time and dtype.name not in ("float64", "int64"):
-            raise DefinitionError(
-                f"{where}: it is a time, and its dtype is {'string' if dtype == STRING else dtype}"
-                "; expected float64 or int64: seconds since 1970-01-01 UTC."
-            )
-        return Field(name, _shape(entry["shape"], where), dtype, nullable, time)
+        field = Field(name, _shape(entry["shape"], where), dtype, nullable, time, wide)
+        _check_flags(field, where)
+        return field
 
     def values(self, value: Any, where: str) -> Array:
         """Return a value as an array of the field's dtype and number of values.
@@ -172,6 +169,8 @@ class Field:
             ) from None
         if self.dtype == STRING:
             self._check_shape(array, where)
+            if self.wide and array.dtype.name in _NUMBERS:
+                return digits(array)
             return _as_bytes(array, where, nullable=self.nullable)
         if array.dtype == self.dtype and array.shape == self.shape:
             return array
@@ -193,6 +192,8 @@ class Field:
         Raises:
             SchemaError: A number would be another one.
         """
+        if self.wide and array.dtype.kind in "iu":
+            return array.astype(self.dtype) if self.dtype != STRING else digits(array)
         at = first_changed(array, self.dtype)
         if at is not None:
             article = "an" if self.dtype.name.startswith("int") else "a"
@@ -230,6 +231,22 @@ class Field:
         )
 
 
+def digits(array: Array) -> Array:
+    """Return numbers as bytes, those that are whole without a point; None for NaN.
+
+    Example:
+        >>> digits(np.array([17.0, 0.5, np.nan]))
+        array([b'17', b'0.5', None], dtype=object)
+    """
+    found = np.empty(array.shape, STRING)
+    for i, value in enumerate(array.ravel().tolist()):
+        if isinstance(value, float) and math.isnan(value):
+            continue
+        is_whole = not isinstance(value, float) or value.is_integer()
+        found.flat[i] = str(int(value) if is_whole else value).encode()
+    return found
+
+
 def first_changed(array: Array, dtype: np.dtype[Any]) -> int | None:
     """Return which number (in row order) would be another one as `dtype`, or None.
 
@@ -254,6 +271,26 @@ def first_changed(array: Array, dtype: np.dtype[Any]) -> int | None:
             # Python compares integers and floats exactly; numpy would round the integers first.
             changed = np.asarray(cast.astype(object) != array.astype(object))
     return int(changed.argmax()) if changed.any() else None
+
+
+def _check_flags(field: Field, where: str) -> None:
+    dtype = field.dtype
+    if field.nullable and dtype.kind != "f" and dtype != STRING:
+        raise DefinitionError(
+            f"{where}: it is nullable, and its dtype is {dtype.name}, which has no value for "
+            "what is missing. Use float32 or float64, where it is NaN, or string, where it is "
+            "None."
+        )
+    if field.time and dtype.name not in ("float64", "int64"):
+        raise DefinitionError(
+            f"{where}: it is a time, and its dtype is {'string' if dtype == STRING else dtype}"
+            "; expected float64 or int64: seconds since 1970-01-01 UTC."
+        )
+    if field.wide and dtype.kind != "f" and dtype != STRING:
+        raise DefinitionError(
+            f"{where}: it is wide, and its dtype is {dtype.name}; expected a floating dtype, "
+            "which rounds whole numbers, or string, which holds their digits."
+        )
 
 
 def _flag(entry: Mapping[str, Any], flag: str, where: str) -> bool:

@@ -42,6 +42,19 @@ _GROUP_ROWS = 1 << 16
 _GROUP_BYTES = 32 << 20
 
 
+class NoRowError(DataError):
+    """There is no row to train on.
+
+    Args:
+        message: What is wrong.
+        num_held_out: How many rows were held out.
+    """
+
+    def __init__(self, message: str, num_held_out: int) -> None:
+        super().__init__(message)
+        self.num_held_out = num_held_out
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The stored rows of a table.
@@ -51,12 +64,14 @@ class Snapshot:
         num_training: How many rows there are to train on.
         num_validation: How many rows are held out.
         columns: What each column holds, over all rows.
+        held: What one column holds over the rows that are held out, if that was asked for.
     """
 
     folder: str
     num_training: int
     num_validation: int
     columns: Sequence[ColumnSummary]
+    held: ColumnSummary | None = None
 
     @property
     def training(self) -> str:
@@ -89,6 +104,7 @@ def write_snapshot(
     validation: Iterable[pa.RecordBatch] | None = None,
     on_rows: Callable[[int], None] = lambda _: None,
     purpose: str = "train on",
+    held_column: str | None = None,
 ) -> Snapshot:
     """Store a table's rows.
 
@@ -100,9 +116,11 @@ def write_snapshot(
         validation: Rows to hold out instead, with the same columns.
         on_rows: Called with the number of rows so far, after each batch.
         purpose: What is to be done with the rows, for errors.
+        held_column: A column that the held-out rows are summarised by; None summarises none.
 
     Raises:
-        DataError: There is no row, two columns share a name, or the validation rows have other
+        NoRowError: There is no row.
+        DataError: Two columns share a name, or the validation rows have other
             columns.
         OutputError: The folder cannot be written.
     """
@@ -117,6 +135,8 @@ def write_snapshot(
     if path is not None:
         Path(path).mkdir(parents=True, exist_ok=True)
     summarizers = [Summarizer(field.name, field.type) for field in schema]
+    held_at = -1 if held_column is None else schema.get_field_index(held_column)
+    of_held = None if held_at < 0 else Summarizer(names[held_at], schema.field(held_at).type)
     counts = {TRAINING: 0, VALIDATION: 0}
     with (
         _Writer(f"{folder}/{TRAINING}", schema) as training,
@@ -128,20 +148,23 @@ def write_snapshot(
             out = shares(row_hashes(batch)) < held_out
             counts[TRAINING] += training.write(batch, ~out)
             counts[VALIDATION] += held.write(batch, out)
+            if of_held is not None:
+                of_held.add(batch.column(held_at).filter(pa.array(out)))
             on_rows(sum(counts.values()))
         for batch in validation or ():
-            counts[VALIDATION] += held.write(_as(batch, schema), None)
+            plain = _as(batch, schema)
+            counts[VALIDATION] += held.write(plain, None)
+            if of_held is not None:
+                of_held.add(plain.column(held_at))
     found = Snapshot(
-        folder, counts[TRAINING], counts[VALIDATION], [each.summary() for each in summarizers]
+        folder,
+        counts[TRAINING],
+        counts[VALIDATION],
+        [each.summary() for each in summarizers],
+        None if of_held is None else of_held.summary(),
     )
     if not found.num_training:
-        if held_out and found.num_validation:
-            raise DataError(
-                f"No row is left to train on: all {found.num_validation:,} rows were held out to "
-                "validate, as equal rows are held out together. Select more different rows, or "
-                "hold out another share of them."
-            )
-        raise DataError(f"The SELECT returned no row to {purpose}.")
+        raise NoRowError(f"The SELECT returned no row to {purpose}.", found.num_validation)
     summary = AtomicFile(f"{folder}/{_SUMMARY}")
     summary.write(_to_json(found))
     summary.publish()
@@ -156,7 +179,14 @@ def read_snapshot(folder: str) -> Snapshot | None:
     stored = open_stored(where)
     found = json.loads(stored.read(0, stored.size_bytes))
     columns = [ColumnSummary.from_json(column) for column in found["columns"]]
-    return Snapshot(folder, found["num_training"], found["num_validation"], columns)
+    held = found.get("held")
+    return Snapshot(
+        folder,
+        found["num_training"],
+        found["num_validation"],
+        columns,
+        None if held is None else ColumnSummary.from_json(held),
+    )
 
 
 def _to_json(snapshot: Snapshot) -> bytes:
@@ -165,6 +195,7 @@ def _to_json(snapshot: Snapshot) -> bytes:
             "num_training": snapshot.num_training,
             "num_validation": snapshot.num_validation,
             "columns": [column.to_json() for column in snapshot.columns],
+            "held": None if snapshot.held is None else snapshot.held.to_json(),
         }
     ).encode()
 

@@ -97,7 +97,8 @@ def _decoded(
         return _from_raw_bytes(field, group, of_field)
     if kind != _LIST_OF.get(field.dtype.kind, "int64") and not (
         # A nullable whole number has to be a floating one in the schema.
-        field.nullable and kind == "int64" and field.dtype.kind == "f"
+        (field.nullable and kind == "int64" and field.dtype.kind == "f")
+        or (field.wide and kind == "int64")
     ):
         if field.nullable and not np.any(group.column(field.name).counts):
             # An empty list of another kind has no value either.

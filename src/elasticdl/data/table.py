@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elasticdl.data import example
-from elasticdl.data.field import STRING, Field
+from elasticdl.data.field import STRING, Field, digits
 from elasticdl.data.table_times import is_time, parsed_seconds, seconds
 from elasticdl.errors import SchemaError
 
@@ -234,6 +234,8 @@ class _TableGroup:
                 "time. Turn it into one of these where the table is made, or leave it out of "
                 "data_schema()."
             )
+        if field is not None and field.wide and field.dtype == STRING and not self._times(types):
+            return "bytes"
         wants_number = field is not None and field.dtype != STRING
         if field is not None and field.dtype.name in ("float16", "float32"):
             self._check_precise(field, types)
@@ -245,6 +247,10 @@ class _TableGroup:
         if field is None or field.dtype == STRING:
             return "float" if "float" in kinds else "int64"
         return "float" if field.dtype.kind == "f" else "int64"
+
+    @staticmethod
+    def _times(types: set[pa.DataType]) -> bool:
+        return any(is_time(each) for each in types)
 
     def _check_precise(self, field: Field, types: set[pa.DataType]) -> None:
         dates = [each for each in types if is_time(each)]
@@ -309,6 +315,10 @@ class _TableGroup:
             return parsed_seconds(
                 column, lambda at: f"{self._where(int(row_of[at]))}: column {name!r}"
             )
+        if field is not None and field.wide and _arrow_kind(column.type) != "bytes":
+            if field.dtype == STRING:
+                return _digits(column)
+            column = column.cast(pa.float64(), safe=False)
         try:
             return _to_numpy(column)
         except pa.ArrowInvalid as error:
@@ -390,6 +400,23 @@ _BYTES = (
     pa.types.is_binary_view,
     pa.types.is_fixed_size_binary,
 )
+
+
+def _digits(column: pa.Array) -> Array:
+    """Return numbers as bytes; None for those missing."""
+    if pa.types.is_decimal(column.type):
+        texts = [None if value is None else f"{value:f}" for value in column.to_pylist()]
+        found = np.empty(len(texts), STRING)
+        for i, text in enumerate(texts):
+            if text is not None:
+                whole, _, part = text.partition(".")
+                found[i] = (text if part.strip("0") else whole).encode()
+        return found
+    filled = column.fill_null(0 if not pa.types.is_boolean(column.type) else False)
+    found = digits(filled.to_numpy(zero_copy_only=False))
+    if column.null_count:
+        found[column.is_null().to_numpy(zero_copy_only=False)] = None
+    return found
 
 
 def _to_numpy(column: pa.Array) -> Array:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl import tracebacks, user_files
+from elasticdl.syntax import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,7 +82,7 @@ def _parsed(file: Path) -> ast.Module | None:
 def _parse(file: Path, mtime_ns: int, size_bytes: int) -> ast.Module | None:
     del mtime_ns, size_bytes  # they only say whether the last answer is still true
     try:
-        return ast.parse(user_files.read_bytes(file, user_files.MAX_TEXT_BYTES))
+        return parse(user_files.read_bytes(file, user_files.MAX_TEXT_BYTES))
     except (OSError, SyntaxError, ValueError):
         return None
 

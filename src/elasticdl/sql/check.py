@@ -10,7 +10,6 @@ Used by `execute.py`.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -36,6 +35,7 @@ from elasticdl.sql.settings import (
 )
 from elasticdl.sql.statements import Span, StatementError
 from elasticdl.sql.training import TrainRequest
+from elasticdl.syntax import literal_eval
 from elasticdl.zoo.catalogue import entries
 from elasticdl.zoo.folder import PREBUILT
 from elasticdl.zoo.prebuilt.limits import problem_with
@@ -93,7 +93,7 @@ def train_request(
             raise _missing(label, held, " of the rows to validate on", program, span)
     columns = None
     if statement.columns:
-        columns = features_of(statement.columns, [n for n in names if n != label], program)
+        columns = features_of(statement.columns, names, program, label)
         if "columns" not in params:
             raise StatementError(
                 f"The model {statement.model.text} takes no COLUMN clause: it reads the columns "
@@ -345,7 +345,7 @@ def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
 def _unlike(value: Any, default: str | None) -> str:
     """Return what was expected instead of a value that is not like its default, else nothing."""
     try:
-        like = ast.literal_eval(default or "None")
+        like = literal_eval(default or "None")
     except ValueError:
         return ""
     if _is_like(value, like):

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 _LONGEST_MESSAGE = 64 << 20
 _FETCH_INTERVAL_S = 1.0
 _UNAVAILABLE = 75
+# What gRPC says where the server does not take the connection for one of its own.
+_NOT_UNDERSTOOD = ("Socket closed", "Connection reset", "CERTIFICATE_VERIFY_FAILED")
+_HINT = " This client uses no TLS. If the server does, name the file of its authority: ca=FILE."
+_HINT_CA = " If an authority of your own has signed the server's certificate, name it: ca=FILE."
 
 
 class RemoteError(ElasticDLError):
@@ -165,9 +169,12 @@ class Client:
     ) -> None:
         self._token, self._database = token, database
         options = (("grpc.max_receive_message_length", _LONGEST_MESSAGE),)
+        self._hint = ""
         if ca is None and is_loopback(address.rpartition(":")[0]):
             self._channel = grpc.insecure_channel(address, options)
+            self._hint = _HINT
         else:
+            self._hint = _HINT_CA if ca is None else ""
             credentials = grpc.ssl_channel_credentials(
                 _content(ca, "ca"), _content(key, "key"), _content(certificate, "certificate")
             )
@@ -193,7 +200,7 @@ class Client:
             The results. Reading them raises `RemoteError` if a statement fails.
         """
         call = self._run(self._request(program))
-        return Results(_items(call), call)
+        return Results(_items(call, self._hint), call)
 
     def submit(self, program: str) -> str:
         """Start statements that run without this client; return the id of their job.
@@ -201,7 +208,7 @@ class Client:
         Raises:
             RemoteError: The server refuses.
         """
-        with _errors():
+        with _errors(self._hint):
             for response in self._run(self._request(program, exit_on_submit=True)):
                 return str(response.job.id)
         raise RemoteError("The server has started no job.", 1, "INTERNAL")
@@ -217,10 +224,10 @@ class Client:
 
     def _fetched(self, job: str, interval_s: float) -> Iterator[Item]:
         request = sqlflow_pb2.FetchRequest(job=sqlflow_pb2.Job(id=job))
-        with _errors():
+        with _errors(self._hint):
             while True:
                 response = self._fetch(request)
-                yield from _items(response.responses.response)
+                yield from _items(response.responses.response, self._hint)
                 if response.eof:
                     return
                 request = response.updated_fetch_since
@@ -249,8 +256,8 @@ class Client:
         self.close()
 
 
-def _items(responses: Iterable[sqlflow_pb2.Response]) -> Iterator[Item]:
-    with _errors():
+def _items(responses: Iterable[sqlflow_pb2.Response], hint: str) -> Iterator[Item]:
+    with _errors(hint):
         for response in responses:
             match response.WhichOneof("response"):
                 case "head":
@@ -264,7 +271,8 @@ def _items(responses: Iterable[sqlflow_pb2.Response]) -> Iterator[Item]:
 
 
 @contextlib.contextmanager
-def _errors() -> Iterator[None]:
+def _errors(hint: str) -> Iterator[None]:
+    """Raise gRPC's errors as ours, with a hint where the connection may be of the wrong kind."""
     try:
         yield
     except grpc.RpcError as error:
@@ -273,7 +281,10 @@ def _errors() -> Iterator[None]:
         given = dict(status.trailing_metadata() or ()).get(EXIT_CODE)
         known = {grpc.StatusCode.UNAVAILABLE: _UNAVAILABLE, grpc.StatusCode.CANCELLED: 130}
         exit_code = int(given) if given is not None else known.get(code, 2)
-        raise RemoteError(str(status.details()), exit_code, str(code.name)) from error
+        details = str(status.details())
+        if hint and any(words in details for words in _NOT_UNDERSTOOD):
+            details = f"{details.rstrip('.')}.{hint}"
+        raise RemoteError(details, exit_code, str(code.name)) from error
 
 
 def _content(path: str | Path | None, name: str) -> bytes | None:

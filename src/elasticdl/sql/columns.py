@@ -55,7 +55,7 @@ _FORMS = {
 
 
 def features_of(
-    arguments: Sequence[Argument], names: Collection[str], program: str
+    arguments: Sequence[Argument], names: Collection[str], program: str, label: str | None = None
 ) -> list[dict[str, Any]]:
     """Return the features that a COLUMN clause means.
 
@@ -63,17 +63,18 @@ def features_of(
         arguments: The clause.
         names: The columns of the SELECT.
         program: The whole text, for errors.
+        label: The column to predict, which cannot be a feature.
 
     Raises:
         StatementError: A function or a column is unknown, or an argument does not fit.
     """
-    reader = _Reader(names, program)
+    reader = _Reader(names, program, label)
     return [reader.feature(argument) for argument in arguments]
 
 
 class _Reader:
-    def __init__(self, names: Collection[str], program: str) -> None:
-        self._names, self._program = names, program
+    def __init__(self, names: Collection[str], program: str, label: str | None) -> None:
+        self._names, self._program, self._label = names, program, label
 
     def feature(self, argument: Argument) -> dict[str, Any]:
         """Return one feature."""
@@ -187,6 +188,13 @@ class _Reader:
             raise StatementError(
                 f"The SELECT has no column {name!r}{did_you_mean(name, self._names)} It has: "
                 f"{', '.join(self._names)}.",
+                self._program,
+                _span(argument),
+            )
+        if found == self._label:
+            raise StatementError(
+                f"{found!r} is the label, which is to be predicted and cannot be a feature. Leave "
+                "it out of COLUMN, or name another label.",
                 self._program,
                 _span(argument),
             )

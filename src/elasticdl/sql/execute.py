@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -43,6 +41,7 @@ from elasticdl.sql.statements import (
     Train,
 )
 from elasticdl.sql.submitter import RESULT, program_of, run_here, take_over
+from elasticdl.sql.submitter_process import run_process
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,7 +79,7 @@ class Session:
     database: str | None = None
     models: str = DEFAULT_FOLDER
     zoo: Path | None = None
-    run_submitter: RunSubmitter = field(default_factory=lambda: run_process)
+    run_submitter: RunSubmitter = run_process
 
 
 @dataclass(frozen=True)
@@ -221,20 +220,3 @@ class Connection:
 
 def _result(statement: Statement, table: pa.Table) -> Result:
     return Result(statement, Rows(table.schema, table.to_batches()))
-
-
-def submitter_command(path: Path) -> list[str]:
-    """Return the command that runs a submitter."""
-    # Without -P, a `csv.py` in the user's folder would run in place of Python's own.
-    return [sys.executable, "-P", "-m", "elasticdl.cli.main", "sql", f"--run_submitter={path}"]
-
-
-def run_process(path: Path, environment: dict[str, str]) -> int:
-    """Run a submitter as a process that shares this one's terminal; return its exit code."""
-    # This very command, and a file that this process wrote.
-    with subprocess.Popen(submitter_command(path), env=environment) as process:  # noqa: S603
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            # The terminal has sent it to the submitter as well, which saves its progress first.
-            return process.wait()

@@ -21,9 +21,10 @@ Used by `train.py`.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from elasticdl.data.column_summary import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,8 +37,6 @@ MAX_VOCABULARY = 1000
 _LEAST_COUNT = 2
 # In a table of a few rows a text may well be a category that does not repeat yet.
 _IDENTIFIER_ROWS = 50
-# Arrow types of whole numbers, also as items of a list.
-_WHOLE = re.compile(r"(?<![a-z])u?int(8|16|32|64)\b")
 # Beginning of an Arrow type -> the cycles that its values have a place in, if not all.
 _CYCLES = {"date": ["year", "week"], "time3": ["day"], "time6": ["day"]}
 # Where nothing else tells a missing value; a category has an id for it, a list is empty.
@@ -98,8 +97,9 @@ def resolve(feature: Mapping[str, Any], columns: Sequence[ColumnSummary]) -> dic
         return feature_of(column)
     if derive_from is not None:
         resolved |= vocabulary_of(column, **derive_from)
-    if "buckets" in resolved and _WHOLE.search(column.type):
-        # Which text a number is read as would depend on the file that has it.
+    if {"buckets", "vocabulary"} & resolved.keys() and is_whole(column.type):
+        # Which text a number is read as would depend on the file that has it; and as whole
+        # numbers, those beyond 2^53 stay exact.
         resolved["dtype"] = "int64"
     is_marked = column.num_missing > 0 and resolved["kind"] in _MARKED_KINDS
     return resolved | ({"nullable": True} if is_marked else {})
@@ -143,7 +143,7 @@ def _why_not(column: ColumnSummary) -> str:
         return f"nothing can be learned from {column.type}"
     if column.kind == "list" and column.list_size is None:
         return "its lists differ in length; name it in COLUMN as SEQ_CATEGORY_ID"
-    if column.num_missing == 0 and _is_constant(column):
+    if column.num_missing == 0 and column.is_constant:
         return "it is the same in every row"
     if column.kind == "text" and _is_identifier(column):
         return "no value occurs twice"
@@ -155,9 +155,3 @@ def _is_identifier(column: ColumnSummary) -> bool:
     return (
         present >= _IDENTIFIER_ROWS and column.values is not None and len(column.values) == present
     )
-
-
-def _is_constant(column: ColumnSummary) -> bool:
-    if column.values is not None:
-        return len(column.values) == 1
-    return column.minimum is not None and column.minimum == column.maximum

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from elasticdl.sql.database import Rows
 
 
+class NoLabelError(DataError):
+    """None of a query's rows has a label."""
+
+
 class Labelled:
     """The batches of a query without the rows whose label is NULL or NaN.
 
@@ -39,7 +43,7 @@ class Labelled:
 
         Raises:
             UsageError: There is no such column.
-            DataError: There are rows, and none of them has a label.
+            NoLabelError: There are rows, and none of them has a label.
         """
         at = self._rows.schema.get_field_index(self._label)
         if at < 0:
@@ -60,9 +64,9 @@ class Labelled:
             self.num_without += label.null_count
             yield batch.filter(label.is_valid())
         if self.num_without and not num_with:
-            raise DataError(
+            raise NoLabelError(
                 f"The column {self._label!r}, which is to be predicted, has no value in any of the "
-                f"{counted(self.num_without, 'row')} of the SELECT."
+                f"{counted(self.num_without, 'row')} of the SELECT. Name another one with LABEL."
             )
 
     @property

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.lease import ignore_note
 from elasticdl.artifacts.lock import hold
 from elasticdl.data.wording import did_you_mean
-from elasticdl.errors import UsageError
+from elasticdl.errors import OutputBusyError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +38,9 @@ ENVIRONMENT = "ELASTICDL_MODELS"
 DEFAULT_FOLDER = "models"
 
 _CURRENT, _LOCK = "current.json", ".lock"
+# How long the submitter of a statement that was killed may take to save its progress.
+_ENDING_S = 5.0
+_POLL_S = 0.1
 _VERSION = re.compile(r"v(\d+)\.json")
 
 
@@ -127,10 +131,20 @@ class Models:
             note: Tells a person why taking over from another machine takes so long.
 
         Raises:
-            OutputBusyError: Another process trains a model of this name.
+            OutputBusyError: Another process trains a model of this name, and does not end within
+                five seconds.
         """
         subject, alternative = f"the model {name}", "train INTO another name"
-        lock = hold(self._folder, f"{name}/{_LOCK}", subject, note, alternative)
+        name_of_lock = f"{name}/{_LOCK}"
+        until_s = time.monotonic() + _ENDING_S
+        while True:
+            try:
+                lock = hold(self._folder, name_of_lock, subject, note, alternative)
+                break
+            except OutputBusyError:
+                if time.monotonic() >= until_s:
+                    raise
+                time.sleep(_POLL_S)
         try:
             yield self._next(name, statement, database)
         finally:

@@ -1,11 +1,14 @@
-"""Submitters whose output is read line by line, and which end with the process that started them.
+"""Submitters as processes, which end with the process that started them.
 
     running --stop, Ctrl-C--> SIGTERM (saves its progress) --grace period--> SIGKILL (its group)
+
+    run_process   shares this one's terminal: the shell and `elasticdl sql`
+    run_piped     its output is read line by line: the notebook and the server
 
 The submitter's standard input is a pipe that nothing is written to: it closes when the process
 that started it ends, however that ends, and the submitter then stops by itself.
 
-Used by the notebook and the server; the shell's submitters share its terminal.
+Used by `execute.py`, the notebook and the server.
 """
 
 from __future__ import annotations
@@ -15,11 +18,10 @@ import os
 import queue
 import signal
 import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
-
-from elasticdl.sql.execute import submitter_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,6 +35,23 @@ WATCHED = "ELASTICDL_SUBMITTER_ENDS_WITH_STDIN"
 _POLL_S = 0.1
 _LONGEST_LINE = 1 << 16
 _MOST_LINES = 1000
+
+
+def run_process(path: Path, environment: Mapping[str, str]) -> int:
+    """Run a submitter that shares this process's terminal; return its exit code."""
+    with subprocess.Popen(  # noqa: S603 - this very command, and a file that we wrote
+        _command(path), env={**environment, WATCHED: "1"}, stdin=subprocess.PIPE
+    ) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            # The terminal has sent it to the submitter as well, which saves its progress first.
+            return process.wait()
+
+
+def _command(path: Path) -> list[str]:
+    # Without -P, a `csv.py` in the user's folder would run in place of Python's own.
+    return [sys.executable, "-P", "-m", "elasticdl.cli.main", "sql", f"--run_submitter={path}"]
 
 
 def run_piped(
@@ -55,7 +74,7 @@ def run_piped(
         Its exit code; negative is the signal that killed it.
     """
     process = subprocess.Popen(  # noqa: S603 - this very command, and a file that we wrote
-        submitter_command(path),
+        _command(path),
         env={**environment, WATCHED: "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

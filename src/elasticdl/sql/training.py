@@ -18,14 +18,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from elasticdl import api, zoo
-from elasticdl.data.snapshot import Snapshot, read_snapshot, write_snapshot
+from elasticdl.data.snapshot import NoRowError, Snapshot, read_snapshot, write_snapshot
 from elasticdl.data.wording import counted
 from elasticdl.engines import progress
 from elasticdl.errors import DataError
 from elasticdl.job import ModelReference
+from elasticdl.sql.complaints import place_of
 from elasticdl.sql.database import Rows
 from elasticdl.sql.features import derive, resolve
-from elasticdl.sql.labelled import Labelled
+from elasticdl.sql.labelled import Labelled, NoLabelError
 from elasticdl.sql.measuring import metrics_table
 from elasticdl.sql.names import written_like
 from elasticdl.sql.settings import DEFAULT_FRACTION
@@ -47,6 +48,7 @@ _LEAST_UPDATES = 1000
 _SIZES = ((100_000, 64, 10), (1_000_000, 256, 3), (math.inf, 1024, 1))
 _MOST_EVALUATIONS = 50
 _MANY_CLASSES = 50
+_FEW_ROWS = 10
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,9 @@ def _check_params(request: TrainRequest) -> None:
     params = dict(request.params)
     if "label" in request.model_params:
         params.setdefault("label", request.label)
+    if not {"classes", "num_classes"} & params.keys():
+        # Only the rows tell how many classes there are.
+        params.pop("class_counts", None)
     quiet_frameworks()
     zoo.define(ModelReference(request.model_zoo, request.model, params=params))
 
@@ -161,6 +166,7 @@ def _snapshot(
     reporter.started("Reading rows", 0, "rows")
     try:
         with database.read(request.select) as rows:
+            _check_distinct(request, rows.schema.names)
             labelled = Labelled(rows, request.label)
             held_out, validation = request.validation_fraction, None
             if request.validation_select is not None:
@@ -174,7 +180,14 @@ def _snapshot(
                 held_out=held_out,
                 validation=validation,
                 on_rows=lambda count: reporter.advanced(count, {}),
+                held_column=request.label,
             )
+    except NoLabelError:
+        with _at_label(request):
+            raise
+    except NoRowError as error:
+        with _at_label(request):
+            raise _no_row(request, error) from error
     finally:
         reporter.ended()
     if labelled.note:
@@ -191,6 +204,17 @@ def _snapshot(
             f"validation.fraction={request.validation_fraction:g}."
         )
     return snapshot
+
+
+def _no_row(request: TrainRequest, error: NoRowError) -> DataError:
+    """Return why there is nothing to train on."""
+    if error.num_held_out and request.validation_select is None:
+        return DataError(
+            f"All {counted(error.num_held_out, 'row')} are held out to validate "
+            f"(validation.fraction={request.validation_fraction}), and none is left to train on. "
+            "Lower it, or select more different rows: equal ones are held out together."
+        )
+    return error
 
 
 def _held(
@@ -212,6 +236,7 @@ def _params(request: TrainRequest, snapshot: Snapshot, reporter: Reporter) -> di
         label = _checked_label(snapshot, request.label)
         if "classes" in takes and "num_classes" not in params and "classes" not in params:
             params["classes"] = _classes(label, request.model, reporter)
+            _note_rare(label, snapshot, request, reporter)
         scale = {"label_mean", "label_scale"}
         if scale <= takes and not scale & params.keys():
             params |= _scale(label, request.model)
@@ -230,7 +255,20 @@ def _params(request: TrainRequest, snapshot: Snapshot, reporter: Reporter) -> di
                 f"No column is left to predict {request.label!r} from. Select more columns."
             )
         params["columns"] = columns
+        for name in _rounded(columns, snapshot):
+            reporter.note(
+                f"Column {name!r} has whole numbers beyond 2^53; as a number they are rounded to "
+                "about 7 digits. If they identify something, leave the column out, or write "
+                f"COLUMN CATEGORY_HASH({name}, 1000)."
+            )
     return params
+
+
+def _rounded(features: Sequence[Mapping[str, Any]], snapshot: Snapshot) -> list[str]:
+    """Return the columns that are features as numbers and lose digits by that."""
+    sources = [each.get("of", each) if each["kind"] == "bucket" else each for each in features]
+    names = [source["column"] for source in sources if source["kind"] == "number"]
+    return [column.name for column in snapshot.columns if column.name in names and column.is_wide]
 
 
 @contextlib.contextmanager
@@ -241,11 +279,31 @@ def _at_label(request: TrainRequest) -> Iterator[None]:
     except DataError as error:
         if request.label_at is None:
             raise
-        line, column = request.begins_at
-        before = "\n" * (line - 1) + " " * (column - 1)
-        start, stop = (len(before) + offset for offset in request.label_at)
-        shown, *_ = pointed(str(error), before + request.statement, Span(start, stop))
-        raise type(error)(shown) from error
+        raise type(error)(_pointed(str(error), request, Span(*request.label_at))) from error
+
+
+def _pointed(problem: str, request: TrainRequest, span: Span) -> str:
+    """Return a problem with its place in the program; the span is one of the statement."""
+    line, column = request.begins_at
+    before = "\n" * (line - 1) + " " * (column - 1)
+    place = Span(len(before) + span.start, len(before) + span.stop)
+    shown, *_ = pointed(problem, before + request.statement, place)
+    return shown
+
+
+def _check_distinct(request: TrainRequest, names: Sequence[str]) -> None:
+    """Raise a `DataError` with its place if two columns share a name.
+
+    Only the rows tell: as a subquery, a SELECT gets other names from DuckDB and SQLite.
+    """
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is None:
+        return
+    whole = Span(0, len(request.statement))
+    first = place_of(twice, request.statement, whole)
+    second = place_of(twice, request.statement, Span(first.stop, whole.stop))
+    problem = f"Two columns are called {twice!r}. Give one another name: SELECT ... AS other_name."
+    raise DataError(_pointed(problem, request, second))
 
 
 def _scale(label: ColumnSummary, model: str) -> dict[str, float]:
@@ -254,15 +312,20 @@ def _scale(label: ColumnSummary, model: str) -> dict[str, float]:
             f"{model} predicts a number; {label.name!r} is {label.type}. Use a classifier, or "
             "LABEL with a column of numbers."
         )
-    return {"label_mean": label.mean, "label_scale": label.deviation or 1.0}
+    if not label.deviation:
+        raise DataError(
+            f"The values of {label.name!r} ({label.type}) are so large and so near to each other "
+            f"that {model}, which computes with about 15 digits, sees no difference. Select "
+            f"{label.name} - the_least_one AS {label.name}."
+        )
+    return {"label_mean": label.mean, "label_scale": label.deviation}
 
 
 def _checked_label(snapshot: Snapshot, name: str) -> ColumnSummary:
     label = snapshot.column(name)
     if label.kind == "empty":
         raise DataError(f"The column {name!r}, which is to be predicted, has no value at all.")
-    only = label.values is not None and len(label.values) == 1
-    if only or (label.minimum is not None and label.minimum == label.maximum):
+    if label.is_constant:
         value = label.values[0][0] if label.values else label.minimum
         raise DataError(
             f"The column {name!r} is {value!r} in every row, so there is nothing to learn. "
@@ -284,6 +347,13 @@ def _classes(label: ColumnSummary, model: str, reporter: Reporter) -> list[Any]:
             "regressor, or LABEL with another column."
         )
     values = sorted(value for value, _ in label.values)
+    if label.is_wide and not (
+        values[0] >= -(2**63) and values[-1] < (2**63 if values[0] < 0 else 2**64)
+    ):
+        raise DataError(
+            f"{label.name!r} has whole numbers of more than 64 bits ({label.type}), which are no "
+            f"classes. Select CAST({label.name} AS VARCHAR) AS {label.name}."
+        )
     fraction = next((v for v in values if isinstance(v, float) and not v.is_integer()), None)
     if fraction is not None:
         raise DataError(
@@ -298,6 +368,29 @@ def _classes(label: ColumnSummary, model: str, reporter: Reporter) -> list[Any]:
             "number use a regressor."
         )
     return values
+
+
+def _note_rare(
+    label: ColumnSummary, snapshot: Snapshot, request: TrainRequest, reporter: Reporter
+) -> None:
+    """Say which classes the metrics hide: those of few rows, or of none to validate on."""
+    counts = dict(label.values or ())
+    if len(counts) > _MANY_CLASSES:
+        return
+    few = {value: count for value, count in counts.items() if count < _FEW_ROWS}
+    held = dict((snapshot.held.values if snapshot.held is not None else None) or ())
+    missing = [value for value in counts if value not in held] if snapshot.num_validation else []
+    if few:
+        named = ", ".join(f"{value} ({count:,})" for value, count in few.items())
+        reporter.note(f"Classes of {label.name} with less than {_FEW_ROWS} rows: {named}.")
+    if missing:
+        reporter.note(
+            f"Classes of {label.name} that no row to validate on has, so that val_ metrics do not "
+            f"tell of them: {', '.join(map(str, missing))}."
+        )
+    if (few or missing) and "class_counts" in set(request.model_params) - request.params.keys():
+        in_order = [counts[value] for value in sorted(counts)]
+        reporter.note(f"WITH class_counts={in_order} makes rare classes count as much as others.")
 
 
 def _options(request: TrainRequest, snapshot: Snapshot) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from elasticdl.syntax import parse
 from elasticdl.zoo.folder import PREBUILT
 
 STARTER = Path(__file__).parent / "starter" / "my_model.py"
@@ -63,9 +64,7 @@ class Entry:
 def entries(zoo: Path = PREBUILT) -> list[Entry]:
     """Return the models of a folder of model files, sorted by name."""
     modules = {
-        path: ast.parse(path.read_text(encoding="utf-8"))
-        for path in zoo.glob("*.py")
-        if path.is_file()
+        path: parse(path.read_text(encoding="utf-8")) for path in zoo.glob("*.py") if path.is_file()
     }
     classes = {
         f"{path.stem}.{node.name}": node

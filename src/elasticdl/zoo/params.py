@@ -18,6 +18,7 @@ from typing import Any
 
 from elasticdl.dialects.params import check_params
 from elasticdl.errors import UsageError
+from elasticdl.syntax import literal_eval, parse_expression
 
 __all__ = ["check_params", "parse_params"]
 
@@ -127,7 +128,7 @@ def _literal(text: str, start: int, stop: int, name: str) -> Any:
     if not source:
         raise _refused(text, start - 1, start, f"{name} has no value", f"Give one:  {name}=1")
     try:
-        value = ast.literal_eval(source)
+        value = literal_eval(source)
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         bare = _bare_word(source)
         if bare is not None:
@@ -144,7 +145,7 @@ def _literal(text: str, start: int, stop: int, name: str) -> Any:
 def _bare_word(source: str) -> tuple[int, str] | None:
     """Return place and name of a word that would be a literal if it had quotes."""
     try:
-        nodes = list(ast.walk(ast.parse(source, mode="eval")))
+        nodes = list(ast.walk(parse_expression(source)))
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
     names = [node for node in nodes if isinstance(node, ast.Name)]

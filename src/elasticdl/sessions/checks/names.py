@@ -22,6 +22,7 @@ from types import CodeType
 
 from elasticdl.dialects.source_lines import shown_path, top_level_names
 from elasticdl.sessions.checks.finding import Finding, error, warning
+from elasticdl.syntax import parse
 
 _COMPONENTS = ("AugmentorBase", "DataLoaderBase", "EvaluatorBase", "ModelBuilderBase")
 _IMPORTS: Mapping[str, str] = {
@@ -107,7 +108,7 @@ class Module:
 
     @cached_property
     def _tree(self) -> ast.Module:
-        return ast.parse(self.text)
+        return parse(self.text)
 
 
 def modules_of(source: Path) -> list[Module]:

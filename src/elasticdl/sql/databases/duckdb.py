@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import duckdb
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
 # Set for statements of others (`elasticdl sql-server`), which may read and write no files.
 NO_FILES = "ELASTICDL_DATABASE_WITHOUT_FILES"
 
+# Its types, made by the import, are reported as leaks as well.
+collect_at_exit()
+
+# How long the submitter of a statement that was killed may take to let go of the file.
+_ENDING_S = 3.0
+_POLL_S = 0.1
 _ROWID = "rowid"
 # Of statements without a result.
 _NO_RESULT = (["Count"], ["Success"])
@@ -62,10 +69,17 @@ class DuckDB(BaseDatabase):
         path = None if path == ":memory:" else path
         self.name = f"duckdb:///{path}" if path else "duckdb://"
         self.is_in_memory = path is None
-        collect_at_exit()
         config: Any = {"enable_external_access": "false"} if os.environ.get(NO_FILES) else {}
-        with self._errors():
-            self._connection = duckdb.connect(path or ":memory:", config=config)
+        until_s = time.monotonic() + _ENDING_S
+        while True:
+            try:
+                with self._errors():
+                    self._connection = duckdb.connect(path or ":memory:", config=config)
+                break
+            except UnavailableError:
+                if time.monotonic() >= until_s:
+                    raise
+                time.sleep(_POLL_S)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:

@@ -35,9 +35,23 @@ if TYPE_CHECKING:
 MOST_PROGRAM_BYTES = 1 << 20
 
 _DUCKDB_FILE = re.compile(r"duckdb:///(.+)")
+_IN_MEMORY = re.compile(r"(duckdb|sqlite(\+\w+)?)://(/?(:memory:)?)?")
 _POLL_S = 0.2
 _KEPT_LINES = 100
 _ERROR = re.compile(r"(?:internal )?error: ")
+
+
+def check_kept(url: str) -> None:
+    """Raise a `UsageError` if a URL names a database in memory; nothing is opened."""
+    if _IN_MEMORY.fullmatch(url):
+        raise _empty(url)
+
+
+def _empty(name: str) -> UsageError:
+    return UsageError(
+        f"{name}: a database in memory would be empty for every program. Name one in a file or "
+        "on a server."
+    )
 
 
 class CancelledError(ElasticDLError):
@@ -180,10 +194,7 @@ class Execution:
         )
         with Connection(session) as connection:
             if connection.is_in_memory:
-                raise UsageError(
-                    f"{connection.name}: a database in memory would be empty for every program. "
-                    "Name one in a file or on a server."
-                )
+                raise _empty(connection.name)
             self._connection = connection
             begun_s = time.monotonic()
             try:

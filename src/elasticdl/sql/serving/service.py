@@ -26,7 +26,7 @@ from google.protobuf.message import DecodeError
 
 from elasticdl.errors import ElasticDLError, UsageError
 from elasticdl.sql.serving import sqlflow_pb2
-from elasticdl.sql.serving.execution import CancelledError, Execution, Turns
+from elasticdl.sql.serving.execution import CancelledError, Execution, Turns, check_kept
 from elasticdl.sql.serving.jobs import Jobs
 from elasticdl.sql.serving.security import bind, check_address, is_strangers
 from elasticdl.sql.serving.wire import EXIT_CODE
@@ -79,7 +79,8 @@ class Server:
         max_sessions: How many programs run at once; more are refused.
 
     Raises:
-        UsageError: It must not listen there, or the certificate cannot be used.
+        UsageError: It must not listen there, the certificate cannot be used, or the database is
+            one in memory.
         UnavailableError: The address is taken.
     """
 
@@ -92,6 +93,7 @@ class Server:
         max_sessions: int = 8,
     ) -> None:
         check_address(address, security)
+        check_kept(database)
         self._database, self._place, self._security = database, place, security
         self._slots = threading.BoundedSemaphore(max_sessions)
         self._max_sessions = max_sessions

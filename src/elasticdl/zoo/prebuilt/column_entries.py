@@ -53,7 +53,7 @@ def read_columns(entries: Any, label: str) -> tuple[Feature, ...]:
     names = set()
     for source in sources_of(features):
         other = by_column.setdefault(source.column, source)
-        if other.schema() != source.schema():
+        if _held(other.schema()) != _held(source.schema()):
             raise UsageError(
                 f"--params: columns read {source.column!r} as {_article(other.kind)} and as "
                 f"{_article(source.kind)} of another type. Read a column in one way."
@@ -66,6 +66,13 @@ def read_columns(entries: Any, label: str) -> tuple[Feature, ...]:
                 )
             names.add(source.column)
     return features
+
+
+def _held(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a column holds; numbers as digits are numbers as well."""
+    is_number = entry.get("wide") or (entry["dtype"] == "float64" and "time" not in entry)
+    held = {name: value for name, value in entry.items() if name != "wide"}
+    return held | ({"dtype": "number"} if is_number else {})
 
 
 class _Reader:
@@ -139,7 +146,8 @@ class _Reader:
         return Category(entry["column"], *_words(entry, where))
 
     def _sequence(self, entry: Mapping[str, Any], where: str) -> IdSequence:
-        return IdSequence(entry["column"], *_words(entry, where), _text(entry, "delimiter", where))
+        delimiter = _text(entry, "delimiter", where)
+        return IdSequence(entry["column"], *_words(entry, where), delimiter=delimiter)
 
     def _sparse(self, entry: Mapping[str, Any], where: str) -> Sparse:
         delimiter = _text(entry, "delimiter", where)
@@ -237,8 +245,8 @@ def _column_of(entry: Any) -> str | None:
 
 def _words(
     entry: Mapping[str, Any], where: str
-) -> tuple[tuple[Word, ...] | None, int | None, bool]:
-    """Return vocabulary, buckets, and whether values are text."""
+) -> tuple[tuple[Word, ...] | None, int | None, bool, bool]:
+    """Return vocabulary, buckets, and whether values are text and whole numbers."""
     if ("vocabulary" in entry) == ("buckets" in entry):
         raise UsageError(
             f"--params: {where} needs either a vocabulary or a number of buckets: "
@@ -250,8 +258,9 @@ def _words(
             f"--params: {where}: dtype is {dtype!r}; expected 'string' or 'int64': what the column "
             "holds."
         )
+    is_whole = dtype == "int64"
     if "buckets" in entry:
-        return None, _whole(entry, "buckets", where), dtype != "int64"
+        return None, _whole(entry, "buckets", where), not is_whole, is_whole
     vocabulary = entry["vocabulary"]
     is_list = isinstance(vocabulary, (list, tuple)) and len(vocabulary) > 0
     if is_list and all(isinstance(word, str) for word in vocabulary):
@@ -263,8 +272,8 @@ def _words(
             f"--params: {where}: vocabulary is {vocabulary!r}; expected a list of texts, or one of "
             "numbers."
         )
-    # As they are compared with a column: of numbers, as floats.
-    compared = [word if is_text else float(word) for word in vocabulary]
+    # As they are compared with a column: of numbers, as floats, which would round whole ones.
+    compared = [word if is_text or is_whole else float(word) for word in vocabulary]
     if len(set(compared)) < len(compared):
         twice = next(w for w, c in zip(vocabulary, compared, strict=True) if compared.count(c) > 1)
         raise UsageError(f"--params: {where}: vocabulary has {twice!r} twice.")
@@ -273,7 +282,7 @@ def _words(
             f"--params: {where}: dtype is {dtype!r}, and its vocabulary has "
             f"{'texts' if is_text else 'numbers'}."
         )
-    return tuple(vocabulary), None, is_text
+    return tuple(vocabulary), None, is_text, is_whole
 
 
 def _whole(entry: Mapping[str, Any], key: str, where: str, *, default: int | None = None) -> int:

@@ -44,7 +44,9 @@ class Number:
         """Return the entry of `data_schema()`."""
         if self.delimiter is not None:
             return _entry(self.column, "string")
-        return {**_entry(self.column, "float64"), "shape": [] if self.size == 1 else [self.size]}
+        shape = [] if self.size == 1 else [self.size]
+        # The network rounds to float32 anyway.
+        return {**_entry(self.column, "float64"), "shape": shape, "wide": True}
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,14 @@ class _Ids:
         vocabulary: The values that have an id of their own, or None.
         buckets: How many ids values are hashed into, or None.
         is_text: Whether the values are text, not numbers.
+        is_whole: Whether they are whole numbers, of any size: no float64 may come between.
     """
 
     column: str
     vocabulary: tuple[Word, ...] | None = None
     buckets: int | None = None
     is_text: bool = True
+    is_whole: bool = False
 
     @property
     def unknown_id(self) -> int:
@@ -101,6 +105,8 @@ class _Ids:
 
     def schema(self) -> dict[str, Any]:
         """Return the entry of `data_schema()`."""
+        if self.is_whole:
+            return {**_entry(self.column, "string"), "wide": True}
         return _entry(self.column, "string" if self.is_text else "float64")
 
 

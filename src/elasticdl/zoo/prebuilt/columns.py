@@ -80,7 +80,10 @@ class Columns:
         """Return the entries of `data_schema()` for the columns that are read."""
         entries: dict[str, dict[str, Any]] = {}
         for source in self.sources:
-            entries.setdefault(source.column, source.schema())
+            entry = source.schema()
+            if entries.setdefault(source.column, entry)["dtype"] != entry["dtype"]:
+                # Of a number, what needs its digits decides.
+                entries[source.column] |= {"dtype": "string", "wide": True}
         return [*entries.values()]
 
     def arrays(self, records: Sequence[Record]) -> dict[str, Array]:
@@ -132,8 +135,11 @@ def _single(records: Sequence[Record], column: str) -> list[Any]:
 def _numbers(source: Number, records: Sequence[Record]) -> Array:
     """Return [batch, size], float64, NaN where there is no value."""
     if source.delimiter is None:
-        values = np.array([record[source.column] for record in records], np.float64)
-        values = values.reshape(len(records), source.size)
+        read: list[Any] = [record[source.column] for record in records]
+        if read and read[0].dtype == object:
+            # Its digits, which another feature needs.
+            read = [_floats(source, each) for each in read]
+        values = np.array(read, np.float64).reshape(len(records), source.size)
     else:
         texts = _single(records, source.column)
         values = np.array([_parsed_array(source, text) for text in texts], np.float64)
@@ -145,6 +151,13 @@ def _numbers(source: Number, records: Sequence[Record]) -> Array:
             "network can take (the largest is 3.4e38). Leave such rows out, or scale the column."
         )
     return values
+
+
+def _floats(source: Number, digits: Array) -> list[float]:
+    return [
+        np.nan if each is None or not each.strip() else _as_number(source, each)
+        for each in digits.ravel().tolist()
+    ]
 
 
 def _parsed_array(source: Number, text: bytes | None) -> list[float]:
@@ -195,10 +208,16 @@ _TURNS: dict[str, Callable[[Array], Array]] = {
 
 def _ids(source: Category | IdSequence, values: Iterable[Any]) -> Array:
     """Return the id of each value, int32."""
+    if source.is_whole:
+        values = [_whole(source, value) for value in values]
+    elif not source.is_text:
+        values = [_as_number(source, v) if isinstance(v, bytes) else v for v in values]
     if source.vocabulary is not None:
         known: dict[Any, int] = {}
         for number, word in enumerate(source.vocabulary):
-            known[word.encode() if isinstance(word, str) else float(word)] = number
+            compared = _as_bytes(word) if source.is_whole else word
+            compared = compared.encode() if isinstance(compared, str) else compared
+            known[compared if isinstance(compared, bytes) else float(compared)] = number
         known[None] = source.missing_id
         unknown = source.unknown_id
         found = [
@@ -232,6 +251,21 @@ def _as_bytes(value: Any) -> bytes:
     return str(int(value) if float(value).is_integer() else float(value)).encode()
 
 
+def _whole(source: Category | IdSequence, digits: Any) -> bytes | None:
+    """Return a number, or its text, as it is compared; None if it is missing."""
+    if _is_missing(digits):
+        return None
+    if not isinstance(digits, bytes):
+        return _as_bytes(digits)
+    if not digits.strip():
+        return None
+    try:
+        return str(int(digits)).encode()
+    except ValueError:
+        number = _as_number(source, digits)
+    return None if math.isnan(number) else _as_bytes(number)
+
+
 def _words(source: IdSequence, record: Record) -> list[Any]:
     """Return the values of a sequence, those missing left out."""
     values = record[source.column].ravel().tolist()
@@ -239,18 +273,18 @@ def _words(source: IdSequence, record: Record) -> list[Any]:
         return [value for value in values if not _is_missing(value)]
     text = values[0] if values else None
     words = [] if text is None else [w.strip() for w in text.split(source.delimiter.encode())]
-    if not source.is_text:
+    if not source.is_text and not source.is_whole:
         return [_as_number(source, word) for word in words if word]
     return [word for word in words if word]
 
 
-def _as_number(source: IdSequence, word: bytes) -> float:
+def _as_number(source: Number | Category | IdSequence, word: bytes) -> float:
     try:
         return float(word)
     except ValueError:
         raise SchemaError(
-            f"Column {source.column!r} holds {word.decode(errors='replace')!r} in a sequence; "
-            "its vocabulary has numbers only."
+            f"Column {source.column!r} holds {word.decode(errors='replace')!r}; the feature takes "
+            "numbers only, as its entry in `columns` says."
         ) from None
 
 

@@ -7,6 +7,7 @@ Not a model itself: `elasticdl zoo list` leaves it out, as it defines none.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     Value: TypeAlias = str | int | float | bool
 
 _FEWEST = 2
+# Up to this, float64 holds every whole number.
+_EXACT = 2**53
 _MOST_SHOWN = 8
 
 
@@ -35,10 +38,12 @@ class Classes:
     Attributes:
         values: All text, all numbers, or all booleans; each once.
         are_text: Whether they are text.
+        are_wide: Whether they are whole numbers of which a float64 would round one.
     """
 
     values: tuple[Value, ...]
     are_text: bool
+    are_wide: bool = False
 
     @staticmethod
     def of(values: Any) -> Classes:
@@ -54,7 +59,10 @@ class Classes:
                 f"--params: classes is {values!r}; expected a list of the label's values, all text "
                 'or all numbers, such as ["no", "yes"].'
             )
-        classes = Classes(tuple(values), kinds == {"text"})
+        wide = kinds == {"number"} and any(
+            isinstance(value, int) and abs(value) >= _EXACT for value in values
+        )
+        classes = Classes(tuple(values), kinds == {"text"}, wide)
         compared = [classes._compared(value) for value in values]
         for value, one in zip(values, compared, strict=True):
             if compared.count(one) > 1:
@@ -77,13 +85,14 @@ class Classes:
             SchemaError: A label is none of the classes.
         """
         known = {self._compared(value): number for number, value in enumerate(self.values)}
-        if not self.are_text:
+        if not self.are_text and not self.are_wide:
             # As a record holds them that has no float64.
             for number, value in enumerate(self.values):
                 known.setdefault(float(np.float32(value)), number)
-        found = [known.get(_plain(value)) for value in labels.ravel().tolist()]
+        given = [self._given(value) for value in labels.ravel().tolist()]
+        found = [known.get(value) for value in given]
         if None in found:
-            raise self._unknown(_plain(labels.ravel().tolist()[found.index(None)]), label)
+            raise self._unknown(given[found.index(None)], label)
         return np.array(found, np.int64).reshape(labels.shape)
 
     def predictions(self, outputs: Any) -> dict[str, Array]:
@@ -97,7 +106,17 @@ class Classes:
         }
 
     def _compared(self, value: Any) -> Any:
+        if self.are_wide:
+            return str(int(value) if float(value).is_integer() else value).encode()
         return value.encode() if self.are_text else float(value)
+
+    def _given(self, value: Any) -> Any:
+        """Return a label as it is compared."""
+        if not self.are_wide or (isinstance(value, float) and not value.is_integer()):
+            return _plain(value)
+        with contextlib.suppress(ValueError):  # no whole number, which is no class
+            return str(int(value)).encode()
+        return _plain(value)
 
     def _unknown(self, value: Any, label: str) -> SchemaError:
         if value is None or value != value:  # noqa: PLR0124 - NaN
@@ -111,14 +130,16 @@ class Classes:
         more = f", ... ({len(self.values)} in all)" if len(self.values) > _MOST_SHOWN else ""
         return SchemaError(
             f"Field {label!r} has the value {shown!r}, which is none of the classes {some}{more}."
-            f"{guess} Name all values of the label:  --params='classes=[...]'"
+            f"{guess} Leave such rows out, or train with all values of the label (the model's "
+            "param `classes`)."
         )
 
 
 def label_entry(label: str, classes: Classes | None) -> dict[str, Any]:
     """Return the label's entry of `data_schema()`; in prediction it may be missing."""
-    dtype = "string" if classes is not None and classes.are_text else "float64"
-    return {"name": label, "shape": [], "dtype": dtype, "nullable": True}
+    exact = classes is not None and (classes.are_text or classes.are_wide)
+    entry = {"name": label, "shape": [], "dtype": "string" if exact else "float64"}
+    return {**entry, "nullable": True, "wide": classes is None or classes.are_wide}
 
 
 def labels_of(records: Sequence[Record], label: str) -> Array:

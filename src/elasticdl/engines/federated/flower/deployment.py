@@ -240,7 +240,9 @@ def ended_by_signals(resident: Resident) -> Iterator[Sequence[int]]:
             signal.signal(each, handler)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, end)
+        # A parent in the background leaves Ctrl-C ignored, and so it stays.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, end)
     try:
         yield noted
     except _SignalledError:

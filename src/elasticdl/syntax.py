@@ -1,0 +1,47 @@
+"""Python source as a tree, in one thread at a time.
+
+CPython 3.11 and 3.12 keep the depth of the tree that they build in one counter for all threads.
+Where another thread builds a tree meanwhile (a finalizer that the garbage collector calls lets it
+run), both fail with "SystemError: AST constructor recursion depth mismatch"
+(https://github.com/python/cpython/issues/106905). So whatever of ours parses does it here.
+
+Callers: `dialects/source_lines.py`, `sessions/checks/names.py`, `sql/check.py`, `zoo/catalogue.py`,
+`zoo/params.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import threading
+from typing import Any
+
+# The collector may run code that parses while this thread does.
+_LOCK = threading.RLock()
+
+
+def parse(source: str | bytes) -> ast.Module:
+    """Return the tree of a file's source.
+
+    Raises:
+        SyntaxError: It is not Python.
+        ValueError: It holds a null byte, or nests too deeply.
+    """
+    with _LOCK:
+        return ast.parse(source)
+
+
+def parse_expression(source: str) -> ast.Expression:
+    """Return the tree of one expression; errors as `parse`."""
+    with _LOCK:
+        return ast.parse(source, mode="eval")
+
+
+def literal_eval(source: str) -> Any:
+    """Return the value of a literal, as `ast.literal_eval`.
+
+    Raises:
+        SyntaxError: It is not Python.
+        ValueError: It is no literal.
+    """
+    with _LOCK:
+        return ast.literal_eval(source)
