@@ -50,7 +50,7 @@ class NoRowError(DataError):
         num_held_out: How many rows were held out.
     """
 
-    def __init__(self, message: str, num_held_out: int) -> None:
+    def __init__(self, message: str, num_held_out: int = 0) -> None:
         super().__init__(message)
         self.num_held_out = num_held_out
 
