@@ -155,6 +155,8 @@ class _Process:
     started_s: float = field(default_factory=time.monotonic)
     heard_s: float = field(default_factory=time.monotonic)
     report: Report | None = None
+    # When the question was asked that the report answers.
+    report_of_s: float = 0.0
 
     def silent_s(self, now: float) -> float:
         """Return for how long it has owed an answer."""
@@ -277,14 +279,20 @@ class _Controller:
 
         One that waits for the others has missed the end and writes nothing.
         """
-        self._finished_s = self._finished_s or time.monotonic()
+        now = time.monotonic()
+        if self._finished_s is None:
+            self._finished_s, self._report_interval_s = now, _POLL_S
         lowest = min(self._training(), key=lambda p: p.slot or 0, default=None)
-        if lowest is None or lowest.report is None or lowest.report.doing == WAITING:
+        if lowest is None or any((p.slot or 0) < (lowest.slot or 0) for p in finished):
             return False
-        if any((p.slot or 0) < (lowest.slot or 0) for p in finished):
+        if lowest.silent_s(now) > _SILENCE_AT_THE_END_S:
             return False
-        limit_s = limit_of(self._pace.batch_timeout_s, self._slowest_s)
-        return time.monotonic() - self._finished_s < limit_s
+        if now - self._finished_s >= limit_of(self._pace.batch_timeout_s, self._slowest_s):
+            return False
+        if lowest.report_of_s < self._finished_s:
+            # What it was doing before says nothing; a short training may be over before a report.
+            return True
+        return lowest.report is not None and lowest.report.doing != WAITING
 
     def _act(self, action: Action) -> None:
         match action:
@@ -456,7 +464,7 @@ class _Controller:
 
     def _new_round(self, why: str) -> None:
         """Let whoever comes next go on from the newest checkpoint."""
-        self._finished_s = None
+        self._finished_s, self._report_interval_s = None, _REPORT_INTERVAL_S
         self._deaths.of_all(self._journal.step)
         for process in [p for p in self._processes if p.slot is not None]:
             self._processes.remove(process)
@@ -558,6 +566,7 @@ class _Controller:
         match kind:
             case "question":
                 process.question, process.report = None, value
+                process.report_of_s = process.asked_s
                 if value is not None:
                     self._slowest_s = max(self._slowest_s, value.slowest_s)
                     worker_warnings.repeat(value.warnings)
