@@ -311,12 +311,12 @@ def _model(model_def: str | None, spec: str | None, model_zoo: str | None) -> Mo
     path = Path(_location(str(spec)))
     from elasticdl.zoo.specs import folder_of, is_spec, refuse_special  # noqa: PLC0415 - not for `--help`
 
+    refuse_special(path, str(spec))
     if not is_spec(path.name):
         raise UsageError(
             f"--spec={spec}: expected a YAML file, whose name ends in .yml or .yaml. A model file "
             "of Python is named by --model_def."
         )
-    refuse_special(path, str(spec))
     if model_zoo is None:
         folder = folder_of(path)
         # Only a folder above the spec's own is resolved, so this holds with links on the way too.
