@@ -106,7 +106,18 @@ def pytest_addoption(parser):
 
 # Tests of many processes that watch each other's silence: a machine that stands still for a
 # second is taken for a death. What passes at the second try is listed at the end of a run.
-_MANY_PROCESSES = ("tests/chaos/", "tests/engines/elastic/", "tests/engines/federated/")
+# The same holds for those that talk to a shell on a terminal, a kernel or a server.
+_MANY_PROCESSES = (
+    "tests/chaos/",
+    "tests/engines/elastic/",
+    "tests/engines/federated/",
+    "tests/sql/serving/",
+    "tests/sql/test_database_failures.py",
+    "tests/sql/test_interrupting.py",
+    "tests/sql/test_notebook.py",
+    "tests/sql/test_shell.py",
+    "tests/sql/test_submitter_process.py",
+)
 
 
 @pytest.hookimpl(trylast=True)
