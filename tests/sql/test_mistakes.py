@@ -282,14 +282,15 @@ def test_a_table_that_was_mended_trains_by_the_same_statement(tmp_path) -> None:
     )
     session = Session(url, str(tmp_path / "models"))
     request = "CREATE OR REPLACE TABLE t AS SELECT i AS a, {} AS b FROM range(40) rows(i)"
-    with Connection(session) as connection, connection.opened() as database:
+    with Connection(session) as connection:
         models = Models(session.models)
 
         def train_on(label: str) -> None:
-            with database.run(request.format(label)):
-                pass
             (statement,) = parse(train, "duckdb")
-            training.train(train_request(statement, train, database), database, models)
+            with connection.opened() as database:
+                with database.run(request.format(label)):
+                    pass
+                training.train(train_request(statement, train, database), database, models)
 
         with pytest.raises(DataError, match="'b' is 7 in every row"):
             train_on("7")

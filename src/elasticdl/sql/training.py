@@ -97,6 +97,12 @@ def train(
 ) -> pa.Table:
     """Train a model on the rows of a query and store it under a name.
 
+    Args:
+        request: What is asked for.
+        database: Where the rows are; closed when they are stored, unless it is in memory.
+        models: Where the model is stored.
+        reporter: Whom to tell how it goes.
+
     Returns:
         The metrics, `metric` and `value`.
 
@@ -121,6 +127,9 @@ def _trained(
     snapshot = read_snapshot(version.rows) if version.is_resumed else None
     if snapshot is None:
         snapshot = _snapshot(request, database, version, reporter)
+        if not database.is_in_memory:
+            # Its cache takes memory, and a file of DuckDB's is locked while it is open.
+            database.close()
     else:
         reporter.note(
             f"Resuming version {version.number} of {request.into} on the "
