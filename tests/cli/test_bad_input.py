@@ -300,7 +300,7 @@ def test_ctrl_c_keeps_what_was_reached(zoo, tmp_path):
     _, said = process.communicate(timeout=60)
 
     assert process.returncode == 130
-    assert "the same command goes on" in said
+    assert "run the same command to resume" in said
     assert CheckpointStore(OutputFolder(tmp_path / "out")).latest().checkpoint.step > 0
 
 

@@ -142,8 +142,8 @@ class _SystemLock:
             return
         raise OutputLostError(
             f"{self._subject}: it was removed, renamed or replaced while this process worked on "
-            "it, and another process may use it by now. Nothing more is written there. Give the "
-            "same command again to begin anew."
+            "it, and another process may be using it now. This process stops writing there. Run "
+            "the same command again to start from the beginning."
         )
 
     def release(self) -> None:

@@ -34,7 +34,7 @@ _UNIT = 1000
 _MOST_VALUES = 6
 _MOST_BYTES = 40
 _MOST_COLUMNS = 7
-# Tables of tens of thousands take a minute to lay out, and nobody reads on.
+# Laying out tens of thousands of rows takes a minute, for more than anyone reads.
 _MOST_FIELDS = 500
 _COLUMN_PADDING = 3
 _BRIGHTEST = 255

@@ -41,7 +41,7 @@ _COMMANDS = {
     "zoo": ("elasticdl.cli.zoo", "zoo", "Models that come along, and a start for your own."),
 }
 _INTERRUPTED = 130
-_KEPT = "What was reached is kept; the same command goes on."
+_SAVED = "Progress is saved; run the same command to resume."
 _TERMINATED = 143
 # SIGTERM within an import is answered after it, or after 20 seconds.
 _DELAY_S = 0.1
@@ -145,10 +145,10 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
             click.echo(printable(shown.getvalue()), nl=False, err=True)
             return error.exit_code
         case click.Abort() | KeyboardInterrupt():
-            click.echo(f"\nInterrupted. {_KEPT}", err=True)
+            click.echo(f"\nInterrupted. {_SAVED}", err=True)
             return _INTERRUPTED
         case _TerminatedError():
-            click.echo(f"Terminated. {_KEPT}", err=True)
+            click.echo(f"Terminated. {_SAVED}", err=True)
             return _TERMINATED
         case BrokenPipeError():
             # `elasticdl data show ... | head`: the reader has seen enough.

@@ -150,5 +150,5 @@ def _submit(ctx: click.Context, path: str) -> None:
     try:
         runpy.run_path(path, run_name="__main__")
     except KeyboardInterrupt:
-        click.echo("\nInterrupted. What was reached is kept; the same statement resumes.", err=True)
+        click.echo("\nInterrupted. Progress is saved; run the same statement to resume.", err=True)
         ctx.exit(130)

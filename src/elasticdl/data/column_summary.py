@@ -17,8 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-EXACT = 2**53
-"""Up to this, float64 holds every whole number."""
+from elasticdl.data.field import MOST_EXACT
 
 # Arrow types of whole numbers, also as items of a list.
 _WHOLE = re.compile(r"(?<![a-z])u?int(8|16|32|64)\b|decimal\d+\(\d+, 0\)")
@@ -62,7 +61,7 @@ class ColumnSummary:
     def is_wide(self) -> bool:
         """Whether it has whole numbers that float64 would round."""
         greatest = max(abs(self.minimum or 0), abs(self.maximum or 0))
-        return is_whole(self.type) and greatest >= EXACT
+        return is_whole(self.type) and greatest >= MOST_EXACT
 
     @property
     def is_constant(self) -> bool:

@@ -41,6 +41,9 @@ _NUMBERS = ("bool", *_INTEGERS, "float16", "float32", "float64")
 _LIMITS: dict[str, tuple[int, int]] = {"bool": (0, 1)} | {
     name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in _INTEGERS
 }
+MOST_EXACT = 2**53
+"""Up to this, float64 holds every whole number."""
+
 _KEYS = ("name", "shape", "dtype")
 _FLAGS = ("nullable", "time", "wide")
 _AN_ENTRY = '{"name": "image", "shape": [28, 28], "dtype": "float32"}'

@@ -234,7 +234,12 @@ class _TableGroup:
                 "time. Turn it into one of these where the table is made, or leave it out of "
                 "data_schema()."
             )
-        if field is not None and field.wide and field.dtype == STRING and not self._times(types):
+        if (
+            field is not None
+            and field.wide
+            and field.dtype == STRING
+            and not any(map(is_time, types))
+        ):
             return "bytes"
         wants_number = field is not None and field.dtype != STRING
         if field is not None and field.dtype.name in ("float16", "float32"):
@@ -247,10 +252,6 @@ class _TableGroup:
         if field is None or field.dtype == STRING:
             return "float" if "float" in kinds else "int64"
         return "float" if field.dtype.kind == "f" else "int64"
-
-    @staticmethod
-    def _times(types: set[pa.DataType]) -> bool:
-        return any(is_time(each) for each in types)
 
     def _check_precise(self, field: Field, types: set[pa.DataType]) -> None:
         dates = [each for each in types if is_time(each)]

@@ -1,4 +1,4 @@
-"""How values and names are put into the messages of this folder, the same everywhere."""
+"""How values and names are put into messages, the same everywhere."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Which calls of a user's input function this process is in, and for how long.
 
 A function that never returns cannot be ended from Python, but it can be named: another thread
-looks here, and says where the function is. How long a call may take is learned like all times of
-a run: at least what the user has set, or ten times the slowest call so far.
+looks here, and says where the function is.
 
 Callers: `record_data.py` enters; `elastic/worker.py` looks.
 """
@@ -18,7 +17,6 @@ from dataclasses import dataclass
 from elasticdl import tracebacks
 from elasticdl.errors import UserCodeError
 
-_FACTOR = 10.0
 # Who looks does so every second or two. Between two looks that are further apart this process may
 # have been stopped, or the machine asleep, so no more than this counts.
 _MOST_BETWEEN_LOOKS_S = 5.0
@@ -61,17 +59,17 @@ def calling(where: object, records: Callable[[], str]) -> Iterator[None]:
         _calls.slowest_s = max(_calls.slowest_s, time.monotonic() - since_s)
 
 
-def overdue(least_s: float, option: str) -> UserCodeError | None:
+def overdue(limit: Callable[[float], float], option: str) -> UserCodeError | None:
     """Return the error for a call that takes too long; to be called every second or two.
 
     Args:
-        least_s: What the user allows a call, in seconds; ten times the slowest one is allowed, too.
+        limit: How long a call may take, in seconds, where the slowest one so far has taken so many.
         option: How the user sets that.
 
     Returns:
         None if no call has taken so long.
     """
-    allowed_s = max(least_s, _FACTOR * _calls.slowest_s)
+    allowed_s = limit(_calls.slowest_s)
     now_s = time.monotonic()
     looked_s, _calls.looked_s = _calls.looked_s, now_s
     for thread, call in list(_calls.running.items()):

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from elasticdl.artifacts.lease import ignore_note
 from elasticdl.artifacts.lock import hold
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import OutputBusyError, UsageError
+from elasticdl.sql.waiting import once_free
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,6 @@ DEFAULT_FOLDER = "models"
 _CURRENT, _LOCK = "current.json", ".lock"
 # How long the submitter of a statement that was killed may take to save its progress.
 _ENDING_S = 5.0
-_POLL_S = 0.1
 _VERSION = re.compile(r"v(\d+)\.json")
 
 
@@ -136,15 +135,11 @@ class Models:
         """
         subject, alternative = f"the model {name}", "train INTO another name"
         name_of_lock = f"{name}/{_LOCK}"
-        until_s = time.monotonic() + _ENDING_S
-        while True:
-            try:
-                lock = hold(self._folder, name_of_lock, subject, note, alternative)
-                break
-            except OutputBusyError:
-                if time.monotonic() >= until_s:
-                    raise
-                time.sleep(_POLL_S)
+        lock = once_free(
+            lambda: hold(self._folder, name_of_lock, subject, note, alternative),
+            OutputBusyError,
+            _ENDING_S,
+        )
         try:
             yield self._next(name, statement, database)
         finally:

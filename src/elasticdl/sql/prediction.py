@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from elasticdl import api
-from elasticdl.data.snapshot import write_snapshot
+from elasticdl.data.snapshot import NoRowError, write_snapshot
 from elasticdl.data.wording import counted, listed
 from elasticdl.engines import progress
 from elasticdl.errors import DataError, UsageError
@@ -166,9 +166,7 @@ def _read(
                     on_rows=lambda count: reporter.advanced(count, {}),
                     purpose="predict",
                 )
-            except DataError:
-                if not rows.were_none:
-                    raise
+            except NoRowError:
                 return rows.schema
     finally:
         reporter.ended()
@@ -305,14 +303,10 @@ class _Keys:
     """The batches of a query without the columns of the key, which go to a file of their own.
 
     A model may take every column it sees for a feature.
-
-    Attributes:
-        were_none: All rows have been read, and there was none.
     """
 
     def __init__(self, rows: Rows, path: Path) -> None:
         self._rows, self._path = rows, path
-        self.were_none = False
         self._names = [name for name in rows.schema.names if not name.startswith(KEY_PREFIX)]
         self._keys = [name for name in rows.schema.names if name.startswith(KEY_PREFIX)]
         self.schema = pa.schema([rows.schema.field(name) for name in self._names])
@@ -323,13 +317,10 @@ class _Keys:
         return self
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        count = 0
         for batch in self._rows.batches:
-            count += batch.num_rows
             if self._writer is not None:
                 self._writer.write_batch(batch.select(self._keys))
             yield batch.select(self._names)
-        self.were_none = not count
 
     def __exit__(self, *_: object) -> None:
         if self._writer is not None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import MODEL_FILE, ZOO_FOLDER
 from elasticdl.definition import Mode
-from elasticdl.engines.elastic.worker import Failure, Identity, known
+from elasticdl.engines.elastic.worker import Failure, Identity, job_error
 from elasticdl.engines.trained import drain, open_trained
 from elasticdl.errors import DataError, ElasticDLError
 from elasticdl.evaluation.phase import running_states
@@ -135,7 +135,7 @@ class OpenModel:
             # Nobody listens any more.
             raise
         except BaseException as error:  # noqa: BLE001 - `sys.exit()` of the user's, too
-            yield self._failure(known(error))
+            yield self._failure(job_error(error))
 
     def results(self, states: MetricStates, range_: Range) -> dict[str, Any] | Failure:
         """Return the metrics that summed states come to.
@@ -153,7 +153,7 @@ class OpenModel:
                 trainer = self._trainer_for(opened, first[1])
             return trainer.evaluation_metrics.results(states)
         except BaseException as error:  # noqa: BLE001 - `sys.exit()` of the user's, too
-            return self._failure(known(error))
+            return self._failure(job_error(error))
 
     # --- the two things it does --------------------------------------------------------------
 

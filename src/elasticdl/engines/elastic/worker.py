@@ -28,6 +28,7 @@ from elasticdl.engines.elastic.agreement import first_lineage
 from elasticdl.engines.elastic.committer import ElasticCommitter, SupersededError
 from elasticdl.engines.elastic.crash_note import CrashNote
 from elasticdl.engines.elastic.niceness import nicely
+from elasticdl.engines.elastic.peer_watch import limit_of
 from elasticdl.engines.elastic.reports import History, Point, Report, Snapshot, Snapshots
 from elasticdl.engines.elastic.worker_warnings import WarningLog
 from elasticdl.engines.feed import FedBatch, training_batches
@@ -152,7 +153,7 @@ class Failure:
         return error
 
 
-def known(error: BaseException) -> ElasticDLError:
+def job_error(error: BaseException) -> ElasticDLError:
     """Return the error that ends the job for what was raised in a worker's process.
 
     Raises:
@@ -213,7 +214,7 @@ class Worker:
             else:
                 self._prepare()
         except BaseException as error:  # noqa: BLE001 - `sys.exit()` of the user's, too
-            return self._failure(known(error))
+            return self._failure(job_error(error))
         return Identity(socket.gethostname(), os.getpid())
 
     def run(self, start: Start) -> Failure | Left | None:
@@ -228,7 +229,7 @@ class Worker:
         except (SupersededError, TimeoutError) as error:
             return Left(type(error).__name__)
         except BaseException as error:  # noqa: BLE001 - `sys.exit()` of the user's, too
-            return self._failure(known(error))
+            return self._failure(job_error(error))
         return None
 
     # --- in threads of their own -------------------------------------------------------------
@@ -243,7 +244,8 @@ class Worker:
         Returns:
             The error that ends the job, if a function of the user's does not return.
         """
-        stuck = overdue(self._assignment.pace.batch_timeout_s, "--batch_timeout")
+        limit = functools.partial(limit_of, self._assignment.pace.batch_timeout_s)
+        stuck = overdue(limit, "--batch_timeout")
         if stuck is not None:
             return self._failure(stuck)
         if self._history is None or self._snapshots is None or self._loop is None:

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+from elasticdl.data.wording import shown
 from elasticdl.engines.federated import averages, robust, selection, server_steps
-from elasticdl.engines.federated.sections import shown
 from elasticdl.engines.federated.selection import Score
 from elasticdl.engines.federated.updates import Fused, FusionState, PartyUpdate, Weights
 from elasticdl.errors import AggregationError

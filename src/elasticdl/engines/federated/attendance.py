@@ -194,14 +194,14 @@ class Attendance:
         """Make the aggregator's own model for the examples of the first party, or say why not.
 
         Raises:
-            ElasticDLError: It cannot be made, for so many parties that too few are left.
+            ElasticDLError: It cannot be made, and too few other parties are left to try.
         """
         if self.trainer is not None:
             return None
         try:
             self.trainer = self.create_trainer(reply.example)
         except Exception as error:
-            # Where nobody else could take its place, it is the model that is wrong, most likely.
+            # With no other party to take its place, the model is most likely what is wrong.
             self._unmade.add(reply.party)
             if self.federation.num_parties - len(self._unmade) < self.needed:
                 raise

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elasticdl.data.wording import shown
 from elasticdl.engines.federated import names
 from elasticdl.engines.federated.component_parts import (
     CLASS_KEYS,
@@ -23,7 +24,6 @@ from elasticdl.engines.federated.component_parts import (
     names_components,
     read_components,
 )
-from elasticdl.engines.federated.sections import shown
 from elasticdl.engines.federated.settings import Address, Data, DataHandler, ModelChoice, Tls
 from elasticdl.job import ModelReference
 from elasticdl.zoo.specs import folder_of

@@ -10,9 +10,9 @@ stands in `control.json` of the process' own folder. A killed process leaves tha
 nobody listens, and that is what "is not running" means. Nothing here can be reached over a network.
 What verbs there are and what they do is not known here.
 
-A verb may take hours, and a process that is stopped (SIGSTOP) or stuck says nothing either. So
-whoever waits asks on a second connection whether anybody is there: the accept thread says so at
-once. It is asked before the verb is sent as well, so that nobody does later what was given up.
+A verb may take hours, and a process that is stopped (SIGSTOP) or stuck is silent as well. So the
+caller checks on a second connection that the process is alive; its accept thread answers at once.
+The caller also checks before it sends the verb, so that a verb it gave up on is never run later.
 
 Callers: `verbs.py` and `flower/deployment.py` listen, `elasticdl.federated` tells.
 """
@@ -49,7 +49,7 @@ from elasticdl.scratch import TemporaryFolder
 ADDRESS_FILE = "control.json"
 _SOCKET = "control.sock"
 _NOTE, _DONE, _FAILED = "note", "done", "failed"
-_ARE_YOU_THERE = "are you there"
+_PING = "ping"
 
 _ACCEPT_S = 0.2
 # Whoever tells something has it at hand; who is stopped in a terminal must not stop the training.
@@ -190,7 +190,7 @@ class Control:
                 self._take_in(Order(frame.kind, frame.facts, stream))
 
     def _take_in(self, order: Order) -> None:
-        if order.verb == _ARE_YOU_THERE:
+        if order.verb == _PING:
             order.done({})
             return
         try:
@@ -316,7 +316,7 @@ def _is_there(at: _Address, folder: Path) -> bool:
         return False
     with stream:
         try:
-            wire.send(stream, Frame(_ARE_YOU_THERE))
+            wire.send(stream, Frame(_PING))
             wire.receive(stream)
         except TimeoutError as error:
             raise _silent(at, folder) from error
@@ -349,7 +349,7 @@ def _silent(at: _Address, folder: Path) -> UnavailableError:
         )
     return UnavailableError(
         f"{said} {_ANSWER_S:g} s: the machine is overloaded, or it is stuck. Give the command "
-        f"again later; `kill {at.pid}` ends it, and its own command goes on from what is kept."
+        f"again later. `kill {at.pid}` ends it; its own command resumes from the saved progress."
     )
 
 

@@ -13,10 +13,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from elasticdl.data.wording import shown
 from elasticdl.engines.federated import names
 from elasticdl.engines.federated.aggregation import FUSIONS, Fusion
 from elasticdl.engines.federated.config_parts import look_up
-from elasticdl.engines.federated.sections import shown
 from elasticdl.engines.federated.settings import Local, Rounds
 
 if TYPE_CHECKING:

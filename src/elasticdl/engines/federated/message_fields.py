@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from elasticdl.data.wording import shown
 from elasticdl.engines.federated.sections import is_real
 from elasticdl.errors import MessageError
 
 Rules: TypeAlias = Mapping[str, Callable[[object], bool]]
 """Field -> whether a value can be its."""
 
-_SHOWN_TEXT = 60
 # Longer ones are nobody's name, and would fill logs.
 _LONGEST_NAME = 200
 _MOST_COUNTS = 1000
@@ -160,9 +160,3 @@ def check_fields(values: Mapping[str, Any], rules: Rules, where: str) -> None:
             raise MessageError(
                 f"The field {name} of {where} is {shown(values[name])}, which it cannot be."
             )
-
-
-def shown(value: object) -> str:
-    """Return a value for a message: what came from outside may be long."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN_TEXT else f"{text[: _SHOWN_TEXT - 1]}…"

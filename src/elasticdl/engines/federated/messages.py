@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from elasticdl.data.wording import shown
 from elasticdl.engines.federated.message_fields import (
     Rules,
     check_fields,
@@ -38,7 +39,6 @@ from elasticdl.engines.federated.message_fields import (
     is_text,
     is_whole,
     or_none,
-    shown,
 )
 from elasticdl.engines.federated.redaction import redacted
 from elasticdl.engines.federated.updates import Array, Weights

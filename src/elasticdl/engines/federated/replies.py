@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from elasticdl.engines.federated.message_fields import shown
+from elasticdl.data.wording import shown
 from elasticdl.engines.federated.messages import architecture_of
 from elasticdl.engines.federated.updates import is_averaged, named, num_not_finite
 from elasticdl.errors import AggregationError

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elasticdl.config import ConfigStruct
+from elasticdl.data.wording import shown
 from elasticdl.errors import DefinitionError
 
 # Counts beyond that are typing errors, and many libraries count no further.
 _MOST = 2**31 - 1
-_MOST_SHOWN = 80
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -223,19 +223,6 @@ def is_real(value: object) -> bool:
         return math.isfinite(value)
     except OverflowError:
         return False
-
-
-def shown(value: object) -> str:
-    """Return a value of a file for an error, shortened if it is long.
-
-    Example:
-        >>> shown(10**400)[-20:]
-        '00… (401 characters)'
-    """
-    text = repr(value)
-    if len(text) <= _MOST_SHOWN:
-        return text
-    return f"{text[:_MOST_SHOWN]}… ({len(text)} characters)"
 
 
 def _sentence(text: str) -> str:

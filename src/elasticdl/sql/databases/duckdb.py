@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import duckdb
@@ -23,6 +22,7 @@ from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
 from elasticdl.sql.databases.plain import plain_rows
 from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction
 from elasticdl.sql.names import literal, matching, parts, shown
+from elasticdl.sql.waiting import once_free
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,6 @@ collect_at_exit()
 
 # How long the submitter of a statement that was killed may take to let go of the file.
 _ENDING_S = 3.0
-_POLL_S = 0.1
 _ROWID = "rowid"
 # Of statements without a result.
 _NO_RESULT = (["Count"], ["Success"])
@@ -70,16 +69,12 @@ class DuckDB(BaseDatabase):
         self.name = f"duckdb:///{path}" if path else "duckdb://"
         self.is_in_memory = path is None
         config: Any = {"enable_external_access": "false"} if os.environ.get(NO_FILES) else {}
-        until_s = time.monotonic() + _ENDING_S
-        while True:
-            try:
-                with self._errors():
-                    self._connection = duckdb.connect(path or ":memory:", config=config)
-                break
-            except UnavailableError:
-                if time.monotonic() >= until_s:
-                    raise
-                time.sleep(_POLL_S)
+
+        def connect() -> Any:
+            with self._errors():
+                return duckdb.connect(path or ":memory:", config=config)
+
+        self._connection = once_free(connect, UnavailableError, _ENDING_S)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from elasticdl.data.field import MOST_EXACT
 from elasticdl.errors import SchemaError, UsageError
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     Value: TypeAlias = str | int | float | bool
 
 _FEWEST = 2
-# Up to this, float64 holds every whole number.
-_EXACT = 2**53
 _MOST_SHOWN = 8
 
 
@@ -60,7 +59,7 @@ class Classes:
                 'or all numbers, such as ["no", "yes"].'
             )
         wide = kinds == {"number"} and any(
-            isinstance(value, int) and abs(value) >= _EXACT for value in values
+            isinstance(value, int) and abs(value) >= MOST_EXACT for value in values
         )
         classes = Classes(tuple(values), kinds == {"text"}, wide)
         compared = [classes._compared(value) for value in values]

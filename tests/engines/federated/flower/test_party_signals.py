@@ -59,6 +59,6 @@ def test_a_party_ends_with_the_code_of_the_signal(tmp_path, number, code):
         party.send_signal(number)
 
         assert commands.end_of(party) == code, commands.logs()
-        assert "the same command goes on" in commands.log("party")
+        assert "run the same command to resume" in commands.log("party")
     finally:
         commands.end()
