@@ -21,8 +21,8 @@ _MARK = "ELASTICDL_STORM_MARK"
 _SHARED_MEMORY = Path("/dev/shm")
 # PyTorch's cache of compiled code is one for all programs of a user.
 _OF_OTHERS = ("torchinductor_",)
-# Ray's processes look for each other's death once in some seconds.
-_PATIENCE_S = 30.0
+# The agents of a killed raylet try for a minute to tell a control store that is dead too.
+_PATIENCE_S = 90.0
 
 
 class Nest:

@@ -78,7 +78,7 @@ def run_in_one_process(arguments):
 
     def tried(command, **options):
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            verify.main(command[3:])
+            verify.main(command[command.index("-m") + 2 :])
         return SimpleNamespace(stdout=said.getvalue())
 
     export.subprocess = SimpleNamespace(run=tried, SubprocessError=OSError)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,7 +45,8 @@ def start(tmp_path_factory):
 
     def head(**variables):
         home = tmp_path_factory.mktemp("home")
-        folder = tmp_path_factory.mktemp("ray")
+        # Sockets lie in it, whose paths are at most 107 bytes long; pytest's own grow.
+        folder = tempfile.mkdtemp(prefix="r-", dir="/tmp")
         port = 20000 + (os.getpid() * 7 + len(begun) * 131) % 9000
         process = subprocess.Popen(
             [
@@ -58,20 +60,23 @@ def start(tmp_path_factory):
             text=True,
             start_new_session=True,
         )
-        begun.append(process)
+        begun.append((process, folder))
+        said = []
         for line in process.stdout:
+            said.append(line)
             if "Ray runtime started" in line:
-                break
-        return f"127.0.0.1:{port}"
+                return f"127.0.0.1:{port}"
+        raise AssertionError("".join(said))
 
     yield head
-    for process in begun:
+    for process, folder in begun:
         for child in psutil.Process(process.pid).children(recursive=True):
             # It may end by itself, as its parent goes.
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
