@@ -85,21 +85,28 @@ class Bar:
 
     def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
         """Draw the bar."""
-        from rich import progress  # noqa: PLC0415
+        from rich import progress, table  # noqa: PLC0415
 
         self.ended()
         self._unit, self._first, self._begun_s = unit, done, time.monotonic()
+
+        def wide(text: str) -> table.Column:
+            return table.Column(no_wrap=True, min_width=len(text))
+
+        count = wide(f"{total:,}/{total:,}")
         self._bar = progress.Progress(
-            progress.TextColumn("[bold]{task.description}"),
-            progress.BarColumn(bar_width=None),
-            progress.TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"),
+            progress.TextColumn("[bold]{task.description}", table_column=wide(title)),
+            progress.BarColumn(bar_width=None, table_column=table.Column(ratio=1)),
+            progress.TextColumn("{task.completed:,.0f}/{task.total:,.0f}", table_column=count),
+            progress.TimeRemainingColumn(table_column=wide("0:00:00")),
+            # Last, since a narrow terminal cuts what is on the right.
             progress.TextColumn("{task.fields[facts]}"),
-            progress.TimeRemainingColumn(),
             console=self._console,
             refresh_per_second=5,
+            expand=True,
         )
         self._progress = self._bar
-        self._task = self._bar.add_task(title, total=total, completed=done, facts="", unit=unit)
+        self._task = self._bar.add_task(title, total=total, completed=done, facts="")
         self._bar.start()
 
     def advanced(self, done: int, facts: Mapping[str, str]) -> None:

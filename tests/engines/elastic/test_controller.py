@@ -77,6 +77,32 @@ def test_nobody_waits_for_a_silent_worker_that_alone_has_what_was_told(numbers, 
     training.assert_each_record_counts(8)
 
 
+STANDS_STILL_IN_WORKERS = """
+import os
+import time
+from pathlib import Path
+
+of_the_command = Path(__file__).with_name("command.pid")
+if not of_the_command.exists():
+    of_the_command.write_text(str(os.getpid()))
+elif of_the_command.read_text() != str(os.getpid()):
+    time.sleep(600)
+"""
+
+
+def test_who_waited_for_workers_as_long_as_told_gives_up_once(numbers, tmp_path):
+    model = counting_and(tmp_path, STANDS_STILL_IN_WORKERS)
+
+    with Training(
+        tmp_path / "out", arguments(numbers, "--give_up_after=5"), model=model
+    ) as training:
+        training.wait_for_the_end(expected=75)
+
+    told = training.log()
+    assert "The newest checkpoint is of step 0" in told
+    assert "Starting another Ray" not in told
+
+
 TELLS_ITS_PRIORITY = """
 import os
 import threading
