@@ -19,9 +19,10 @@ import ray.cluster_utils  # isort: skip
 
 
 def main(paths):
-    # Ray is ended however this process is.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     cluster = ray.cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    # Ray is ended however this process is. The answer of Ray's own, which this replaces, waits
+    # for ever where it interrupts the end of the cluster.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         for path in paths:
             job = Job.from_json(path.read_text())
