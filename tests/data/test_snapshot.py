@@ -128,3 +128,11 @@ def test_hashes_are_spread_evenly() -> None:
 
     assert counts.min() > 0.9 * NUM_ROWS / 10
     assert counts.max() < 1.1 * NUM_ROWS / 10
+
+
+def test_a_row_of_zeros_is_not_at_the_edge_of_every_split() -> None:
+    columns = {"a": [0, 0, 1], "b": [0.0, -0.0, 0.0], "c": [False, False, False]}
+    [batch] = pa.table(columns).to_batches()
+    first, second, other = shares(row_hashes(batch))
+
+    assert 0.2 < first == second != other

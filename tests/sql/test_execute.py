@@ -75,14 +75,15 @@ def test_a_killed_training_resumes_with_the_rows_it_has_read(shop, sql, tmp_path
         assert first.poll() is None, first.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    # The rows are not asked for again, and meanwhile the file is anybody's.
+    with open_database(shop) as database, database.run("DELETE FROM employee"):
+        pass
+    assert first.poll() is None
     import psutil
 
     for process in [*psutil.Process(first.pid).children(recursive=True), first]:
         process.send_signal(signal.SIGKILL)
     first.communicate()
-    # They are not asked for again.
-    with open_database(shop) as database, database.run("DELETE FROM employee"):
-        pass
 
     printed = ended(sql(statement + "SHOW TRAIN my_trained_model;"))
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _EMPTY = np.uint64(0x9E3779B97F4A7C15)
 _PRIME = np.uint64(0x100000001B3)
+_ZEROS = np.uint64(0xD1B54A32D192ED03)
 
 
 def row_hashes(batch: pa.RecordBatch) -> Hashes:
@@ -34,7 +35,9 @@ def row_hashes(batch: pa.RecordBatch) -> Hashes:
     with np.errstate(over="ignore"):
         for column in batch.columns:
             total = _mixed(total * _PRIME + _hashes(column))
-    return total
+    # Mixing keeps zero as it is: a row of zeros alone, which is a common one, would lie at the
+    # very edge of every split.
+    return np.where(total == 0, _ZEROS, total)
 
 
 def shares(hashes: Hashes) -> np.ndarray[Any, np.dtype[np.float64]]:
