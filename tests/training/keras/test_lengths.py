@@ -144,7 +144,7 @@ def test_thirty_lengths_take_one_function_beside_the_examples():
         trainer.train_steps([batch(length)])
 
     # The example's, that of all others, and the predictions that were compared.
-    assert len(trainer._compiled) == 3
+    assert len(trainer._functions) == 3
 
 
 @pytest.mark.parametrize("create", [recurrent, convolution, over_time, by_python])
@@ -170,7 +170,7 @@ def test_labels_may_have_a_length_too():
     for length in (6, 9, 7, 8):
         trainer.train_steps([batch(length, per_step=True)])
 
-    assert len(trainer._compiled) == 3
+    assert len(trainer._functions) == 3
 
 
 @pytest.mark.parametrize("create", [over_time, by_python])
@@ -180,7 +180,7 @@ def test_a_model_that_relies_on_the_length_is_compiled_for_each_and_says_so(crea
     with caplog.at_level(logging.WARNING, "elasticdl"):
         outputs = [trainer.predict(batch(length).features) for length in (6, 9, 8)]
 
-    trainer._eager = True
+    trainer._functions.is_eager = True
     for length, found in zip((6, 9, 8), outputs, strict=True):
         np.testing.assert_allclose(found, trainer.predict(batch(length).features), rtol=1e-5)
     (record,) = caplog.records

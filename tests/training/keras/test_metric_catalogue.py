@@ -125,11 +125,11 @@ def test_a_metric_of_keras_adds_up_and_says_what_evaluate_says(name, options, la
     )
     trainer = KerasTrainer(definition, some[0], minibatch_size=5)
     # To compile would take longer than all else, and compiled steps have tests of their own.
-    trainer._eager = True
+    trainer._functions.is_eager = True
     # As if it were the user's own: the table of those that need not be tried is shown to be right.
     variables = trainer.evaluation_metrics.variables
     variables.unproved = {"it"}
-    trainer._probe(some[0], trainer.evaluation_metrics)
+    trainer._metric_probe.on(some[0], trainer.evaluation_metrics)
     assert not variables.failures
     variables.unproved = set()
     variables.require_sums("workers")

@@ -32,7 +32,7 @@ from elasticdl.errors import (
 from elasticdl.training.mistakes import id_mistake, label_mistake, num_scores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from elasticdl.definition import ModelDefinition
 
@@ -121,6 +121,35 @@ def of_a_step(
         f"{at}: the model, its loss or its metrics raised in {what!r} on "
         f"{_described(batches)}:\n{users_traceback(error)}"
     )
+
+
+@contextlib.contextmanager
+def naming(
+    what: str, batch: Batch, definition: ModelDefinition, predict: Callable[[Arrays], Arrays]
+) -> Iterator[None]:
+    """Turn what user code raises into an error that names the batch and their lines.
+
+    Args:
+        what: Whose code runs: "the model or its loss".
+        batch: What it is given.
+        definition: Whose model it is.
+        predict: Returns the model's outputs for features.
+
+    Raises:
+        DataError: A label or an id is out of range.
+        UserCodeError: Anything else that is no error of ours.
+    """
+    try:
+        yield
+    except ElasticDLError:
+        raise
+    except Exception as error:
+        if mistake := out_of_range(error, [batch], definition, predict):
+            raise mistake from error
+        raise UserCodeError(
+            f"{raised_at(error, definition.origin)}: {what} raised on "
+            f"{describe(batch.features)}:\n{users_traceback(error)}"
+        ) from error
 
 
 def _described(batches: Sequence[Batch]) -> str:

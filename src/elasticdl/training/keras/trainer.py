@@ -9,10 +9,7 @@ second function whose batch axis is open.
 from __future__ import annotations
 
 import contextlib
-import logging
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -20,26 +17,22 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.data.batch import Arrays, Batch, describe, leaves, map_arrays, stack
-from elasticdl.definition import Mode, ModelDefinition, WeighableLoss, made
+from elasticdl.definition import Mode, ModelDefinition
 from elasticdl.errors import (
     CorruptCheckpointError,
-    DataError,
-    DefinitionError,
     ElasticDLError,
-    TrainingError,
     UserCodeError,
     raised_at,
     users_traceback,
 )
-from elasticdl.sharding.permutation import derive_seed
 from elasticdl.training import generators
 from elasticdl.training.divisors import check_divides_by_examples
 from elasticdl.training.keras import (
     compiled,
     evaluation,
-    examples,
     failures,
     inputs,
+    optimizers,
     overrides,
     reduction,
     splitting,
@@ -49,14 +42,17 @@ from elasticdl.training.keras.attributes import Attributes
 from elasticdl.training.keras.compiled import CompiledMetrics
 from elasticdl.training.keras.draws import Draws
 from elasticdl.training.keras.hooks import KerasHooks
-from elasticdl.training.keras.labels import NotANumpyFunctionError, as_numpy, unwrap
-from elasticdl.training.keras.lengths import Axes, Functions, Lengths, signature
+from elasticdl.training.keras.loss import Loss
+from elasticdl.training.keras.metric_probe import MetricProbe
 from elasticdl.training.keras.metrics import KerasMetrics, tracked_metrics
 from elasticdl.training.keras.outside import Outside
+from elasticdl.training.keras.pull import Pull
 from elasticdl.training.keras.python_code import PythonCode
 from elasticdl.training.keras.reduction import Divisor
+from elasticdl.training.keras.seeds import Seeds
 from elasticdl.training.keras.splitting import Trial
 from elasticdl.training.keras.statistics import Statistics, change_of, means_of
+from elasticdl.training.keras.step_functions import StepFunctions, Watched, or_none, parts
 from elasticdl.training.trainer import (
     Contribution,
     Examined,
@@ -66,12 +62,7 @@ from elasticdl.training.trainer import (
     Weights,
 )
 
-_log = logging.getLogger("elasticdl")
 _SEED_VARIABLE = "seed_generator_state"
-# Examples that tell whether a metric's states add up.
-_MAX_PROBED = 16
-# Rounding, whatever the precision: code that relies on lengths is off by more.
-_LOOSELY = 1e-2
 _WEIGHTS_SHAPE = (
     "\n  As in Keras, sample weights have the shape of the loss or axes of 1: one a pixel, or (n, "
     "1, 1), where the loss is one value a pixel."
@@ -111,7 +102,6 @@ class KerasTrainer:
         self.slot = slot
         self._definition = definition
         self._minibatch_size = minibatch_size
-        self._seed = seed % 2**31
         generators.install()
         self._generators = generators.Generators()
         self._python_code = PythonCode(definition.origin)
@@ -119,9 +109,9 @@ class KerasTrainer:
         with self._generators.used():
             keras.utils.set_random_seed(seed % 2**32)
             _restart_names()
-            self._create(example)
+            self._create(example, seed % 2**31)
 
-    def _create(self, example: Batch) -> None:
+    def _create(self, example: Batch, seed: int) -> None:
         definition = self._definition
         self.model: keras.Model = definition.create_model()
         self._is_eager_only = bool(getattr(self.model, "run_eagerly", False))
@@ -130,24 +120,26 @@ class KerasTrainer:
         if definition.compiled:
             compiled.check(self.model, definition.origin)
         # What tf_keras loaded has looked for its random operations by itself.
-        self._is_keras = not hasattr(self.model, "inner")
-        self._draws = Draws(definition.origin, is_strict=self._is_keras)
+        is_keras = not hasattr(self.model, "inner")
+        self._draws = Draws(definition.origin, is_strict=is_keras)
         self._adapt = inputs.build(self.model, example.features, definition.where("model"))
         self._weights = overrides.TrainedWeights(self.model, definition.origin)
         self._trainable = self._weights.trained
-        self._seed_variables = [v for v in self._weights.others if v.path.endswith(_SEED_VARIABLE)]
-        seed_ids = {id(v) for v in self._seed_variables}
-        self._seed_variables.append(self._draws.state)
+        seeds = [v for v in self._weights.others if v.path.endswith(_SEED_VARIABLE)]
+        self._seeds = Seeds(seed, [*seeds, self._draws.state], self._generators)
+        seed_ids = {id(v) for v in seeds}
         self._statistics = [v for v in self._weights.others if id(v) not in seed_ids]
         self._changes = Statistics(self._statistics, means_of(self.model), definition.origin)
-        self.optimizer = self._create_optimizer()
-        self._computes_loss = overrides.own(self.model, overrides.COMPUTE_LOSS) is not None
-        if self._computes_loss and not definition.compiled:
-            compiled.give_loss(self.model, self._loss_alone)
+        self.optimizer = optimizers.create(definition, self.model, self._trainable)
+        self._loss = Loss(self.model, definition, self._adapt)
+        self._pull = Pull(self._trainable)
         self.training_metrics = self._create_metrics(Mode.TRAINING, example)
         self.evaluation_metrics = self._create_metrics(Mode.EVALUATION, example)
+        self._metric_probe = MetricProbe(
+            definition, self._looked_at, self._loss, self._generators, self._predict_uncompiled
+        )
         for metrics in (self.training_metrics, self.evaluation_metrics):
-            self._probe_on_example(example, metrics)
+            self._metric_probe.on_example(example, metrics)
         self.hooks = KerasHooks(
             self.model,
             definition.create_callbacks(),
@@ -160,17 +152,23 @@ class KerasTrainer:
             self.hooks.check_grouping(steps_per_execution)
         self._attributes = Attributes(self.model, self.optimizer, definition.origin)
         self._outside = Outside(self.model, self._all_variables, definition.origin)
+        self._functions = StepFunctions(
+            definition,
+            example,
+            Watched(
+                draws=self._draws,
+                seeds=self._seeds,
+                generators=self._generators,
+                python_code=self._python_code,
+                attributes=self._attributes,
+                outside=self._outside if is_keras else None,
+                asks_for_eager=self._is_eager_only,
+            ),
+            drawing=self._drawing_at,
+            predict=self._predicted,
+        )
         self._with_gradient: list[int] | None = None
-        # What parameters are pulled to, and how strongly: variables, so that a compiled step
-        # serves all rounds.
-        self._anchors: list[tf.Variable] = []
-        self._pull: tf.Variable | None = None
-        self._is_pulled = False
-        self._compiled = Functions()
-        self._lengths = Lengths(*_parts(example))
         self._few = map_arrays(lambda array: array[:2], example.features)
-        self._opens: bool | None = None
-        self._eager = False
         # What the loss of a batch is divided by; known once the first gradients were asked for.
         self._divisor = Divisor.EXAMPLES
         self._loss_was_split = False
@@ -191,12 +189,7 @@ class KerasTrainer:
         )
         full = batches[0].num_examples == self._minibatch_size
         losses, metrics = self._call(
-            "train",
-            self._train_group,
-            group,
-            self.step,
-            batches=batches,
-            fixed_axis=1 if full else None,
+            "train", self._train_group, group, batches=batches, fixed_axis=1 if full else None
         )
         self._look_outside_at_first()
         self.step += len(batches)
@@ -213,9 +206,7 @@ class KerasTrainer:
 
         def computed() -> Any:
             variables.resume(so_far)
-            buffer, *rest = self._call(
-                "gradients", self._gradients, _parts(batch), self.step, batches=[batch]
-            )
+            buffer, *rest = self._call("gradients", self._gradients, parts(batch), batches=[batch])
             return buffer.numpy(), *rest
 
         buffer, loss, averaged, metrics = computed()
@@ -228,7 +219,7 @@ class KerasTrainer:
         self._look_outside_at_first()
         self._changes.check_finite(self._block(buffer))
         states = {**_to_numpy(metrics), **variables.carried()}
-        self._probe_if_unproved(batch, self.training_metrics)
+        self._metric_probe.if_unproved(batch, self.training_metrics)
         return (
             Contribution(buffer, batch.num_examples),
             StepResult(loss.numpy()[np.newaxis], states),
@@ -241,7 +232,7 @@ class KerasTrainer:
         if self._with_gradient is None:
             raise RuntimeError("apply() before the first gradients(): the layout is not known.")
         specs = (tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32))
-        apply = self._compiled.get("apply", lambda: self._compile(self._apply, specs))
+        apply = self._functions.of_tensors("apply", self._apply, specs)
         try:
             apply(tf.convert_to_tensor(total.buffer), tf.constant(total.num_examples, tf.float32))
         except tf.errors.OpError:
@@ -265,9 +256,9 @@ class KerasTrainer:
         self.check_evaluation(batch)
         variables = self.evaluation_metrics.variables
         variables.resume(so_far)
-        found = self._call("evaluate", self._evaluate, _parts(batch), self.step, batches=[batch])
+        found = self._call("evaluate", self._evaluate, parts(batch), batches=[batch])
         states = {**_to_numpy(found), **variables.carried()}
-        self._probe_if_unproved(batch, self.evaluation_metrics)
+        self._metric_probe.if_unproved(batch, self.evaluation_metrics)
         return states
 
     def require_sums(self, why: str) -> None:
@@ -275,7 +266,7 @@ class KerasTrainer:
         for metrics in (self.training_metrics, self.evaluation_metrics):
             if metrics.ordered:
                 # A step that is compiled already leaves their states to be carried.
-                self._compiled.clear()
+                self._functions.clear()
             metrics.variables.require_sums(why)
 
     def predict(self, features: Arrays) -> Arrays:
@@ -287,12 +278,12 @@ class KerasTrainer:
         """See `trainer.EvaluationProbe`."""
         if self._is_evaluation_checked:
             return
-        features, labels, weights = map_arrays(tf.convert_to_tensor, list(_parts(batch)))
+        features, labels, weights = map_arrays(tf.convert_to_tensor, list(parts(batch)))
 
         def call() -> None:
-            self._set_seeds(tf.constant([self.step, self.slot], tf.int64))
+            self._seeds.set(tf.constant([self.step, self.slot], tf.int64))
             outputs = self.model(self._adapt(features), training=False)
-            if self._has_loss and labels is not None:
+            if self._loss.is_there and labels is not None:
                 self._loss(features, outputs, labels, weights, training=False)
 
         changed: list[Any] = []
@@ -305,7 +296,7 @@ class KerasTrainer:
 
     def _predicted(self, features: Arrays) -> Arrays:
         batch = Batch(features, None, 0)
-        outputs = self._call("predict", self._predict, _parts(batch), self.step, batches=[batch])
+        outputs = self._call("predict", self._predict, parts(batch), batches=[batch])
         return map_arrays(lambda tensor: tensor.numpy(), outputs)
 
     def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
@@ -314,7 +305,7 @@ class KerasTrainer:
         variables = self.evaluation_metrics.variables
         variables.resume(so_far)
         states, outputs, values = self._call(
-            "examine", self._examine, _parts(batch), self.step, batches=[batch]
+            "examine", self._examine, parts(batch), batches=[batch]
         )
         return Examined(
             {**_to_numpy(states), **variables.carried()},
@@ -329,7 +320,7 @@ class KerasTrainer:
     @property
     def keeps_averages(self) -> bool:
         """See `trainer.Trainer`."""
-        return any(each.use_ema for each in _plain_optimizers(self.optimizer))
+        return any(each.use_ema for each in optimizers.plain(self.optimizer))
 
     def state(self) -> State:
         """See `trainer.Trainer`; the seeds of dropout are no state, the step decides them."""
@@ -374,17 +365,16 @@ class KerasTrainer:
             return exporting.why_not_exported(self.model, self._export_example())
 
     def _export_example(self) -> exporting.Example:
-        with self._uncompiled():
-            outputs = self._predicted(self._few)
+        outputs = self._predict_uncompiled(self._few)
         inputs = self._adapt(self._few)
         # What the model takes may be a part of the features: then nothing is known of its axes.
         is_all = len(leaves(inputs)) == len(leaves(self._few))
-        return exporting.Example(inputs, outputs, self._lengths.seen if is_all else ())
+        return exporting.Example(inputs, outputs, self._functions.lengths.seen if is_all else ())
 
     @contextlib.contextmanager
     def _without_trace(self) -> Iterator[None]:
         """Put back what a layer moves that is fixed to `training=True`."""
-        before = [(v, v.numpy()) for v in (*self._statistics, *self._seed_variables)]
+        before = [(v, v.numpy()) for v in (*self._statistics, *self._seeds.variables)]
         try:
             with self._drawing_at("export"):
                 yield
@@ -394,16 +384,11 @@ class KerasTrainer:
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
         """See `trainer.Pulled`."""
-        self._is_pulled = weights is not None
         if weights is None:
+            self._pull.release()
             return
-        if self._pull is None:
-            self._anchors = [tf.Variable(v.value, trainable=False) for v in self._trainable]
-            self._pull = tf.Variable(0.0, trainable=False)
-        paths = {id(v): path for path, v in self._variables().items()}
-        for variable, anchor in zip(self._trainable, self._anchors, strict=True):
-            anchor.assign(weights[paths[id(variable)].removeprefix("model/")])
-        self._pull.assign(strength)
+        paths = {id(v): path.removeprefix("model/") for path, v in self._variables().items()}
+        self._pull.towards(weights, [paths[id(v)] for v in self._trainable], strength)
 
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
         """See `trainer.Differentiator`."""
@@ -440,9 +425,9 @@ class KerasTrainer:
             return part(features), part(labels), part(weights), at + offset
 
         def one(features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
-            return self._train_one(features, _or_none(labels), _or_none(weights), at)
+            return self._train_one(features, or_none(labels), or_none(weights), at)
 
-        if self._eager:
+        if self._functions.is_eager:
             results = [one(*batch(i)) for i in range(int(num_steps))]
             total: Any = results[0][1]
             for _, metrics in results[1:]:
@@ -486,7 +471,9 @@ class KerasTrainer:
         given = labels[1] if self._definition.compiled else weights
         divisor = reduction.divisor(self._divisor, outputs, given, num_examples)
         self._with_gradient = [i for i, g in enumerate(gradients) if g is not None]
-        self._warn_of_repeated_rows(gradients)
+        optimizers.warn_of_repeated_rows(
+            self.optimizer, self._trainable, gradients, self._definition.origin
+        )
         # Unscaled: others may have another scale by the time they hear of it, and an overflow
         # is infinity or NaN here as well.
         scale = self._loss_scale()
@@ -497,43 +484,10 @@ class KerasTrainer:
         sums = tf.concat(parts, 0) * divisor
         changes = self._changes.take_changes(before, num_examples)
         flat = tf.concat([tf.reshape(divisor, [1]), sums, changes], 0)
-        averaged = loss
-        if not self._loss_is_known(outputs, labels):
-            trial = Trial(features, outputs, labels, weights, num_examples)
-            averaged = splitting.averaged_parts(
-                lambda part: self._loss(
-                    part.features, part.outputs, part.labels, part.weights, training=True
-                ),
-                trial,
-                self._divisor,
-                weights_in_labels=self._definition.compiled,
-            )
+        trial = Trial(features, outputs, labels, weights, num_examples)
+        averaged = self._loss.averaged_parts(trial, loss, self._divisor)
         states = self.training_metrics.states(loss, outputs, labels, num_examples, weights)
         return flat, loss, averaged, states
-
-    def _loss_is_known(self, outputs: Any, labels: Any) -> bool:
-        """Whether the loss is certain to be a mean, so that one batch tells for all.
-
-        Any other may divide by a mask or by weights that are all equal in most batches.
-        """
-        if self._definition.compiled or self._computes_loss:
-            return not self._computes_loss and all(
-                isinstance(loss, str) or overrides.is_of_keras(loss) for loss in self._losses()
-            )
-        if self._definition.loss is None:
-            return True
-        loss = made(self._definition.loss)
-        if isinstance(loss, WeighableLoss):
-            return all(overrides.is_of_keras(each) for each in self._losses())
-        theirs = as_numpy(labels) if self._definition.labels_as_numpy else labels
-        return bool(unwrap(loss(outputs, theirs)).shape.rank)
-
-    def _losses(self) -> list[Any]:
-        """Return the losses of Keras, or the functions, that the loss is made of."""
-        if self._definition.compiled:
-            return [each for each in keras.tree.flatten(self.model.loss) if each is not None]
-        loss = None if self._definition.loss is None else made(self._definition.loss)
-        return [loss.loss] if isinstance(loss, WeighableLoss) else []
 
     def _apply(self, buffer: tf.Tensor, num_examples: tf.Tensor) -> None:
         del num_examples
@@ -560,28 +514,6 @@ class KerasTrainer:
         """Return by how much the optimizer wants the loss scaled: 1 where it does not care."""
         return tf.cast(self.optimizer.scale_loss(tf.constant(1.0)), tf.float32)
 
-    def _warn_of_repeated_rows(self, gradients: Sequence[Any]) -> None:
-        """Log where the sum over workers is another gradient than that of one process.
-
-        In one process an embedding's gradient is a list of rows, and Keras squares rows of the same
-        id one by one: a^2 + b^2. A sum over workers is dense, and its square is (a + b)^2, as it is
-        for Keras on JAX and PyTorch.
-        """
-        paths = [
-            variable.path
-            for variable, gradient in zip(self._trainable, gradients, strict=True)
-            if isinstance(gradient, tf.IndexedSlices)
-        ]
-        if paths and not all(_is_linear(each) for each in _plain_optimizers(self.optimizer)):
-            _log.warning(
-                "%s: %s: %s squares the gradients of ids that repeat in a batch one by one, as "
-                "clipping by norm does. Here gradients are summed before; see "
-                '"Differences from a plain script" in docs/training.md.',
-                self._definition.origin,
-                ", ".join(paths),
-                type(_plain_optimizers(self.optimizer)[0]).__name__,
-            )
-
     def _block(self, buffer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the part of a contribution that is changes of statistics."""
         return buffer[buffer.size - self._changes.size :]
@@ -595,7 +527,7 @@ class KerasTrainer:
 
             features = map_arrays(tf.convert_to_tensor, map_arrays(take, batch.features))
             before = self._changes.copies()
-            self._set_seeds(tf.constant([self.step, self.slot], tf.int64))
+            self._seeds.set(tf.constant([self.step, self.slot], tf.int64))
             with self._generators.used():
                 self.model(self._adapt(features), training=True)
             found = []
@@ -616,30 +548,17 @@ class KerasTrainer:
         outputs = self._forward_without_trace(features, at)
         states = self._states(outputs, features, labels, weights)
         values = {} if labels is None else self.evaluation_metrics.values(outputs, labels)
-        if "loss" in states and not self._definition.compiled and not self._computes_loss:
-            alone = self._losses_alone(outputs, labels, weights)
-            values = {"loss": alone, **values}
+        if "loss" in states and self._loss.is_by_example:
+            eager = self._functions.is_eager
+            values = {
+                "loss": self._loss.by_example(outputs, labels, weights, eager=eager),
+                **values,
+            }
         return states, outputs, values
-
-    def _losses_alone(self, outputs: Any, labels: Any, weights: Any) -> tf.Tensor:
-        """Return each example's loss, as that of a batch of it."""
-        masks = reduction.masks_of(outputs)
-        # Nothing stands for "none" where examples are taken one by one.
-        beside = {str(i): mask for i, mask in enumerate(masks) if mask is not None}
-        if weights is not None:
-            beside["weights"] = weights
-
-        def one(outputs: Any, labels: Any, beside: Any) -> tf.Tensor:
-            given = [beside.get(str(i)) for i in range(len(masks))]
-            # Of a batch of one, so penalties on weights are in it, as they are in the mean.
-            masked = reduction.with_masks(outputs, given)
-            return self._with_added(self._loss_alone(masked, labels, beside.get("weights")))
-
-        return examples.one_by_one(one, outputs, labels, beside, eager=self._eager)
 
     def _states(self, outputs: Any, features: Any, labels: Any, weights: Any) -> Any:
         loss = None
-        if self._has_loss and labels is not None:
+        if self._loss.is_there and labels is not None:
             loss = self._loss(features, outputs, labels, weights, training=False)
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         return self.evaluation_metrics.states(loss, outputs, labels, num_examples, weights)
@@ -651,7 +570,7 @@ class KerasTrainer:
     def _forward_without_trace(self, features: Any, at: tf.Tensor) -> Any:
         """Run the model for looking only: a layer fixed to `training=True` moves nothing."""
         before = [tf.identity(v.value) for v in self._statistics]
-        self._set_seeds(at)
+        self._seeds.set(at)
         outputs = self.model(self._adapt(features), training=False)
         with tf.control_dependencies(leaves(outputs)):
             for variable, old in zip(self._statistics, before, strict=True):
@@ -659,228 +578,49 @@ class KerasTrainer:
             return map_arrays(_after, outputs)
 
     def _forward_backward(self, features: Any, labels: Any, weights: Any, at: tf.Tensor) -> Any:
-        self._set_seeds(at)
+        self._seeds.set(at)
         with tf.GradientTape() as tape:
             outputs = self.model(self._adapt(features), training=True)
             loss = self._loss(features, outputs, labels, weights, training=True)
             scaled = self.optimizer.scale_loss(loss)
         self._weights.check_unchanged()
         gradients = tape.gradient(scaled, [v.value for v in self._trainable])
-        return outputs, loss, self._pulled(gradients) if self._is_pulled else gradients
+        if self._pull.is_on:
+            gradients = self._pull.added_to(gradients, self.optimizer)
+        return outputs, loss, gradients
 
-    def _pulled(self, gradients: list[Any]) -> list[Any]:
-        """Add the proximal term's gradients, in the scale of those of the loss."""
-        pulled = []
-        for gradient, variable, anchor in zip(
-            gradients, self._trainable, self._anchors, strict=True
-        ):
-            term = self._pull * (tf.cast(variable.value, tf.float32) - tf.cast(anchor, tf.float32))
-            term = self.optimizer.scale_loss(tf.cast(term, variable.dtype))
-            pulled.append(term if gradient is None else tf.convert_to_tensor(gradient) + term)
-        return pulled
+    def _looked_at(self, features: Any) -> Any:
+        """Return the model's outputs before the first step, uncompiled."""
+        return self._forward_without_trace(features, tf.zeros([2], tf.int64))
 
-    def _loss(
-        self, features: Any, outputs: Any, labels: Any, weights: Any, *, training: bool
-    ) -> tf.Tensor:
-        splitting.check_averages(self._losses(), self._definition.where("loss"))
-        if self._definition.compiled:
-            found = compiled.loss(self.model, features, outputs, labels, training=training)
-            return tf.cast(found, tf.float32)
-        if self._computes_loss:
-            x = self._adapt(features)
-            own = compiled.own_loss(self.model, x, labels, outputs, weights, training=training)
-            return tf.cast(own, tf.float32)
-        return self._with_added(self._loss_alone(outputs, labels, weights))
-
-    def _with_added(self, loss: tf.Tensor) -> tf.Tensor:
-        """Return the loss and what layers have added."""
-        for extra in self.model.losses:
-            loss += tf.cast(extra, tf.float32)
-        return loss
-
-    def _loss_alone(self, outputs: Any, labels: Any, weights: Any) -> tf.Tensor:
-        """Return the mean of the user's loss, without what layers have added."""
-        if self._definition.loss is None:
-            raise DefinitionError(f"{self._definition.origin}: there is no loss to train with.")
-        loss = made(self._definition.loss)
-        if isinstance(loss, WeighableLoss):
-            # It looks for masks by itself. Without a reduction of its own, it is averaged.
-            return tf.reduce_mean(tf.cast(loss.weighted(outputs, labels, weights), tf.float32))
-        theirs = as_numpy(labels) if self._definition.labels_as_numpy else labels
-        values = tf.cast(unwrap(loss(outputs, theirs)), tf.float32)
-        mask = reduction.mask_of(outputs)
-        return reduction.batch_loss(values, mask, weights, self._definition.where("loss"))
-
-    def _set_seeds(self, at: tf.Tensor) -> None:
-        """Make all randomness of this step a function of (seed, step, slot)."""
-        step, slot = at[0], at[1]
-        if tf.executing_eagerly():
-            self._generators.seed(derive_seed(self._seed, int(step), int(slot)))
-        for number, variable in enumerate(self._seed_variables):
-            values = tf.random.stateless_uniform(
-                variable.shape,
-                seed=tf.stack(
-                    [step, slot * 2**32 + tf.constant(self._seed + (number << 48), tf.int64)]
-                ),
-                maxval=2**31 - 1,
-                dtype=tf.int32,
-            )
-            variable.assign(tf.cast(values, variable.dtype))
-
-    # --- compiling ------------------------------------------------------------------------
+    # --- calling them -----------------------------------------------------------------------
 
     def _call(
         self,
         name: str,
         function: Callable[..., Any],
         arrays: tuple[Arrays, Arrays, Arrays],
-        step: int,
         *,
         batches: Sequence[Batch],
         fixed_axis: int | None = None,
     ) -> Any:
-        """Call a compiled function, compiling it for these shapes first where it is new.
-
-        Args:
-            name: Which function.
-            function: Takes features, labels, sample weights and the step.
-            arrays: Features, labels and sample weights.
-            step: Number of the first step.
-            batches: What the arrays are of, for errors.
-            fixed_axis: The axis whose length may be compiled in; the one before is open.
-        """
-        # A signature has no place for "no labels": an empty tuple stands for them.
-        tensors = tuple(() if a is None else map_arrays(tf.convert_to_tensor, a) for a in arrays)
-        at = tf.constant([step, self.slot], tf.int64)
-        axes = 2 if name == "train" else 1
-        try:
-            opened = self._open_axes(name, arrays, axes)
-            if opened:
-                # One function for batches of any size and length.
-                fixed_axis = None
-            # NumPy is asked for the shapes: TensorFlow takes a while to say them.
-            shapes = tuple(
-                signature(np.shape(array), number, axes, fixed_axis, opened)
-                for number, array in enumerate(leaves(arrays))
-            )
-            dtypes = tuple(tensor.dtype for tensor in leaves(tensors))
-
-            def compile_() -> Callable[..., Any]:
-                specs = iter(map(tf.TensorSpec, shapes, dtypes))
-                return self._compile(
-                    lambda features, labels, weights, at: function(
-                        features, _or_none(labels), _or_none(weights), at
-                    ),
-                    (*map_arrays(lambda _: next(specs), tensors), tf.TensorSpec([2], tf.int64)),
-                )
-
-            key = (name, fixed_axis, self._is_pulled, arrays[2] is None, shapes, dtypes)
-            return self._compiled.get(key, compile_)(*tensors, at)
-        except NotANumpyFunctionError as error:
-            if self._eager:
-                raise
-            self._draws.check_uncompiled()
-            _log.warning(
-                "%s uses %s, which TensorFlow cannot compile; steps run uncompiled and slower.",
-                self._definition.origin.file,
-                error,
-            )
-            self._eager = True
-            self._compiled.clear()
-            return self._call(name, function, arrays, step, batches=batches, fixed_axis=fixed_axis)
-        except ElasticDLError:
-            raise
-        except Exception as error:
-            if isinstance(error, tf.errors.OpError):
-                self._python_code.check()
-            raise failures.of_a_step(
-                error,
-                name,
-                step + 1,
-                batches=batches,
-                definition=self._definition,
-                predict=self._predict_uncompiled,
-            ) from error
-
-    def _open_axes(self, name: str, arrays: Sequence[Arrays], leading: int) -> Axes:
-        """Return which axes after those of the batch a function is compiled without."""
-        if self._eager:
-            return frozenset()
-        found = self._lengths.open_axes(arrays, leading)
-        if not found:
-            return found
-        if self._opens is None:
-            features = arrays[0]
-            if name == "train":
-                features = map_arrays(lambda array: array[0], features)
-            self._opens = True
-            self._opens = self._says_the_same_opened(features)
-            if not self._opens:
-                _log.warning(
-                    "%s: the model cannot be compiled for sequences (or pictures) of any length, "
-                    "or computes something else then, as TimeDistributed does. A step is compiled "
-                    "for each length instead, which takes seconds: pad to a few lengths.",
-                    self._definition.origin.file,
-                )
-        return found if self._opens else frozenset()
-
-    def _says_the_same_opened(self, features: Arrays) -> bool:
-        """Compare a batch's outputs with and without open axes; some code relies on lengths."""
-        try:
-            opened = leaves(self._predicted(features))
-        except (DataError, TrainingError, UserCodeError):
-            # That is what is to be found out; on its own length it raises again if it is wrong.
-            return False
-        with self._uncompiled():
-            fixed = leaves(self._predicted(features))
-        return all(
-            one.shape == other.shape
-            and np.allclose(one, other, rtol=_LOOSELY, atol=_LOOSELY, equal_nan=True)
-            for one, other in zip(fixed, opened, strict=True)
+        """Call a function of the next step; see `StepFunctions.call`."""
+        return self._functions.call(
+            name,
+            function,
+            arrays,
+            (self.step, self.slot),
+            batches=batches,
+            fixed_axis=fixed_axis,
+            variant=self._pull.is_on,
         )
 
-    def _compile(self, function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
+    def _predict_uncompiled(self, features: Arrays) -> Arrays:
+        return self._functions.predict_uncompiled(features)
 
-        def drawing(*arguments: Any) -> Any:
-            with (
-                self._drawing_at("step"),
-                self._draws.replaced(),
-                self._attributes.as_made(),
-            ):
-                return function(*arguments)
-
-        def tracing(*arguments: Any) -> Any:
-            # The same at each step, and on all workers: it is not traced in each of them.
-            self._generators.seed(self._seed)
-            drawn_from = self._python_code.eager_only if self._is_eager_only else self._generators
-            with (
-                drawn_from.used(),
-                self._draws.replaced(),
-                self._attributes.as_made(),
-                self._uncounted(),
-            ):
-                return function(*arguments)
-
-        if self._eager:
-            return drawing
-        # Compiled here and now: TensorFlow takes functions that are made anew for other shapes
-        # for one that is compiled again and again, and warns of it.
-        concrete: Callable[..., Any] = tf.function(
-            tracing, input_signature=signature, autograph=False
-        ).get_concrete_function()
-        self._draws.check(concrete, self._seed_variables)
-        self._python_code.watch(concrete)
-        if self._is_keras:
-            self._outside.look_into(concrete)
-        return concrete
-
-    @contextlib.contextmanager
-    def _drawing_at(self, moment: str, number: int = 0) -> Iterator[None]:
+    def _drawing_at(self, moment: str, number: int = 0) -> contextlib.AbstractContextManager[None]:
         """Make what Python code draws meanwhile a function of the seed, the step and the moment."""
-        which = zlib.crc32(moment.encode())
-        self._generators.seed(derive_seed(self._seed, self.step, which, number))
-        with self._generators.used():
-            yield
+        return self._seeds.drawing(self.step, moment, number)
 
     @contextlib.contextmanager
     def _at_moment(self, moment: str, number: int) -> Iterator[None]:
@@ -902,61 +642,13 @@ class KerasTrainer:
                 stack.enter_context(self._attributes.watched(f"a callback's {moment}()", advice))
             yield
 
-    def _uncounted(self) -> contextlib.AbstractContextManager[None]:
-        """Refuse code that counts in Python and expects to run for each step."""
-        if not self._is_eager_only:
-            return contextlib.nullcontext()
-        return self._attributes.watched(
-            "the model",
-            "Steps are compiled here, with run_eagerly=True as well, so that it would change once. "
-            "Make it a weight (self.add_weight(..., trainable=False)) and assign to it.",
-        )
-
-    @contextlib.contextmanager
-    def _uncompiled(self) -> Iterator[None]:
-        """Call functions as they are: what is called once is not worth the time to compile it."""
-        eager, functions = self._eager, self._compiled
-        self._eager, self._compiled = True, Functions()
-        try:
-            yield
-        finally:
-            self._eager, self._compiled = eager, functions
-
-    def _predict_uncompiled(self, features: Arrays) -> Arrays:
-        with self._uncompiled():
-            return self._predicted(features)
-
-    def _out_of_range(self, error: Exception, batch: Batch) -> DataError | None:
-        predict = self._predict_uncompiled
-        return failures.out_of_range(error, [batch], self._definition, predict)
-
-    @contextlib.contextmanager
-    def _naming(self, batch: Batch) -> Iterator[None]:
-        """Turn what user code raises into an error that names the batch and their lines."""
-        try:
-            yield
-        except ElasticDLError:
-            raise
-        except Exception as error:
-            if mistake := self._out_of_range(error, batch):
-                raise mistake from error
-            raise UserCodeError(
-                f"{raised_at(error, self._definition.origin)}: the model or its loss raised on "
-                f"{describe(batch.features)}:\n{users_traceback(error)}"
-            ) from error
-
     # --- the rest ---------------------------------------------------------------------------
-
-    @property
-    def _has_loss(self) -> bool:
-        definition = self._definition
-        return definition.compiled or definition.loss is not None or self._computes_loss
 
     def _create_metrics(self, mode: Mode, example: Batch) -> KerasMetrics | CompiledMetrics:
         definition = self._definition
         if definition.compiled and example.labels is not None:
             features, labels = map_arrays(tf.convert_to_tensor, (example.features, example.labels))
-            outputs = self._forward_without_trace(features, tf.zeros([2], tf.int64))
+            outputs = self._looked_at(features)
             try:
                 return CompiledMetrics(
                     self.model, features, outputs, labels, where=str(definition.origin)
@@ -964,7 +656,8 @@ class KerasTrainer:
             except ElasticDLError:
                 raise
             except Exception as error:
-                if mistake := self._out_of_range(error, example):
+                predict = self._predict_uncompiled
+                if mistake := failures.out_of_range(error, [example], definition, predict):
                     raise mistake from error
                 raise UserCodeError(
                     f"{raised_at(error, definition.where('model'))}: the loss or the metrics that "
@@ -979,79 +672,6 @@ class KerasTrainer:
             where=str(definition.origin),
             tracked=tracked_metrics(self.model),
         )
-
-    def _probe_on_example(self, example: Batch, metrics: KerasMetrics | CompiledMetrics) -> None:
-        """Find out before the first step what a metric of the user's own does with batches.
-
-        Raises:
-            DefinitionError: It has a name that is taken, or keeps no state that could be kept.
-        """
-        if example.labels is None or not metrics.looks_at_outputs:
-            return
-        # What raises here raises again on the first batch, which can be named then.
-        with contextlib.suppress(DataError, UserCodeError):
-            self._probe(example, metrics)
-
-    def _probe_if_unproved(self, batch: Batch, metrics: KerasMetrics | CompiledMetrics) -> None:
-        if metrics.variables.unproved and not metrics.variables.ordered:
-            self._probe(batch, metrics)
-
-    def _probe(self, batch: Batch, metrics: KerasMetrics | CompiledMetrics) -> None:
-        """Compare a metric's states after two parts of a batch with their sum."""
-        num_examples = min(batch.num_examples, _MAX_PROBED)
-        middle = num_examples // 2
-
-        def part(rows: slice) -> Callable[[], None]:
-            def take(array: Any) -> tf.Tensor:
-                return tf.convert_to_tensor(array[rows])
-
-            features, labels, weights = (
-                None if arrays is None else map_arrays(take, arrays) for arrays in _parts(batch)
-            )
-            size = tf.constant(len(range(num_examples)[rows]), tf.float32)
-
-            def update() -> None:
-                outputs = self._forward_without_trace(features, tf.zeros([2], tf.int64))
-                loss = None
-                if self._has_loss:
-                    loss = self._loss(features, outputs, labels, weights, training=False)
-                metrics.states(loss, outputs, labels, size, weights)
-
-            return update
-
-        first = part(slice(0, middle or 1))
-        try:
-            with self._generators.used():
-                if metrics.variables.unproved:
-                    metrics.variables.probe(first, part(slice(middle, num_examples)))
-                else:
-                    first()
-        except ElasticDLError:
-            raise
-        except Exception as error:
-            if mistake := self._out_of_range(error, batch):
-                raise mistake from error
-            raise UserCodeError(
-                f"{raised_at(error, self._definition.origin)}: the metrics raised on "
-                f"{describe(batch.features)}:\n"
-                f"{users_traceback(error)}"
-            ) from error
-
-    def _create_optimizer(self) -> keras.optimizers.Optimizer:
-        optimizer = self._definition.create_optimizer()
-        if not isinstance(optimizer, keras.optimizers.Optimizer):
-            raise DefinitionError(
-                f"{self._definition.where('optimizer')}: the optimizer is a "
-                f"{type(optimizer).__module__}.{type(optimizer).__name__}; expected an optimizer "
-                "of Keras 3, such as keras.optimizers.Adam(0.001)."
-            )
-        if not self._definition.compiled:
-            # Callbacks look for `model.optimizer`.
-            self.model.compile(optimizer=optimizer)
-            # In half precision Keras has wrapped it in one that scales the loss.
-            optimizer = self.model.optimizer
-        optimizer.build(self._trainable)
-        return optimizer
 
     def _variables(self) -> dict[str, Any]:
         variables: dict[str, Any] = {}
@@ -1078,9 +698,8 @@ class KerasTrainer:
             *self.optimizer.variables,
             *self._changes.own_variables,
             *(variable for metric in measured for variable in metric.variables),
-            *self._seed_variables,
-            *self._anchors,
-            *([] if self._pull is None else [self._pull]),
+            *self._seeds.variables,
+            *self._pull.variables,
             *self.hooks.variables(),
         ]
 
@@ -1090,72 +709,27 @@ class KerasTrainer:
             self._looked_outside = True
             self._outside.check_unmoved()
 
-    def _check_gradients_add_up(self) -> None:
-        """Refuse weights whose "gradient" is their next value, as scales of float8 are.
-
-        Raises:
-            DefinitionError: There is one.
-        """
-        for variable in self._trainable:
-            if getattr(variable, "overwrite_with_gradient", False):
-                raise DefinitionError(
-                    f"{self._definition.origin}: the gradient of {variable.path} is its next value "
-                    "(overwrite_with_gradient; float8 keeps maxima of a batch so), and would be "
-                    "averaged over the batches of several workers or of --global_batch_size. Train "
-                    "in one process without --global_batch_size, or in mixed_bfloat16."
-                )
-
     def _split_loss(self, batch: Batch) -> None:
         """Find out what the loss is divided by, or that it cannot be split into parts."""
-        origin, is_compiled = self._definition.where("loss"), self._definition.compiled
-        if self._has_loss and not self._computes_loss:
-            splitting.check_ignores_nothing(self._losses(), origin)
 
-        def forward(trial: Trial, step: int = 0) -> tuple[Any, float]:
+        def forward(trial: Trial, step: int) -> tuple[Any, float]:
             outputs = self._forward_without_trace(trial.features, tf.constant([step, 0], tf.int64))
             return outputs, sum(float(tf.reduce_sum(extra)) for extra in self.model.losses)
 
-        def loss_of(trial: Trial) -> float:
-            if not self._has_loss:
-                return 0.0
-            if is_compiled or self._computes_loss:
-                found = self._loss(
-                    trial.features, trial.outputs, trial.labels, trial.weights, training=True
-                )
-            else:
-                found = self._loss_alone(trial.outputs, trial.labels, trial.weights)
-            return float(found)
-
-        self._check_gradients_add_up()
-        features, labels, weights = map_arrays(tf.convert_to_tensor, list(_parts(batch)))
+        definition = self._definition
+        optimizers.check_gradients_add_up(self._trainable, definition.origin)
+        features, labels, weights = map_arrays(tf.convert_to_tensor, list(parts(batch)))
         trial = Trial(features, None, labels, weights, batch.num_examples)
-        reason = None
-        drawing = self._drawing_at("split")
-        with self._naming(batch), self._uncompiled(), self._draws.replaced(), drawing:
-            trial = replace(trial, outputs=forward(trial)[0])
-            kind = splitting.find_divisor(loss_of, trial, origin, weights_in_labels=is_compiled)
-            if kind is not None and self.model.losses:
-                given = replace(trial, weights=labels[1] if is_compiled else weights)
-                reason = splitting.check_added(forward, given, kind, origin)
-        if kind is None:
-            return
-        if reason is not None:
-            _log.warning(
-                "%s: whether the loss that layers add is a mean over examples cannot be seen, "
-                "because %s. Workers add it up as one.",
-                origin,
-                reason,
-            )
-        self._divisor, self._loss_was_split = kind, True
-
-
-def _parts(batch: Batch) -> tuple[Arrays, Arrays, Arrays]:
-    return batch.features, batch.labels, batch.weights
-
-
-def _or_none(arrays: Any) -> Any:
-    """Return arrays, or None for the empty tuple that stands for none in a signature."""
-    return None if isinstance(arrays, tuple) and not arrays else arrays
+        predict = self._predict_uncompiled
+        with (
+            failures.naming("the model or its loss", batch, definition, predict),
+            self._functions.uncompiled(),
+            self._draws.replaced(),
+            self._drawing_at("split"),
+        ):
+            kind = self._loss.find_divisor(trial, forward)
+        if kind is not None:
+            self._divisor, self._loss_was_split = kind, True
 
 
 def _as_addend(state: tf.Tensor) -> tf.Tensor:
@@ -1171,21 +745,6 @@ def _after(output: tf.Tensor) -> tf.Tensor:
     if hasattr(output, "_keras_logits"):
         waited._keras_logits = output._keras_logits  # noqa: SLF001 - Keras has no public name
     return waited
-
-
-def _plain_optimizers(optimizer: Any) -> list[Any]:
-    """Return the optimizers that make the updates, without those that wrap them."""
-    inner = getattr(optimizer, "inner_optimizer", None)
-    if inner is not None:
-        return _plain_optimizers(inner)
-    several = getattr(optimizer, "optimizers", None)
-    return [one for each in several for one in _plain_optimizers(each)] if several else [optimizer]
-
-
-def _is_linear(optimizer: Any) -> bool:
-    """Whether an update is the same for rows of one id and for their sum."""
-    kinds = (keras.optimizers.SGD, keras.optimizers.Lion)
-    return type(optimizer) in kinds and not (optimizer.clipnorm or optimizer.global_clipnorm)
 
 
 def _restart_names() -> None:

@@ -1,0 +1,207 @@
+"""The loss of a batch, whoever says it: the model file, `compile`, or the model's `compute_loss`.
+
+                      labels    masks and sample weights    what layers add
+    the model file's  as given  put in here                 put in here
+    a compiled one    (labels, sample weights)              by Keras
+    `compute_loss`    as given  by the model                by the model
+
+Callers: `trainer.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import keras
+import tensorflow as tf
+
+from elasticdl.definition import WeighableLoss, made
+from elasticdl.errors import DefinitionError
+from elasticdl.training.keras import compiled, examples, overrides, reduction, splitting
+from elasticdl.training.keras.labels import as_numpy, unwrap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from elasticdl.definition import ModelDefinition
+    from elasticdl.training.keras.reduction import Divisor
+    from elasticdl.training.keras.splitting import Trial
+
+    Forward: TypeAlias = Callable[[Trial, int], tuple[Any, float]]
+    """Of a trial and a seed: the model's outputs, and the sum of what layers have added."""
+
+_log = logging.getLogger("elasticdl")
+
+
+class Loss:
+    """What one model is trained to make small.
+
+    Args:
+        model: With its optimizer.
+        definition: What it is.
+        adapt: Makes what the model takes of the features.
+
+    Attributes:
+        of_the_model: The model overrides `compute_loss`.
+    """
+
+    def __init__(
+        self, model: keras.Model, definition: ModelDefinition, adapt: Callable[[Any], Any]
+    ) -> None:
+        self._model, self._definition, self._adapt = model, definition, adapt
+        self.of_the_model = overrides.own(model, overrides.COMPUTE_LOSS) is not None
+        if self.of_the_model and not definition.compiled:
+            compiled.give_loss(model, self.without_added)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is one."""
+        definition = self._definition
+        return definition.compiled or definition.loss is not None or self.of_the_model
+
+    @property
+    def is_by_example(self) -> bool:
+        """Whether each example has one of its own."""
+        return not self._definition.compiled and not self.of_the_model
+
+    def __call__(
+        self, features: Any, outputs: Any, labels: Any, weights: Any, *, training: bool
+    ) -> tf.Tensor:
+        """Return the loss of a batch, a float32 scalar.
+
+        Args:
+            features: Of the batch, as tensors.
+            outputs: What the model says of them.
+            labels: Of the batch; of a compiled model with the sample weights.
+            weights: Sample weights, or None.
+            training: Whether it is for a step.
+        """
+        splitting.check_averages(self._members(), self._definition.where("loss"))
+        if self._definition.compiled:
+            found = compiled.loss(self._model, features, outputs, labels, training=training)
+            return tf.cast(found, tf.float32)
+        if self.of_the_model:
+            x = self._adapt(features)
+            own = compiled.own_loss(self._model, x, labels, outputs, weights, training=training)
+            return tf.cast(own, tf.float32)
+        return self._with_added(self.without_added(outputs, labels, weights))
+
+    def without_added(self, outputs: Any, labels: Any, weights: Any) -> tf.Tensor:
+        """Return the mean of the user's loss, without what layers have added."""
+        if self._definition.loss is None:
+            raise DefinitionError(f"{self._definition.origin}: there is no loss to train with.")
+        loss = made(self._definition.loss)
+        if isinstance(loss, WeighableLoss):
+            # It looks for masks by itself. Without a reduction of its own, it is averaged.
+            return tf.reduce_mean(tf.cast(loss.weighted(outputs, labels, weights), tf.float32))
+        values = tf.cast(unwrap(loss(outputs, self._theirs(labels))), tf.float32)
+        mask = reduction.mask_of(outputs)
+        return reduction.batch_loss(values, mask, weights, self._definition.where("loss"))
+
+    def by_example(self, outputs: Any, labels: Any, weights: Any, *, eager: bool) -> tf.Tensor:
+        """Return each example's loss, as that of a batch of it: float32 [examples]."""
+        masks = reduction.masks_of(outputs)
+        # Nothing stands for "none" where examples are taken one by one.
+        beside = {str(i): mask for i, mask in enumerate(masks) if mask is not None}
+        if weights is not None:
+            beside["weights"] = weights
+
+        def one(outputs: Any, labels: Any, beside: Any) -> tf.Tensor:
+            given = [beside.get(str(i)) for i in range(len(masks))]
+            # Of a batch of one, so penalties on weights are in it, as they are in the mean.
+            masked = reduction.with_masks(outputs, given)
+            return self._with_added(self.without_added(masked, labels, beside.get("weights")))
+
+        return examples.one_by_one(one, outputs, labels, beside, eager=eager)
+
+    def averaged_parts(self, trial: Trial, loss: tf.Tensor, divisor: Divisor) -> tf.Tensor:
+        """Return what the parts of a batch average to, as workers would have them, traced.
+
+        Where the loss is certain to be a mean, one batch has told for all, and it is the loss.
+
+        Args:
+            trial: The batch.
+            loss: Of the batch.
+            divisor: What it was divided by.
+        """
+        if self._is_known(trial.outputs, trial.labels):
+            return loss
+        return splitting.averaged_parts(
+            lambda part: self(
+                part.features, part.outputs, part.labels, part.weights, training=True
+            ),
+            trial,
+            divisor,
+            weights_in_labels=self._definition.compiled,
+        )
+
+    def find_divisor(self, trial: Trial, forward: Forward) -> Divisor | None:
+        """Return what the loss of a batch is divided by; None if it is not finite.
+
+        Args:
+            trial: The first batch, without outputs.
+            forward: Calls the model.
+
+        Raises:
+            DefinitionError: The loss, or what layers add to it, cannot be split into parts.
+        """
+        origin = self._definition.where("loss")
+        if self.is_there and not self.of_the_model:
+            splitting.check_ignores_nothing(self._members(), origin)
+        in_labels = self._definition.compiled
+        trial = replace(trial, outputs=forward(trial, 0)[0])
+        kind = splitting.find_divisor(self._of_trial, trial, origin, weights_in_labels=in_labels)
+        if kind is None or not self._model.losses:
+            return kind
+        given = replace(trial, weights=trial.labels[1] if in_labels else trial.weights)
+        if (reason := splitting.check_added(forward, given, kind, origin)) is not None:
+            _log.warning(
+                "%s: whether the loss that layers add is a mean over examples cannot be seen, "
+                "because %s. Workers add it up as one.",
+                origin,
+                reason,
+            )
+        return kind
+
+    def _of_trial(self, trial: Trial) -> float:
+        """Return what is to be split; what layers have added is looked at by itself."""
+        if not self.is_there:
+            return 0.0
+        if self.is_by_example:
+            return float(self.without_added(trial.outputs, trial.labels, trial.weights))
+        given = (trial.features, trial.outputs, trial.labels, trial.weights)
+        return float(self(*given, training=True))
+
+    def _is_known(self, outputs: Any, labels: Any) -> bool:
+        """Whether the loss is certain to be a mean, so that one batch tells for all.
+
+        Any other may divide by a mask or by weights that are all equal in most batches.
+        """
+        if not self.is_by_example:
+            return not self.of_the_model and all(
+                isinstance(loss, str) or overrides.is_of_keras(loss) for loss in self._members()
+            )
+        if self._definition.loss is None:
+            return True
+        loss = made(self._definition.loss)
+        if isinstance(loss, WeighableLoss):
+            return all(overrides.is_of_keras(each) for each in self._members())
+        return bool(unwrap(loss(outputs, self._theirs(labels))).shape.rank)
+
+    def _members(self) -> Sequence[Any]:
+        """Return the losses of Keras, or the functions, that the loss is made of."""
+        if self._definition.compiled:
+            return [each for each in keras.tree.flatten(self._model.loss) if each is not None]
+        loss = None if self._definition.loss is None else made(self._definition.loss)
+        return [loss.loss] if isinstance(loss, WeighableLoss) else []
+
+    def _theirs(self, labels: Any) -> Any:
+        """Return labels as the user's function takes them."""
+        return as_numpy(labels) if self._definition.labels_as_numpy else labels
+
+    def _with_added(self, loss: tf.Tensor) -> tf.Tensor:
+        for extra in self._model.losses:
+            loss += tf.cast(extra, tf.float32)
+        return loss

@@ -1,0 +1,71 @@
+"""The proximal term of FedProx (Li et al., 2020, equation 2, https://arxiv.org/abs/1812.06127).
+
+Its gradient, strength * (w - anchor), is added to that of the loss; the loss is told without it.
+Anchors and strength are variables, so that one compiled step serves all rounds.
+
+Callers: `trainer.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elasticdl.training.trainer import Weights
+
+
+class Pull:
+    """Pulls the parameters of a model towards some weights.
+
+    Args:
+        trainable: The parameters.
+
+    Attributes:
+        is_on: Whether they are pulled.
+    """
+
+    def __init__(self, trainable: Sequence[Any]) -> None:
+        self._trainable = trainable
+        self._anchors: list[tf.Variable] = []
+        self._strength: tf.Variable | None = None
+        self.is_on = False
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What is set anew for each round."""
+        return self._anchors + ([] if self._strength is None else [self._strength])
+
+    def release(self) -> None:
+        """Let go."""
+        self.is_on = False
+
+    def towards(self, weights: Weights, paths: Sequence[str], strength: float) -> None:
+        """Pull from now on.
+
+        Args:
+            weights: At least the parameters.
+            paths: What each parameter is called there.
+            strength: mu in the paper.
+        """
+        self.is_on = True
+        if self._strength is None:
+            self._anchors = [tf.Variable(v.value, trainable=False) for v in self._trainable]
+            self._strength = tf.Variable(0.0, trainable=False)
+        for path, anchor in zip(paths, self._anchors, strict=True):
+            anchor.assign(weights[path])
+        self._strength.assign(strength)
+
+    def added_to(self, gradients: Sequence[Any], optimizer: Any) -> list[Any]:
+        """Return gradients with those of the term, in the scale of those of the loss, traced."""
+        pulled = []
+        for gradient, variable, anchor in zip(
+            gradients, self._trainable, self._anchors, strict=True
+        ):
+            difference = tf.cast(variable.value, tf.float32) - tf.cast(anchor, tf.float32)
+            term = optimizer.scale_loss(tf.cast(self._strength * difference, variable.dtype))
+            pulled.append(term if gradient is None else tf.convert_to_tensor(gradient) + term)
+        return pulled
