@@ -13,6 +13,7 @@ import pytest
 
 from elasticdl.errors import UnavailableError, UsageError
 from elasticdl.sql.database import DatabaseError, Rows, open_database
+from elasticdl.sql.databases import duckdb
 from elasticdl.sql.rewrite import with_key
 
 KINDS = ["duckdb", "duckdb in memory", "sqlite", "sqlite in memory", "sqlalchemy",
@@ -137,6 +138,43 @@ def test_a_key_that_is_given_twice_is_refused(place) -> None:
         (2, 0.5),
         (3, None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("batches", "num_updates"),
+    [
+        ([[1, 2], [3, 5], [8, 9]], 3),
+        ([[1], [2], [3, 5]], 2),
+        ([[1, 2], [3, 5], [9, 8]], 1),
+        ([[3, 5], [1, 2], [8, 9]], 1),
+        ([[-3, 1], [9]], 2),
+    ],
+)
+def test_duckdb_is_filled_in_parts_where_keys_ascend(
+    tmp_path, monkeypatch, batches, num_updates
+) -> None:
+    monkeypatch.setattr(duckdb, "_PART_ROWS", 2)
+    updates = []
+    run = duckdb._Transaction.run
+
+    def counted(transaction, statement):
+        updates.extend([statement] if statement.startswith("UPDATE") else [])
+        return run(transaction, statement)
+
+    monkeypatch.setattr(duckdb._Transaction, "run", counted)
+    with open_database(f"duckdb:///{tmp_path}/t.db") as database:
+        place = Place("duckdb", "", database)
+        place.run("CREATE TABLE t AS SELECT i AS id, 0 AS p FROM range(-5, 9) r(i)")
+        place.run("ALTER TABLE t ADD PRIMARY KEY (id)")
+        made = [given(keys, p=[10 * key for key in keys]) for keys in batches]
+        rows = Rows(made[0].schema, [batch for each in made for batch in each.batches])
+        changed = database.fill("t", ["id"], rows)
+
+        keys = {key for keys in batches for key in keys if key != 9}
+        expected = [(i, 10 * i if i in keys else 0) for i in range(-5, 9)]
+        assert place.rows("SELECT id, p FROM t ORDER BY id") == expected
+    assert changed == len(keys)
+    assert len(updates) == num_updates
 
 
 def test_a_failure_on_the_way_leaves_the_table_and_its_columns(place) -> None:

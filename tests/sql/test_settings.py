@@ -9,6 +9,7 @@ from elasticdl.sql.settings import (
     PredictSettings,
     TrainSettings,
     explain_options,
+    for_rows,
     predict_settings,
     train_settings,
 )
@@ -69,3 +70,9 @@ def test_options_of_an_explanation_are_counts() -> None:
     program = "SELECT 1 TO EXPLAIN m WITH explain.repeats=0"
     with pytest.raises(StatementError, match="at least 1"):
         explain_options(parse(program)[0].attributes, program)
+
+
+def test_many_rows_are_looked_at_in_large_minibatches_unless_told_otherwise() -> None:
+    assert for_rows({}, 4096) == {}
+    assert for_rows({"num_workers": 2}, 4097) == {"num_workers": 2, "minibatch_size": 2048}
+    assert for_rows({"minibatch_size": 16}, 10**6) == {"minibatch_size": 16}

@@ -34,12 +34,14 @@ from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.database import Rows
 from elasticdl.sql.labelled import Labelled
 from elasticdl.sql.names import matching, written_like
+from elasticdl.sql.settings import for_rows
 from elasticdl.sql.target import check_takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from elasticdl.data.snapshot import Snapshot
     from elasticdl.engines.engine import Reporter
     from elasticdl.sql.database import Database
     from elasticdl.sql.models import ModelRecord, Models, ModelVersion
@@ -107,15 +109,15 @@ def evaluate(
     version = models.current(request.model)
     kept = check_into(request.into, METRICS, database)
     with TemporaryFolder() as folder:
-        data = _read(
+        stored = _read(
             database, request.select, folder, version.record, request.label, note=reporter.note
         )
         outcome = api.evaluate(
             trained_model=version.uri,
-            data=data,
+            data=stored.training,
             output=str(folder / "evaluation.json"),
             reporter=reporter,
-            **request.options,
+            **for_rows(request.options, stored.num_training),
         )
     table = metrics_table(outcome.metrics)
     _store(table, request.into, kept, version, database)
@@ -141,7 +143,7 @@ def explain(
     label = version.record.label
     kept = check_into(request.into, IMPORTANCES, database)
     with TemporaryFolder() as folder:
-        data = _read(
+        stored = _read(
             database,
             request.select,
             folder,
@@ -150,8 +152,10 @@ def explain(
             request.num_rows,
             note=reporter.note,
         )
+        data = stored.training
         table = pq.read_table(data)
-        losses = _Losses(api.evaluation_job(trained_model=version.uri, data=data))
+        options = for_rows({}, stored.num_training)
+        losses = _Losses(api.evaluation_job(trained_model=version.uri, data=data, **options))
         columns = [name for name in table.column_names if name != label]
         columns = losses.used(columns)
         plain = losses.of(data)
@@ -249,8 +253,8 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
     most: int | None = None,
     *,
     note: Callable[[str], None],
-) -> str:
-    """Store the rows of a query that have a label; return their URI.
+) -> Snapshot:
+    """Store the rows of a query that have a label.
 
     Args:
         database: Where to read.
@@ -286,7 +290,7 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
         )
     if labelled.note:
         note(labelled.note)
-    return stored.training
+    return stored
 
 
 def _first(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.RecordBatch]:

@@ -30,6 +30,7 @@ from elasticdl.sql.database import DatabaseError, Rows
 from elasticdl.sql.kinds import kind_of_values, why_unfit
 from elasticdl.sql.names import matching, parts, shown, written_like
 from elasticdl.sql.rewrite import KEY_PREFIX, with_key
+from elasticdl.sql.settings import for_rows
 from elasticdl.sql.target import check_appended, is_read, view_of
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def predict(
             output=predicted,
             format="parquet",
             reporter=reporter,
-            **request.options,
+            **for_rows(request.options, snapshot.num_training),
         )
         beside = str(folder / "keys.parquet") if how.key else snapshot.training
         given = _with_predictions(request, beside, Path(predicted))

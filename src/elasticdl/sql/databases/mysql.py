@@ -260,13 +260,15 @@ class MySQL(SQLAlchemyConnection):
                     transaction.run(f"ALTER TABLE {self.quote(info.parts)} DROP COLUMN {column}")
             raise
 
-    def _update(self, info: TableInfo, keys: Mapping[str, str], values: Mapping[str, str]) -> str:
+    def _update(
+        self, info: TableInfo, keys: Mapping[str, str], values: Mapping[str, str], part: str
+    ) -> str:
         changes = ", ".join(
             f"filled.{column_name(name, self.mark)} = given.{value}"
             for name, value in values.items()
         )
         return (
-            f"UPDATE {self.quote(info.parts)} AS filled JOIN {GIVEN} AS given "
+            f"UPDATE {self.quote(info.parts)} AS filled JOIN {part} AS given "
             f"ON {self._match(info, keys)} SET {changes}"
         )
 

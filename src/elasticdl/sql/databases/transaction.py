@@ -1,4 +1,4 @@
-"""What the databases share: rows are loaded into a temporary table, then written in one statement.
+"""What the databases share: rows are loaded into a temporary table, then written from there.
 
     rows --load--> elasticdl_given (temporary) --UPDATE ... FROM--> the table      fill
                                                --INSERT ... SELECT--> the table    append
@@ -66,6 +66,13 @@ class Transaction(ABC):
     @abstractmethod
     def load(self, rows: Rows) -> int:
         """Write rows into the temporary table; return how many there are."""
+
+    def given_parts(self) -> Sequence[str]:
+        """Return the temporary table in parts to be updated from one by one, as SQL.
+
+        No key is in two of them.
+        """
+        return (GIVEN,)
 
 
 class BaseDatabase(ABC):
@@ -154,12 +161,11 @@ class BaseDatabase(ABC):
             ]
             names = [target or field.name for field, target in zip(fields, targets, strict=True)]
             with self._added(transaction, info, missing):
-                changed = transaction.run(
-                    self._update(
-                        info,
-                        dict(zip(keys, key, strict=True)),
-                        dict(zip(names, values, strict=True)),
-                    )
+                matched = dict(zip(keys, key, strict=True))
+                written = dict(zip(names, values, strict=True))
+                changed = sum(
+                    transaction.run(self._update(info, matched, written, part))
+                    for part in transaction.given_parts()
                 )
                 if changed < num_given:
                     # Some rows are gone, or their key is there twice.
@@ -253,20 +259,23 @@ class BaseDatabase(ABC):
             transaction.run(f"ALTER TABLE {self.quote(info.parts)} ADD COLUMN {added}")
         yield
 
-    def _update(self, info: TableInfo, keys: Mapping[str, str], values: Mapping[str, str]) -> str:
+    def _update(
+        self, info: TableInfo, keys: Mapping[str, str], values: Mapping[str, str], part: str
+    ) -> str:
         """Return the UPDATE.
 
         Args:
             info: The table.
             keys: Column of the temporary table -> column of the key.
             values: Column of the table -> column of the temporary table.
+            part: What to update from; see `Transaction.given_parts`.
         """
         changes = ", ".join(
             f"{column_name(name, self.mark)} = given.{value}" for name, value in values.items()
         )
         return (
             f"UPDATE {self.quote(info.parts)} AS filled SET {changes} "
-            f"FROM {GIVEN} AS given WHERE {self._match(info, keys)}"
+            f"FROM {part} AS given WHERE {self._match(info, keys)}"
         )
 
     def _match(self, info: TableInfo, keys: Mapping[str, str]) -> str:
@@ -326,6 +335,9 @@ class _Cancellable(Transaction):
     def load(self, rows: Rows) -> int:
         rows = Rows(rows.schema, until_cancelled(rows.batches, self._query))
         return self._query.wait_for(lambda: self._transaction.load(rows))
+
+    def given_parts(self) -> Sequence[str]:
+        return self._transaction.given_parts()
 
 
 def until_cancelled(batches: Iterable[pa.RecordBatch], query: Query) -> Iterator[pa.RecordBatch]:
