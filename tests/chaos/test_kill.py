@@ -123,7 +123,7 @@ def storm(model, digits, tmp_path, num_kills, num_epochs):
     ["noisy_module", pytest.param("noisy_spec.NoisySpec", marks=pytest.mark.chaos)],
 )
 def test_three_kills_leave_no_trace(model, digits, tmp_path):
-    storm(model, digits, tmp_path, num_kills=3, num_epochs=60)
+    storm(model, digits, tmp_path, num_kills=3, num_epochs=24)
 
 
 @pytest.mark.chaos
@@ -133,6 +133,7 @@ def test_twenty_kills_leave_no_trace(model, digits, tmp_path):
     storm(model, digits, tmp_path, num_kills=20, num_epochs=400)
 
 
+@pytest.mark.exhaustive  # tests/parity kills `early_stopping_restore` after its best epoch.
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_best_weights_of_before_a_kill_are_those_that_are_restored(digits, tmp_path):

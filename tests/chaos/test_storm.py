@@ -105,7 +105,9 @@ def test_the_exit_codes_of_a_storm_are_the_documented_ones(repository):
 
 
 @pytest.mark.timeout(900)
-def test_a_death_at_any_named_point_leaves_each_record_counted_once(numbers, tmp_path):
+def test_a_death_at_any_point_or_of_any_process_leaves_each_record_counted_once(numbers, tmp_path):
+    # The Lighthouse, Ray's own and a frozen worker are in tests/engines/elastic/test_silence.py.
+    processes = ["fork server", TERMINATED, "actor"]
     points = random.Random(2).sample(NAMED_POINTS, len(NAMED_POINTS))
     with without_end(numbers, tmp_path, seed=2) as storm:
         storm.wait_for_steps_of(3)
@@ -113,6 +115,8 @@ def test_a_death_at_any_named_point_leaves_each_record_counted_once(numbers, tmp
             storm.strike(point)
             # Two, so that somebody is there to go on with what the next one leaves.
             storm.wait_for_steps_of(2)
+        for point in processes:
+            storm.strike(point)
         num_epochs = storm.finish()
 
         storm.assert_each_record_counts(num_epochs)
@@ -120,19 +124,6 @@ def test_a_death_at_any_named_point_leaves_each_record_counted_once(numbers, tmp
     assert storm.num_starts() > 1
     assert "is replaced by process" in storm.log()
     assert "raylet" not in storm.log()
-
-
-@pytest.mark.timeout(600)
-def test_each_process_of_a_job_may_die(numbers, tmp_path):
-    # The Lighthouse, Ray's own and a frozen worker are in tests/engines/elastic/test_silence.py.
-    points = ["fork server", TERMINATED, "actor"]
-    with without_end(numbers, tmp_path, seed=3) as storm:
-        storm.wait_for_steps_of(3)
-        for point in points:
-            storm.strike(point)
-        num_epochs = storm.finish()
-
-        storm.assert_each_record_counts(num_epochs)
 
 
 @pytest.fixture(scope="module")

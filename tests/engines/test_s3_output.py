@@ -97,7 +97,11 @@ def assert_each_record_counted_once_an_epoch(output: OutputFolder) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "more",
-    [(), pytest.param(("--num_workers=2",), marks=pytest.mark.ray)],
+    [
+        # Where the first one sleeps, below, the second does the same.
+        pytest.param((), marks=pytest.mark.exhaustive),
+        pytest.param(("--num_workers=2",), marks=pytest.mark.ray),
+    ],
     ids=["alone", "workers"],
 )
 def test_the_same_command_resumes_elsewhere_after_a_kill(train, output, more) -> None:

@@ -74,7 +74,11 @@ READINGS = [
     for dialect in written.ROWS
     for aspect in ASPECTS
     for name in EXPERIMENTS
-    for is_implied in [dialect != MODULE and name not in {"in process", "3 parties"}]
+    for is_implied in [
+        (dialect != MODULE and name not in {"in process", "3 parties"})
+        # A report has the metrics of an evaluation, where there can be one.
+        or (aspect == "evaluate" and dialect != COMPONENTS and name != "in process")
+    ]
 ]
 # Where an epoch has more than one batch, the order of records decides.
 ORDERED = ("in process", "an epoch a step")

@@ -13,6 +13,26 @@ STATEFUL_GROUPS = {
     "Averages of weights", "Callbacks", "Custom layers", "Learning rate schedules", "Metrics",
     "Number formats", "Optimizers", "Randomness in layers",
 }  # fmt: skip
+# What is resumed of an optimizer, a schedule or a metric is variables, whatever they mean: one of
+# each kind is enough. Slots of other shapes than a weight's, several optimizers, what users write;
+# sums, matrices and what is derived from them.
+RESUMED = {
+    "Learning rate schedules": {"cosine_decay_restarts", "own_schedule"},
+    "Metrics": {
+        "correlation_metrics", "f1_score", "layer_metric", "mean_iou", "metric_function",
+        "own_metric",
+    },
+    "Optimizers": {
+        "adafactor", "adam", "ftrl", "gradient_centralization", "loss_scale_optimizer",
+        "multi_optimizer", "muon", "nadam", "own_optimizer", "schedule_free_adamw",
+    },
+}  # fmt: skip
+# Models whose export has parts of its own; `make parity` exports those of all features.
+EXPORTED = {
+    "boolean_state", "conv2d", "feature_space", "float8", "lambda_layer", "lora", "lstm",
+    "masking", "mixed_float16", "multi_head_attention", "nested_autoencoder",
+    "running_mean_layer", "seed_generator", "subclass", "text_vectorization", "tfsm_layer",
+}  # fmt: skip
 # Keras features that each worker computes for itself: what is added up over workers is the sum of
 # the gradients, as it is for a plain model. Workers take the mean over all examples of a batch
 # whatever the loss of one example is, add the states of metrics alike, and each gives the sum of
@@ -26,10 +46,15 @@ LOCAL_GROUPS = {
 ON_TWO_WORKERS = {
     "adafactor", "adam", "conv2d", "cosine_decay", "ctc", "dense", "dynamic_lengths", "embedding",
     "f1_score", "frozen_batch_normalization", "gradient_centralization", "layer_metric",
-    "loss_of_a_batch", "loss_per_example", "loss_scale_optimizer", "lstm", "masked_loss", "masking",
-    "mean_iou", "metric_function", "multi_head_attention", "multi_optimizer", "multi_output",
+    "loss_of_a_batch", "loss_per_example", "loss_scale_optimizer", "masked_loss", "mean_iou",
+    "metric_function", "multi_head_attention", "multi_optimizer", "multi_output",
     "multiclass_metrics", "muon", "normalization_adapt", "own_loss_class", "own_metric",
     "own_optimizer", "own_schedule", "schedule_free_adamw", "softmax_crossentropy", "tversky",
+}  # fmt: skip
+# What others of their group imply on two workers: a draw or a sum of another layer or format.
+IMPLIED_ON_TWO_WORKERS = {
+    "ema_overwrite", "float64", "mixed_bfloat16", "rand_augment", "recurrent_dropout",
+    "spatial_dropout",
 }  # fmt: skip
 
 
@@ -51,29 +76,41 @@ def pytest_collection_modifyitems(items):
     and if two workers give the numbers of the plain script, so does one process. A
     resumed Keras model without callbacks, averages or an optimizer of its own differs from the
     others by its layers only; so does one on two workers whose loss, metrics, statistics and
-    callbacks are of the kind of others. A difference that the page
-    states is looked for in `make test`. What is refused in one process is refused by the same call
-    before it can be resumed.
+    callbacks are of the kind of others. What is kept of optimizers, schedules and metrics is
+    resumed in the same way for all of a kind. A difference that the page
+    states is looked for in `make test`, in one process at least. What is refused in one process is
+    refused by the same call before it can be resumed.
     """
     for item in items:
         params = getattr(getattr(item, "callspec", None), "params", {})
         feature, place = params.get("trainings"), params.get("place")
         is_keras = getattr(feature, "framework", "") == "keras"
-        is_resumed = not is_keras or getattr(feature, "group", "") in STATEFUL_GROUPS
+        is_resumed = feature is not None and _has_state_of_its_own(feature)
         is_local = is_keras and _is_local(feature)
         if (
             place == "one worker"
             or (place == "one process" and is_resumed and not is_local and _is_equal(feature))
             or (place == "resumed" and (not is_resumed or _is_refused_before(feature)))
             or (place == "two workers" and is_local)
+            or (place == "two workers" and is_keras and feature.name in IMPLIED_ON_TWO_WORKERS)
         ):
             item.add_marker("exhaustive")
+
+
+def _has_state_of_its_own(feature):
+    """Return whether what is resumed of a feature is of another kind than of others."""
+    if feature.framework != "keras":
+        return True
+    group = feature.group
+    return group in STATEFUL_GROUPS and feature.name in RESUMED.get(group, {feature.name})
 
 
 def _is_equal(feature):
     """Return whether a feature gives the plain script's numbers wherever `make test` trains it."""
     places = ("one process", "resumed", "two workers")
-    return {feature.promises[place].kind for place in places} == {"equal"}
+    return feature.name not in IMPLIED_ON_TWO_WORKERS and {
+        feature.promises[place].kind for place in places
+    } == {"equal"}
 
 
 def _is_refused_before(feature):
@@ -94,6 +131,8 @@ def data(tmp_path_factory):
     """Return a folder with the records that all features are trained on."""
     from tests.parity import runner
 
+    # What other files of this process have left need not be looked at after each feature.
+    gc.freeze()
     folder = tmp_path_factory.mktemp("data")
     runner.write_data(folder)
     return folder
@@ -105,7 +144,9 @@ def trainings(request, data, tmp_path_factory):
     from tests.parity import runner
 
     folder = tmp_path_factory.mktemp(request.param.name)
-    yield runner.Trainings(request.param, folder, data)
+    is_exhaustive = any(item.get_closest_marker("exhaustive") for item in request.session.items)
+    exports = is_exhaustive or request.param.name in EXPORTED
+    yield runner.Trainings(request.param, folder, data, exports=exports)
     # A hundred features leave a hundred times their exports and compiled functions.
     shutil.rmtree(folder)
     gc.collect()

@@ -83,10 +83,15 @@ class Trainings:
         feature: Which one.
         folder: An empty folder to work in.
         data: Files of `write_data`.
+        exports: Whether the model trained in one process is exported, where it can differ from
+            those of other features.
     """
 
-    def __init__(self, feature: Feature, folder: Path, data: Path) -> None:
+    def __init__(
+        self, feature: Feature, folder: Path, data: Path, *, exports: bool = False
+    ) -> None:
         self.feature, self._folder, self._data = feature, folder, data
+        self._exports = exports and feature.group not in _NOT_EXPORTED
         # A zoo is copied into each trained model: one of two files, not of all features.
         self._zoo = folder / "zoo"
         self._zoo.mkdir(parents=True, exist_ok=True)
@@ -146,11 +151,10 @@ class Trainings:
     @cached_property
     def _one_process(self) -> Numbers:
         output = self._folder / "one_process"
-        exports = self.feature.group not in _NOT_EXPORTED
         with (
             _fresh_frameworks(self.feature.framework),
             self._copied_at_kill_step(output),
-            contextlib.nullcontext() if exports else _without_export(),
+            contextlib.nullcontext() if self._exports else _without_export(),
             self._files_in("one_process"),
         ):
             api.run(self.job(output), Silent())

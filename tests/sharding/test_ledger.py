@@ -528,8 +528,13 @@ def assert_no_one_idles(ledger, present):
         assert [p for p in ledger.in_hand.values() if p.stop - p.committed >= 2] == []
 
 
-Job.TestCase.settings = settings(max_examples=300, stateful_step_count=40)
-TestEveryBatchIsCommittedOnceWhateverHappens = Job.TestCase
+class TestEveryBatchIsCommittedOnceWhateverHappens(Job.TestCase):
+    settings = settings(max_examples=100, stateful_step_count=40)
+
+
+@pytest.mark.exhaustive
+class TestEveryBatchIsCommittedOnceInManyMoreHistories(Job.TestCase):
+    settings = settings(max_examples=1000, stateful_step_count=40)
 
 
 @pytest.mark.parametrize("batch", [BatchId(1, 0, 2), BatchId(1, 1, 0), BatchId(2, 0, 0)])

@@ -78,7 +78,18 @@ def filling(url: str, number: int) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_table_is_as_before_or_complete_whenever_its_writer_is_killed(url) -> None:
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param((0.05, 0.5, 0.9, 1.05), id="four"),
+        pytest.param(
+            (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97, 1.05),
+            id="nine",
+            marks=pytest.mark.exhaustive,
+        ),
+    ],
+)
+def test_a_table_is_as_before_or_complete_whenever_its_writer_is_killed(url, parts) -> None:
     create(url, _ROWS)
     start = time.monotonic()
     process = filling(url, 1)
@@ -87,7 +98,7 @@ def test_a_table_is_as_before_or_complete_whenever_its_writer_is_killed(url) -> 
     whole = time.monotonic() - begun
     print(f"{url}: {whole:.2f} s a fill, {begun - start:.2f} s to start")
     done = 1
-    for number, part in enumerate((0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97, 1.05), start=2):
+    for number, part in enumerate(parts, start=2):
         process = filling(url, number)
         time.sleep(whole * part)
         process.kill()

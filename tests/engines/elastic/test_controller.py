@@ -48,6 +48,7 @@ def test_an_error_in_the_users_function_ends_the_job_at_once(numbers, tmp_path):
     assert re.search(rf"{re.escape(str(numbers))}, records [\d, ]+ and \d+ and \d+ more", told)
 
 
+@pytest.mark.exhaustive  # In one process in `test_messages.py`; another error on workers, above.
 def test_a_label_that_has_no_output_ends_the_job_with_its_records(tmp_path):
     model = tmp_path / "zoo" / "m.py"
     model.parent.mkdir()
@@ -63,7 +64,7 @@ def test_a_label_that_has_no_output_ends_the_job_with_its_records(tmp_path):
 
 
 def test_nobody_waits_for_a_silent_worker_that_alone_has_what_was_told(numbers, tmp_path):
-    slowly = arguments(numbers, "--num_workers=1..2", "--num_epochs=8", "--params=pause_s=0.05")
+    slowly = arguments(numbers, "--num_workers=1..2", "--num_epochs=4", "--params=pause_s=0.05")
 
     with Training(tmp_path / "out", slowly) as training:
         training.wait_for_workers(2)
@@ -74,7 +75,7 @@ def test_nobody_waits_for_a_silent_worker_that_alone_has_what_was_told(numbers, 
         training.wait_for(lambda: "not in any worker's history" in training.log(), "a new round")
         training.wait_for_the_end()
 
-    training.assert_each_record_counts(8)
+    training.assert_each_record_counts(4)
 
 
 STANDS_STILL_IN_WORKERS = """

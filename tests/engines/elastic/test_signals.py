@@ -48,6 +48,7 @@ def input_fn(records):
 """
 
 
+@pytest.mark.exhaustive  # The first half of a test in `test_bad_records.py`.
 def test_a_record_that_kills_every_worker_ends_the_job_and_is_named(tmp_path):
     training = Training(
         tmp_path / "out",
