@@ -90,6 +90,7 @@ def test_several_batches_an_update_carry_it_too(net, tmp_path):
     assert 0 < found.metrics["largest"] < 100
 
 
+@pytest.mark.exhaustive  # tests/parity has a maximum on two workers.
 @pytest.mark.ray
 def test_on_workers_it_is_refused_before_the_first_step(net, tmp_path):
     with pytest.raises(DefinitionError, match="'largest'.*do not add up.*several workers"):

@@ -17,15 +17,22 @@ STATEFUL_GROUPS = {
 # each kind is enough. Slots of other shapes than a weight's, several optimizers, what users write;
 # sums, matrices and what is derived from them.
 RESUMED = {
-    "Learning rate schedules": {"cosine_decay_restarts", "own_schedule"},
-    "Metrics": {
+    ("keras", "Learning rate schedules"): {"cosine_decay_restarts", "own_schedule"},
+    ("keras", "Metrics"): {
         "correlation_metrics", "f1_score", "layer_metric", "mean_iou", "metric_function",
         "own_metric",
     },
-    "Optimizers": {
+    ("keras", "Optimizers"): {
         "adafactor", "adam", "ftrl", "gradient_centralization", "loss_scale_optimizer",
         "multi_optimizer", "muon", "nadam", "own_optimizer", "schedule_free_adamw",
     },
+    ("torch", "Losses"): set(),
+    ("torch", "Models"): {"lazy_modules", "torch_compile"},
+    ("torch", "Optimizers"): {
+        "adafactor", "adam", "asgd", "gradual_unfreezing", "lookahead", "param_groups",
+        "param_groups_rates", "rprop", "sgd_momentum", "sparse_adam",
+    },
+    ("torch", "Sequences"): {"dynamic_lengths"},
 }  # fmt: skip
 # Models whose export has parts of its own; `make parity` exports those of all features.
 EXPORTED = {
@@ -51,10 +58,15 @@ ON_TWO_WORKERS = {
     "multiclass_metrics", "muon", "normalization_adapt", "own_loss_class", "own_metric",
     "own_optimizer", "own_schedule", "schedule_free_adamw", "softmax_crossentropy", "tversky",
 }  # fmt: skip
-# What others of their group imply on two workers: a draw or a sum of another layer or format.
+# What others of their group imply on two workers: a draw or a sum of another layer or format, and
+# callbacks that do there what others do. A training ends, its rate or its weights are set, logs are
+# kept, files are written: one of each kind, or two.
 IMPLIED_ON_TWO_WORKERS = {
-    "ema_overwrite", "float64", "mixed_bfloat16", "rand_augment", "recurrent_dropout",
-    "spatial_dropout",
+    "backup_and_restore", "callback_params", "callback_stops", "callback_stops_as_an_epoch_begins",
+    "callback_teacher", "callback_train_begin", "csv_logger_append", "early_stopping",
+    "ema_overwrite", "float64", "lambda_callback", "learning_rate_scheduler", "mixed_bfloat16",
+    "model_checkpoint_of_batches", "rand_augment", "recurrent_dropout", "resumed_history",
+    "spatial_dropout", "tensorboard_callback",
 }  # fmt: skip
 
 
@@ -77,9 +89,9 @@ def pytest_collection_modifyitems(items):
     resumed Keras model without callbacks, averages or an optimizer of its own differs from the
     others by its layers only; so does one on two workers whose loss, metrics, statistics and
     callbacks are of the kind of others. What is kept of optimizers, schedules and metrics is
-    resumed in the same way for all of a kind. A difference that the page
-    states is looked for in `make test`, in one process at least. What is refused in one process is
-    refused by the same call before it can be resumed.
+    resumed in the same way for all of a kind, and a PyTorch loss keeps nothing. A difference that
+    the page states is looked for in `make test`, in one process at least. What is refused in one
+    process is refused by the same call before it can be resumed.
     """
     for item in items:
         params = getattr(getattr(item, "callspec", None), "params", {})
@@ -99,10 +111,9 @@ def pytest_collection_modifyitems(items):
 
 def _has_state_of_its_own(feature):
     """Return whether what is resumed of a feature is of another kind than of others."""
-    if feature.framework != "keras":
-        return True
-    group = feature.group
-    return group in STATEFUL_GROUPS and feature.name in RESUMED.get(group, {feature.name})
+    kinds = RESUMED.get((feature.framework, feature.group), {feature.name})
+    is_stateful = feature.framework != "keras" or feature.group in STATEFUL_GROUPS
+    return is_stateful and feature.name in kinds
 
 
 def _is_equal(feature):

@@ -66,7 +66,7 @@ def test_the_statements_of_the_seed_fill_the_column(shop, sql, tmp_path) -> None
 @pytest.mark.slow
 def test_a_killed_training_resumes_with_the_rows_it_has_read(shop, sql, tmp_path) -> None:
     statement = TRAIN.replace(
-        "learning_rate=0.01", "train.checkpoint_steps=20, train.num_epochs=100"
+        "learning_rate=0.01", "train.checkpoint_steps=20, train.num_epochs=300"
     )
     first = sql(statement)
     folder = tmp_path / "models" / "my_trained_model"
