@@ -181,10 +181,9 @@ def explain_options(attributes: Attributes, program: str) -> dict[str, Any]:
 
 
 def for_rows(options: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
-    """Return the options of a job that looks at rows, with a minibatch that suits their number.
+    """Return the options of a prediction or evaluation, with a minibatch that suits its rows.
 
-    Many rows are looked at in larger minibatches, which takes less than half of the time; what a
-    model says of a row does not depend on the others.
+    Large minibatches are faster where there are many rows. A user's own size wins.
     """
     suited = {"minibatch_size": _LARGE_MINIBATCH} if num_rows > _MANY_ROWS else {}
     return {**suited, **options}

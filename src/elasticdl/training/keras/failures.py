@@ -130,7 +130,7 @@ def naming(
     """Turn what user code raises into an error that names the batch and their lines.
 
     Args:
-        what: Whose code runs: "the model or its loss".
+        what: What runs, as the error names it: "the model or its loss".
         batch: What it is given.
         definition: Whose model it is.
         predict: Returns the model's outputs for features.

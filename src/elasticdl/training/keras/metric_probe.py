@@ -38,7 +38,7 @@ class MetricProbe:
     """Tries metrics on a few examples.
 
     Args:
-        definition: Whose metrics they are.
+        definition: The definition of the model.
         forward: Returns the model's outputs for features, and changes nothing.
         loss: The loss, which is measured too.
         generators: What Python code draws from.

@@ -36,7 +36,7 @@ class Pull:
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """What is set anew for each round."""
+        """The anchors and the strength, which change from round to round."""
         return self._anchors + ([] if self._strength is None else [self._strength])
 
     def release(self) -> None:

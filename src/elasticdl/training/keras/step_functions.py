@@ -103,7 +103,7 @@ class StepFunctions:
         return len(self._compiled)
 
     def clear(self) -> None:
-        """Compile all of them anew from now on."""
+        """Drop the compiled functions; the next calls compile them again."""
         self._compiled.clear()
 
     def call(
@@ -267,8 +267,8 @@ class StepFunctions:
 
         if self.is_eager:
             return drawing
-        # Compiled here and now: TensorFlow takes functions that are made anew for other shapes
-        # for one that is compiled again and again, and warns of it.
+        # Compiled here and now. TensorFlow would take functions made for other shapes for one
+        # function that is retraced again and again, and warn of it.
         concrete: Callable[..., Any] = tf.function(
             tracing, input_signature=specs, autograph=False
         ).get_concrete_function()
