@@ -132,7 +132,7 @@ def _train(run: Run) -> Trained:
             slots=(_SLOT,),
             accumulator=accumulator,
             num_steps=material.num_steps,
-            generators=material.generators,
+            file_variables=material.file_variables,
         )
         if run.checkpoint is not None:
             loop.resume(run.checkpoint)

@@ -26,7 +26,7 @@ import numpy as np
 from elasticdl.artifacts.checkpoint import Checkpoint
 from elasticdl.data.batch import Batch, arrays_bytes, batch_bytes, leaves
 from elasticdl.engines.best import best_mode_of
-from elasticdl.engines.file_generators import FileGenerators
+from elasticdl.engines.file_variables import FileVariables
 from elasticdl.engines.finite import StateCheck, check_losses
 from elasticdl.engines.place import Evaluation, Place
 from elasticdl.engines.prefetch import INTERRUPTED_S, Prefetch
@@ -83,7 +83,7 @@ class Loop:
         slots: Who trains: those of the last commit.
         accumulator: Sums up what makes an update; None if each commit makes its own.
         num_steps: Steps in an epoch, for callbacks; None where that is not known before.
-        generators: Those of the user's files, which must not draw.
+        file_variables: Those at the top level of the user's files, which should not change.
     """
 
     options: TrainingOptions
@@ -105,7 +105,7 @@ class Loop:
     slots: Collection[int] = ()
     accumulator: Accumulator | None = None
     num_steps: int | None = None
-    generators: FileGenerators = field(default_factory=FileGenerators)
+    file_variables: FileVariables = field(default_factory=FileVariables)
 
     def __post_init__(self) -> None:
         self._begun = self._joins = False
@@ -238,11 +238,11 @@ class Loop:
             # After train_begin: there callbacks forget what they remember.
             self._load_hooks(*self._hooks_state)
             self._hooks_state = None
-        self.generators.check_unmoved()
+        self.file_variables.check()
         try:
             self._deal(self.slots)
             while self._turn():
-                self.generators.check_unmoved()
+                self.file_variables.check()
                 if not self._within_an_update():
                     self.safe_point()
         except BaseException as error:

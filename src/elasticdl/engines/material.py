@@ -16,7 +16,7 @@ from elasticdl.definition import BatchesInput, Mode, ModelDefinition
 from elasticdl.engines.accumulator import Accumulator
 from elasticdl.engines.best import best_mode_of
 from elasticdl.engines.engine import context_of
-from elasticdl.engines.file_generators import FileGenerators
+from elasticdl.engines.file_variables import FileVariables
 from elasticdl.engines.own_batches import OwnBatches
 from elasticdl.engines.place import Place
 from elasticdl.engines.record_data import RecordData, open_records
@@ -47,7 +47,7 @@ class Material:
         data: On what.
         plan: Its cut into shards.
         validation: What to evaluate on; None if nothing.
-        generators: Those of the user's files, which must not draw.
+        file_variables: Those at the top level of the user's files, which should not change.
     """
 
     job: Job
@@ -55,7 +55,7 @@ class Material:
     data: TrainingData
     plan: ShardPlan
     validation: Validation | None
-    generators: FileGenerators
+    file_variables: FileVariables
 
     @property
     def num_records(self) -> int:
@@ -234,8 +234,8 @@ def open_material(
         metadata = _metadata(job, data, checkpoint)
         plan = plan_from(metadata["plan"], f"The checkpoint of {job.output}")
     validation = data.validation(job.validation_data, plan) if job.validation_data else None
-    generators = FileGenerators(folder)
-    return Material(job, definition, data, plan, validation, generators), metadata
+    file_variables = FileVariables(folder)
+    return Material(job, definition, data, plan, validation, file_variables), metadata
 
 
 def _metadata(job: Job, data: TrainingData, checkpoint: Checkpoint | None) -> dict[str, Any]:

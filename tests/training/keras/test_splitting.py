@@ -209,3 +209,98 @@ def test_a_loss_of_keras_that_ignores_a_class_is_refused_before_a_batch_has_that
 
     with pytest.raises(DefinitionError, match="ignore_class=0"):
         trainer_of(KerasLoss(lambda: loss)).gradients(labelled(1, 2, 1, 2, 1, 2))
+
+
+def warming_up(penalty):
+    """A model whose layer adds a penalty from the second step on."""
+    import keras
+
+    class Penalty(keras.layers.Layer):
+        def build(self, shape):
+            self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+        def call(self, x, training=False):
+            if training:
+                self.add_loss(penalty(x) * keras.ops.minimum(self.calls, 1.0))
+                self.calls.assign_add(1.0)
+            return x
+
+    return lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), Penalty()])
+
+
+def squares(x):
+    import keras
+
+    return keras.ops.sum(keras.ops.square(x))
+
+
+def averaged_squares(x):
+    import keras
+
+    return keras.ops.mean(keras.ops.square(x))
+
+
+def trained(trainer, num_steps):
+    for seed in range(num_steps):
+        trainer.apply(trainer.gradients(batch_of(seed=seed))[0])
+
+
+def test_a_sum_that_layers_add_later_is_refused_when_it_shows():
+    trainer = trainer_of(mean, warming_up(squares))
+    trained(trainer, 2)
+
+    with pytest.raises(DefinitionError, match="loss that layers add"):
+        trainer.gradients(batch_of())
+
+
+def test_a_mean_that_layers_add_later_is_trained():
+    trained(trainer_of(mean, warming_up(averaged_squares)), 5)
+
+
+def test_a_random_loss_of_layers_is_told_once(caplog):
+    import keras
+
+    def random(x):
+        return keras.ops.mean(x * keras.random.normal(keras.ops.shape(x)))
+
+    trained(trainer_of(mean, with_activity(random)), 5)
+
+    assert caplog.text.count("because it is random") == 1
+
+
+def in_training_only(penalty, *before):
+    import keras
+
+    class Penalty(keras.layers.Layer):
+        def call(self, x, training=False):
+            if training:
+                self.add_loss(penalty(x))
+            return x
+
+    layers = [keras.Input((4,)), keras.layers.Dense(3), *(make() for make in before), Penalty()]
+    return lambda: keras.Sequential(layers)
+
+
+def dropout():
+    import keras
+
+    return keras.layers.Dropout(0.1)
+
+
+def batch_norm():
+    import keras
+
+    return keras.layers.BatchNormalization()
+
+
+@pytest.mark.parametrize("before", [[], [dropout], [batch_norm]])
+def test_a_sum_that_layers_add_in_training_only_is_refused(before):
+    with pytest.raises(DefinitionError, match="loss that layers add"):
+        trainer_of(mean, in_training_only(squares, *before)).gradients(batch_of(32))
+
+
+@pytest.mark.parametrize(("before", "told"), [([], 0), ([dropout], 1), ([batch_norm], 1)])
+def test_a_mean_that_layers_add_in_training_only_is_trained(before, told, caplog):
+    trained(trainer_of(mean, in_training_only(averaged_squares, *before)), 3)
+
+    assert caplog.text.count("in training only") == told

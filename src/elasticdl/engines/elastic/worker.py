@@ -342,7 +342,7 @@ class Worker:
             accumulator=self._accumulator,
             # Without a fixed logical batch it depends on the workers.
             num_steps=material.num_steps if self._accumulator is not None else None,
-            generators=material.generators,
+            file_variables=material.file_variables,
         )
         if start.checkpoint is not None:
             loop.resume(start.checkpoint)

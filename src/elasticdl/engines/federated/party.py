@@ -336,7 +336,7 @@ class Party:
             safe_point=lambda: None,
             checkpoint_is_due=lambda: False,
             slots=(slot,),
-            generators=material.generators,
+            file_variables=material.file_variables,
         )
 
     # --- the rest ---------------------------------------------------------------------------

@@ -10,6 +10,7 @@ Callers: `trainer.py`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from elasticdl.training.keras.reduction import Divisor
     from elasticdl.training.keras.splitting import Trial
 
-    Forward: TypeAlias = Callable[[Trial, int], tuple[Any, float]]
-    """Of a trial and a seed: the model's outputs, and the sum of what layers have added."""
+    Forward: TypeAlias = Callable[[Trial, int, bool], tuple[Any, Sequence[float]]]
+    """Of a trial, a seed, and whether in training: the model's outputs, and what layers added."""
 
 _log = logging.getLogger("elasticdl")
 
@@ -45,12 +46,15 @@ class Loss:
 
     Attributes:
         of_the_model: The model overrides `compute_loss`.
+        num_added: How many losses layers add, where that was looked at.
     """
 
     def __init__(
         self, model: keras.Model, definition: ModelDefinition, adapt: Callable[[Any], Any]
     ) -> None:
         self._model, self._definition, self._adapt = model, definition, adapt
+        self.num_added = 0
+        self._shapes_are_checked = self._randomness_is_told = False
         self.of_the_model = overrides.own(model, overrides.COMPUTE_LOSS) is not None
         if self.of_the_model and not definition.compiled:
             compiled.give_loss(model, self.without_added)
@@ -96,6 +100,7 @@ class Loss:
         if isinstance(loss, WeighableLoss):
             # It looks for masks by itself. Without a reduction of its own, it is averaged.
             return tf.reduce_mean(tf.cast(loss.weighted(outputs, labels, weights), tf.float32))
+        self._warn_of_broadcast(loss, outputs, labels)
         values = tf.cast(unwrap(loss(outputs, self._theirs(labels))), tf.float32)
         mask = reduction.mask_of(outputs)
         return reduction.batch_loss(values, mask, weights, self._definition.where("loss"))
@@ -151,19 +156,49 @@ class Loss:
         if self.is_there and not self.of_the_model:
             splitting.check_ignores_nothing(self._members(), origin)
         in_labels = self._definition.compiled
-        trial = replace(trial, outputs=forward(trial, 0)[0])
+        trial = replace(trial, outputs=forward(trial, 0, False)[0])
         kind = splitting.find_divisor(self._of_trial, trial, origin, weights_in_labels=in_labels)
-        if kind is None or not self._model.losses:
-            return kind
+        if kind is not None:
+            self.check_added(trial, forward, kind)
+        return kind
+
+    def check_added(self, trial: Trial, forward: Forward, divisor: Divisor) -> None:
+        """Make sure that what layers add to the loss is a mean over the batch, too.
+
+        It is looked at again in later batches: it may be zero at first, as with a weight that
+        warms up.
+
+        Args:
+            trial: A batch.
+            forward: Calls the model.
+            divisor: What its loss is divided by.
+
+        Raises:
+            DefinitionError: It is not.
+        """
+        counts = [len(forward(trial, 0, training)[1]) for training in (False, True)]
+        self.num_added = max(counts)
+        if not self.num_added:
+            return
+        # In training a dropout or a BatchNorm may let the parts of a batch differ from the whole.
+        training = counts[0] != counts[1]
+        origin = self._definition.where("loss")
+        in_labels = self._definition.compiled
         given = replace(trial, weights=trial.labels[1] if in_labels else trial.weights)
-        if (reason := splitting.check_added(forward, given, kind, origin)) is not None:
+
+        def added(part: Trial, step: int) -> tuple[Any, float]:
+            outputs, losses = forward(part, step, training)
+            return outputs, sum(losses)
+
+        reason = splitting.check_added(added, given, divisor, origin, in_training=training)
+        if reason is not None and not self._randomness_is_told:
+            self._randomness_is_told = True
             _log.warning(
                 "%s: whether the loss that layers add is a mean over examples cannot be seen, "
                 "because %s. Workers add it up as one.",
                 origin,
                 reason,
             )
-        return kind
 
     def _of_trial(self, trial: Trial) -> float:
         """Return what is to be split; what layers have added is looked at by itself."""
@@ -196,6 +231,35 @@ class Loss:
             return [each for each in keras.tree.flatten(self._model.loss) if each is not None]
         loss = None if self._definition.loss is None else made(self._definition.loss)
         return [loss.loss] if isinstance(loss, WeighableLoss) else []
+
+    def _warn_of_broadcast(self, loss: Callable[..., Any], outputs: Any, labels: Any) -> None:
+        """Warn once of a function that makes [n, n] of outputs [n, 1] and labels [n].
+
+        `fit` gives such labels the shape of the outputs first.
+        """
+        if self._shapes_are_checked or self._definition.labels_as_numpy:
+            return
+        self._shapes_are_checked = True
+        if not (tf.is_tensor(outputs) and tf.is_tensor(labels)):
+            return
+        if outputs.shape.rank != 2 or outputs.shape[1] != 1 or labels.shape.rank != 1:  # noqa: PLR2004
+            return
+        # A length that nothing else has. Shapes tell where values may not: labels may be alike.
+        size = 8191
+        specs = tf.TensorSpec([size, 1], outputs.dtype), tf.TensorSpec([size], labels.dtype)
+        # What raises here raises again in the step.
+        with contextlib.suppress(Exception), tf.init_scope():
+            graph = tf.function(loss).get_concrete_function(*specs).graph
+            made = [output.shape for op in graph.get_operations() for output in op.outputs]
+            if any(shape.rank == 2 and shape == [size, size] for shape in made):  # noqa: PLR2004
+                _log.warning(
+                    "%s: the model's outputs have the shape [n, 1] and the labels [n], and the "
+                    "loss function makes [n, n] of them: each output is compared with the labels "
+                    "of all examples. `fit` would give the labels the shape [n, 1] first. Return "
+                    "labels of that shape from the input function, or take "
+                    "tf.squeeze(outputs, -1).",
+                    self._definition.where("loss"),
+                )
 
     def _theirs(self, labels: Any) -> Any:
         """Return labels as the user's function takes them."""

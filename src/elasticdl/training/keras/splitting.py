@@ -205,7 +205,12 @@ def check_averages(losses: Sequence[Any], origin: Origin) -> None:
 
 
 def check_added(
-    added: Callable[[Trial, int], tuple[Any, float]], batch: Trial, kind: Divisor, origin: Origin
+    added: Callable[[Trial, int], tuple[Any, float]],
+    batch: Trial,
+    kind: Divisor,
+    origin: Origin,
+    *,
+    in_training: bool,
 ) -> str | None:
     """Make sure that what layers add to the loss is a mean over the batch, too.
 
@@ -215,6 +220,7 @@ def check_added(
         batch: The first that gradients are asked for.
         kind: What its loss is divided by.
         origin: For errors.
+        in_training: The model runs as in training, where it may take parts for other batches.
 
     Returns:
         Why nothing can be said of it, if so.
@@ -234,13 +240,19 @@ def check_added(
     average = _averaged(losses, divisors)
     if not math.isfinite(loss) or _close(loss, average, whole.outputs):
         return None
-    if not _close(loss, added(whole, 1)[1], whole.outputs):
+    is_sum = math.isclose(loss, sum(losses), rel_tol=_SUM_RTOL if in_training else 1e-4)
+    if in_training and not (is_sum and abs(loss - average) > _SUM_RTOL * abs(loss)):
+        return "it is added in training only, where BatchNorm and dropout may change it"
+    if not in_training and not _close(loss, added(whole, 1)[1], whole.outputs):
         return "it is random"
     raise DefinitionError(
         f"{origin}: the {_not_a_mean('loss that layers add', loss, losses, parts)} (add_loss() and "
         "activity_regularizer are summed by Keras as they are: divide by the number of examples.)"
     )
 
+
+# A sum of thirds is 1.8 times the average of them.
+_SUM_RTOL = 0.2
 
 _COUPLED = (
     "So the loss of an example depends on the others of its batch, as with in-batch negatives, or "

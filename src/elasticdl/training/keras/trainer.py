@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -200,8 +201,7 @@ class KerasTrainer:
         self, batch: Batch, so_far: MetricStates | None = None
     ) -> tuple[Contribution, StepResult]:
         """See `trainer.Trainer`."""
-        if not self._loss_was_split:
-            self._split_loss(batch)
+        self._check_loss_splits(batch)
         variables = self.training_metrics.variables
 
         def computed() -> Any:
@@ -567,11 +567,13 @@ class KerasTrainer:
         del labels, weights
         return self._forward_without_trace(features, at)
 
-    def _forward_without_trace(self, features: Any, at: tf.Tensor) -> Any:
+    def _forward_without_trace(
+        self, features: Any, at: tf.Tensor, *, training: bool = False
+    ) -> Any:
         """Run the model for looking only: a layer fixed to `training=True` moves nothing."""
         before = [tf.identity(v.value) for v in self._statistics]
         self._seeds.set(at)
-        outputs = self.model(self._adapt(features), training=False)
+        outputs = self.model(self._adapt(features), training=training)
         with tf.control_dependencies(leaves(outputs)):
             for variable, old in zip(self._statistics, before, strict=True):
                 variable.assign(old)
@@ -709,12 +711,20 @@ class KerasTrainer:
             self._looked_outside = True
             self._outside.check_unmoved()
 
-    def _split_loss(self, batch: Batch) -> None:
-        """Find out what the loss is divided by, or that it cannot be split into parts."""
+    def _check_loss_splits(self, batch: Batch) -> None:
+        """Find out what the loss is divided by, or that it cannot be split into parts.
 
-        def forward(trial: Trial, step: int) -> tuple[Any, float]:
-            outputs = self._forward_without_trace(trial.features, tf.constant([step, 0], tf.int64))
-            return outputs, sum(float(tf.reduce_sum(extra)) for extra in self.model.losses)
+        What layers add to it is looked at again before the steps 2, 4, 8 and so on.
+        """
+        is_again = self._loss_was_split
+        is_power_of_two = self.step > 1 and self.step & (self.step - 1) == 0
+        if is_again and not (self._loss.num_added and is_power_of_two):
+            return
+
+        def forward(trial: Trial, step: int, training: bool) -> tuple[Any, Sequence[float]]:
+            at = tf.constant([step, 0], tf.int64)
+            outputs = self._forward_without_trace(trial.features, at, training=training)
+            return outputs, [float(tf.reduce_sum(extra)) for extra in self.model.losses]
 
         definition = self._definition
         optimizers.check_gradients_add_up(self._trainable, definition.origin)
@@ -727,6 +737,10 @@ class KerasTrainer:
             self._draws.replaced(),
             self._drawing_at("split"),
         ):
+            if is_again:
+                outputs = forward(trial, 0, False)[0]
+                self._loss.check_added(replace(trial, outputs=outputs), forward, self._divisor)
+                return
             kind = self._loss.find_divisor(trial, forward)
         if kind is not None:
             self._divisor, self._loss_was_split = kind, True

@@ -1,0 +1,143 @@
+"""A value at the top level of a model file that goes on changing in a training is warned of."""
+
+import numpy as np
+import pytest
+
+import elasticdl
+from elasticdl.data import recordio
+from elasticdl.data.example import encode
+from elasticdl.engines.file_variables import FileVariables
+
+FILE = """
+import collections
+import itertools
+
+import numpy as np
+import torch
+from torch import nn
+
+{value}
+
+
+def custom_model():
+    return nn.Linear(2, 1)
+
+
+def data_schema():
+    return [{{"name": "x", "shape": [2], "dtype": "float32"}}]
+
+
+def input_fn(records):
+    x = np.stack([record["x"] for record in records])
+    {in_input}
+    return x, x[:, :1]
+
+
+def loss(outputs, labels):
+    {in_loss}
+    return ((outputs - labels) ** 2).mean()
+
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+"""
+
+COUNTER = """
+class Counter:
+    {first}
+    def __init__(self):
+        self.count = 0
+
+
+counter = Counter()
+"""
+MODULE = """
+class Centers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("center", torch.zeros(2))
+
+    def move(self, x):
+        self.center = 0.9 * self.center + 0.1 * x.mean(0).detach()
+
+
+centers = Centers()
+"""
+# Of the file, and what the loss does with it.
+VALUES = {
+    "number": ("value = 0", "global value; value += 1", "value"),
+    "list": ("value = []", "value.append(1)", "value"),
+    "dict": ("value = {}", "value['n'] = value.get('n', 0) + 1", "value"),
+    "counter": ("value = collections.Counter()", "value['n'] += 1", "value"),
+    "array": ("value = np.zeros(3)", "value[0] += 1", "value"),
+    "tensor": ("value = torch.zeros(3)", "value[0] += 1", "value"),
+    "count": ("value = itertools.count()", "next(value)", "value"),
+    "attribute of a function": (
+        "def value():\n    pass\nvalue.n = 0", "value.n += 1", "value",
+    ),
+    "default of a function": (
+        "def value(seen=[]):\n    seen.append(1)", "value()", "value",
+    ),
+    "object": (COUNTER.format(first=""), "counter.count += 1", "counter"),
+    "class": (COUNTER.format(first="of_all = 0"), "Counter.of_all += 1", "Counter"),
+    "module": (MODULE, "centers.move(outputs)", "centers"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "data.recordio"
+    with recordio.Writer(str(path)) as writer:
+        for i in range(64):
+            writer.write(encode({"x": np.float32([i, 1]) / 64}))
+    return path
+
+
+def warnings_of(folder, data, caplog, value, in_input="pass", in_loss="pass", num_epochs=4):
+    zoo = folder / "zoo"
+    zoo.mkdir()
+    text = FILE.format(value=value, in_input=in_input, in_loss=in_loss)
+    (zoo / "remembering.py").write_text(text)
+    elasticdl.train(
+        model_zoo=str(zoo), model_def="remembering", data=str(data), output=str(folder / "out"),
+        minibatch_size=8, num_epochs=num_epochs,
+    )  # fmt: skip
+    return [r.getMessage() for r in caplog.records if "changes during" in r.getMessage()]
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_it_is_named_once(tmp_path, data, caplog, kind):
+    value, change, name = VALUES[kind]
+
+    found = warnings_of(tmp_path, data, caplog, value, in_loss=change)
+
+    assert len(found) == 1
+    assert f"remembering.py: {name} at the top level of the file changes" in found[0]
+
+
+def test_an_input_function_that_counts_is_named(tmp_path, data, caplog):
+    # Longer than batches are made ahead.
+    found = warnings_of(
+        tmp_path, data, caplog, "seen = [0]", in_input="seen[0] += len(x)", num_epochs=100
+    )
+
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "change"),
+    [
+        ("constants = {'a': 1}", "constants['a']"),
+        ("cache = {}", "cache.setdefault('table', np.arange(3))"),
+        ("net = None", "global net; net = net or nn.Linear(1, 1)"),
+        ("net = nn.Linear(2, 1)", "net.weight.data += 1"),
+    ],
+)
+def test_one_that_stays_or_is_no_value_of_the_file_is_not(tmp_path, data, caplog, value, change):
+    assert warnings_of(tmp_path, data, caplog, value, in_loss=change) == []
+
+
+def test_without_a_folder_nothing_is_looked_at():
+    variables = FileVariables()
+    for _ in range(4):
+        variables.check()
