@@ -8,8 +8,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 PYTEST := $(BIN)/python -m pytest
-# A process has a file to itself, and takes the next one in the order of tests/conftest.py.
-PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
+# A process has a file to itself, and takes the next one in the order of tests/conftest.py. There is
+# one process more than cores, because tests of many processes wait for most of their time.
+PARALLEL := -n $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)') \
+	--dist loadfile --no-loadscope-reorder
 
 STATE := $(shell cat pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
 RUN_STAMP := $(VENV)/.run-$(STATE)

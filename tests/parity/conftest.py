@@ -89,9 +89,11 @@ def pytest_collection_modifyitems(items):
     resumed Keras model without callbacks, averages or an optimizer of its own differs from the
     others by its layers only; so does one on two workers whose loss, metrics, statistics and
     callbacks are of the kind of others. What is kept of optimizers, schedules and metrics is
-    resumed in the same way for all of a kind, and a PyTorch loss keeps nothing. A difference that
-    the page states is looked for in `make test`, in one process at least. What is refused in one
-    process is refused by the same call before it can be resumed.
+    resumed in the same way for all of a kind, and a PyTorch loss keeps nothing. What a Keras model
+    is made of does not change how a step is made: layers of each kind are trained on two workers,
+    and those that have an export of their own in one process. A difference that the page states is
+    looked for in `make test`, in one process at least. What is refused in one process is refused by
+    the same call before it can be resumed.
     """
     for item in items:
         params = getattr(getattr(item, "callspec", None), "params", {})
@@ -102,6 +104,7 @@ def pytest_collection_modifyitems(items):
         if (
             place == "one worker"
             or (place == "one process" and is_resumed and not is_local and _is_equal(feature))
+            or (place == "one process" and is_local and _is_like_others(feature))
             or (place == "resumed" and (not is_resumed or _is_refused_before(feature)))
             or (place == "two workers" and is_local)
             or (place == "two workers" and is_keras and feature.name in IMPLIED_ON_TWO_WORKERS)
@@ -122,6 +125,11 @@ def _is_equal(feature):
     return feature.name not in IMPLIED_ON_TWO_WORKERS and {
         feature.promises[place].kind for place in places
     } == {"equal"}
+
+
+def _is_like_others(feature):
+    """Return whether a feature is one more layer, loss or rate in steps that all share."""
+    return feature.promises["one process"].kind == "equal" and feature.name not in EXPORTED
 
 
 def _is_refused_before(feature):
