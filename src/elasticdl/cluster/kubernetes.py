@@ -1,0 +1,301 @@
+"""A Kubernetes cluster as its API server shows it: RayJobs, their pods, logs and events.
+
+Objects are the dictionaries that the server sends. Every error of the client becomes one of ours:
+
+    no kubeconfig, unknown context, refused credentials or rights, an object that is invalid   UsageError
+    no answer, too many requests, errors of the server                                  UnavailableError
+
+Callers: `submit.py`, `follow.py`, `check.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import kubernetes
+import urllib3
+from kubernetes.client import ApiException
+from kubernetes.config import ConfigException
+
+from elasticdl.cluster.rayjob import GROUP, VERSION
+from elasticdl.errors import UnavailableError, UsageError
+
+Object: TypeAlias = Mapping[str, Any]
+
+_RAYJOBS = "rayjobs"
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+# Of one request: to connect, and to wait for its answer.
+_TIMEOUT_S = (5.0, 30.0)
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE = 401, 403, 404, 409, 410
+_TOO_MANY = 429
+_INVALID = {400, 422}
+
+
+class AlreadyExistsError(Exception):
+    """There is an object of this name."""
+
+
+class Kubernetes:
+    """A cluster, seen with a user's credentials, in one namespace.
+
+    Args:
+        context: Of the kubeconfig; None takes the current one, or the pod's own account.
+        namespace: None takes the context's, or the pod's.
+
+    Attributes:
+        name: What to call the cluster in messages.
+        namespace: Where objects are.
+
+    Raises:
+        UsageError: There is no kubeconfig, or no such context in it.
+    """
+
+    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
+        self._client, self.name, own = _connected(context)
+        self.namespace = namespace or own
+        self._objects = kubernetes.client.CustomObjectsApi(self._client)
+        self._core = kubernetes.client.CoreV1Api(self._client)
+
+    def create(self, manifest: Object, *, dry_run: bool = False) -> Object:
+        """Create a RayJob; returns it as the server has it.
+
+        Args:
+            manifest: The RayJob.
+            dry_run: Let the server check it only.
+
+        Raises:
+            AlreadyExistsError: There is one of its name.
+            UsageError: The server refuses it.
+            UnavailableError: The server does not answer.
+        """
+        with self._errors(f"create RayJob {manifest['metadata']['name']}"):
+            made: Object = self._objects.create_namespaced_custom_object(
+                GROUP,
+                VERSION,
+                self.namespace,
+                _RAYJOBS,
+                manifest,
+                field_validation="Strict",
+                _request_timeout=_TIMEOUT_S,
+                **({"dry_run": "All"} if dry_run else {}),
+            )
+        return made
+
+    def get(self, name: str) -> Object | None:
+        """Return a RayJob; None if there is none of this name."""
+        with contextlib.suppress(_NotFoundError), self._errors(f"read RayJob {name}"):
+            found: Object = self._objects.get_namespaced_custom_object(
+                GROUP, VERSION, self.namespace, _RAYJOBS, name, _request_timeout=_TIMEOUT_S
+            )
+            return found
+        return None
+
+    def delete(self, name: str, uid: str) -> None:
+        """Delete a RayJob and what it owns, unless it is another one by now or is gone."""
+        condition = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        with (
+            contextlib.suppress(_NotFoundError, AlreadyExistsError),
+            self._errors(f"delete RayJob {name}"),
+        ):
+            self._objects.delete_namespaced_custom_object(
+                GROUP,
+                VERSION,
+                self.namespace,
+                _RAYJOBS,
+                name,
+                body=condition,
+                _request_timeout=_TIMEOUT_S,
+            )
+
+    def list(self, selector: str) -> list[Object]:
+        """Return the RayJobs with some labels."""
+        with self._errors("list RayJobs"):
+            found: Mapping[str, Any] = self._objects.list_namespaced_custom_object(
+                GROUP,
+                VERSION,
+                self.namespace,
+                _RAYJOBS,
+                label_selector=selector,
+                _request_timeout=_TIMEOUT_S,
+            )
+        items: list[Object] = found["items"]
+        return items
+
+    def watch(self, name: str, wait_s: int) -> Iterator[Object | None]:
+        """Yield a RayJob as it is, and as it is after each change, for some seconds.
+
+        It ends when the time is over or the server closes the connection; call it again then.
+
+        Yields:
+            The RayJob; None when it was deleted.
+        """
+        selected = f"metadata.name={name}"
+        with self._errors(f"watch RayJob {name}"):
+            listed = self._objects.list_namespaced_custom_object(
+                GROUP, VERSION, self.namespace, _RAYJOBS, field_selector=selected,
+                _request_timeout=_TIMEOUT_S,
+            )  # fmt: skip
+            items = [item for item in listed["items"] if item["metadata"]["name"] == name]
+            yield items[0] if items else None
+            watch = kubernetes.watch.Watch()
+            stream = watch.stream(
+                self._objects.list_namespaced_custom_object,
+                GROUP,
+                VERSION,
+                self.namespace,
+                _RAYJOBS,
+                field_selector=selected,
+                resource_version=listed["metadata"]["resourceVersion"],
+                timeout_seconds=wait_s,
+                _request_timeout=(_TIMEOUT_S[0], wait_s + _TIMEOUT_S[1]),
+            )
+            with contextlib.closing(stream):
+                for event in stream:
+                    if event["object"]["metadata"]["name"] == name:
+                        yield None if event["type"] == "DELETED" else event["object"]
+
+    def pods(self, selector: str) -> list[Object]:
+        """Return the pods with some labels."""
+        with self._errors("list pods"):
+            answer = self._core.list_namespaced_pod(
+                self.namespace,
+                label_selector=selector,
+                _preload_content=False,
+                _request_timeout=_TIMEOUT_S,
+            )
+            items: list[Object] = json.loads(answer.data)["items"]
+        return items
+
+    def events(self, kind: str, name: str) -> list[Object]:
+        """Return what the cluster reports of an object, the oldest first."""
+        selected = f"involvedObject.kind={kind},involvedObject.name={name}"
+        with self._errors("list events"):
+            answer = self._core.list_namespaced_event(
+                self.namespace,
+                field_selector=selected,
+                _preload_content=False,
+                _request_timeout=_TIMEOUT_S,
+            )
+            items: list[Object] = json.loads(answer.data)["items"]
+        return sorted(items, key=lambda event: str(event.get("lastTimestamp")))
+
+    def log(self, pod: str, container: str, *, since_s: int | None = None) -> str:
+        """Return what a container has printed; empty if it has not started."""
+        with (
+            contextlib.suppress(_NotFoundError, _NotStartedError),
+            self._errors(f"read the log of pod {pod}", is_log=True),
+        ):
+            answer = self._core.read_namespaced_pod_log(
+                pod,
+                self.namespace,
+                container=container,
+                _preload_content=False,
+                _request_timeout=_TIMEOUT_S,
+                **({} if since_s is None else {"since_seconds": since_s}),
+            )
+            text: str = answer.data.decode(errors="replace")
+            return text
+        return ""
+
+    @contextlib.contextmanager
+    def _errors(self, doing: str, *, is_log: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except ApiException as error:
+            raise self._error(error, doing, is_log=is_log) from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnavailableError(
+                f"The Kubernetes cluster {self.name} does not answer ({_reason(error)}). Is it "
+                "running, and can this machine reach it? Try: kubectl cluster-info"
+            ) from error
+
+    def _error(self, error: ApiException, doing: str, *, is_log: bool) -> Exception:
+        """Return our error for one of the server's."""
+        status, said = error.status, _said(error)
+        where = f"{self.name}, namespace {self.namespace}"
+        if status == _CONFLICT:
+            return AlreadyExistsError(said)
+        if status == _NOT_FOUND:
+            if "the server could not find the requested resource" in said or not said:
+                return UsageError(
+                    f"{self.name} has no RayJobs: KubeRay is not installed there. Install it with "
+                    "`helm install kuberay-operator kuberay/kuberay-operator`, or name another "
+                    "cluster with --context."
+                )
+            if "namespaces" in said:
+                return UsageError(f"{self.name}: there is no namespace {self.namespace!r}.")
+            return _NotFoundError(said)
+        if status == _UNAUTHORIZED:
+            return UsageError(
+                f"{self.name} does not accept the credentials of the kubeconfig. Log in again, or "
+                "name another context with --context."
+            )
+        if status == _FORBIDDEN:
+            return UsageError(f"{where}: not allowed to {doing}: {said}")
+        if status in _INVALID:
+            if is_log:
+                return _NotStartedError(said)
+            return UsageError(f"{where}: cannot {doing}: {said}")
+        if status == _TOO_MANY or (status or 0) >= 500:  # noqa: PLR2004 - errors of servers
+            return UnavailableError(f"{where}: cannot {doing} at the moment ({status}): {said}")
+        return UsageError(f"{where}: cannot {doing} ({status}): {said}")
+
+
+class _NotFoundError(Exception):
+    pass
+
+
+class _NotStartedError(Exception):
+    pass
+
+
+def _connected(context: str | None) -> tuple[Any, str, str]:
+    """Return a client, the cluster's name and the namespace of the context or the pod."""
+    try:
+        if context is None and _NAMESPACE_FILE.exists():
+            configuration = kubernetes.client.Configuration()
+            kubernetes.config.load_incluster_config(client_configuration=configuration)
+            client = kubernetes.client.ApiClient(configuration)
+            return client, "the cluster of this pod", _NAMESPACE_FILE.read_text().strip()
+        contexts, current = kubernetes.config.list_kube_config_contexts()
+    except (ConfigException, OSError) as error:
+        raise UsageError(
+            f"There is no usable kubeconfig ({_reason(error)}). Set KUBECONFIG or make "
+            "~/.kube/config, as for kubectl."
+        ) from error
+    chosen = (
+        current if context is None else next((c for c in contexts if c["name"] == context), None)
+    )
+    if chosen is None:
+        names = ", ".join(sorted(each["name"] for each in contexts))
+        raise UsageError(f"The kubeconfig has no context {context!r}; it has {names}.")
+    try:
+        client = kubernetes.config.new_client_from_config(context=chosen["name"])
+    except (ConfigException, OSError) as error:
+        raise UsageError(
+            f"The context {chosen['name']} of the kubeconfig cannot be used: {_reason(error)}"
+        ) from error
+    # The client tries three times by itself, each time as long as a request may take.
+    client.configuration.retries = 0
+    namespace = chosen["context"].get("namespace") or "default"
+    return client, chosen["name"], namespace
+
+
+def _said(error: ApiException) -> str:
+    """Return the server's own words."""
+    with contextlib.suppress(ValueError, TypeError):
+        said = json.loads(error.body).get("message")
+        if said:
+            return str(said)
+    return str(error.reason or "")
+
+
+def _reason(error: BaseException) -> str:
+    """Return the innermost reason of an error, in one line."""
+    while (inner := getattr(error, "reason", None)) is not None and isinstance(inner, Exception):
+        error = inner
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
