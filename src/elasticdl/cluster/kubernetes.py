@@ -2,8 +2,8 @@
 
 Objects are the dictionaries that the server sends. Every error of the client becomes one of ours:
 
-    no kubeconfig, unknown context, refused credentials or rights, an object that is invalid   UsageError
-    no answer, too many requests, errors of the server                                  UnavailableError
+    UsageError        no kubeconfig, unknown context, credentials or rights refused, invalid object
+    UnavailableError  no answer, too many requests, errors of the server
 
 Callers: `submit.py`, `follow.py`, `check.py`.
 """
@@ -11,6 +11,7 @@ Callers: `submit.py`, `follow.py`, `check.py`.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,9 +31,8 @@ _RAYJOBS = "rayjobs"
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 # Of one request: to connect, and to wait for its answer.
 _TIMEOUT_S = (5.0, 30.0)
-_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE = 401, 403, 404, 409, 410
-_TOO_MANY = 429
-_INVALID = {400, 422}
+_TOO_MANY, _ERRORS_OF_SERVERS = 429, 500
+_CLOCKS_DIFFER_S = 60
 
 
 class AlreadyExistsError(Exception):
@@ -57,8 +57,10 @@ class Kubernetes:
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
         self._client, self.name, own = _connected(context)
         self.namespace = namespace or own
-        self._objects = kubernetes.client.CustomObjectsApi(self._client)
-        self._core = kubernetes.client.CoreV1Api(self._client)
+        # The client's types are those of its generated models, not of what is read here.
+        self._objects: Any = kubernetes.client.CustomObjectsApi(self._client)
+        self._watch: Any = kubernetes.watch.Watch
+        self._core: Any = kubernetes.client.CoreV1Api(self._client)
 
     def create(self, manifest: Object, *, dry_run: bool = False) -> Object:
         """Create a RayJob; returns it as the server has it.
@@ -111,7 +113,7 @@ class Kubernetes:
                 _request_timeout=_TIMEOUT_S,
             )
 
-    def list(self, selector: str) -> list[Object]:
+    def rayjobs(self, selector: str) -> list[Object]:
         """Return the RayJobs with some labels."""
         with self._errors("list RayJobs"):
             found: Mapping[str, Any] = self._objects.list_namespaced_custom_object(
@@ -141,7 +143,7 @@ class Kubernetes:
             )  # fmt: skip
             items = [item for item in listed["items"] if item["metadata"]["name"] == name]
             yield items[0] if items else None
-            watch = kubernetes.watch.Watch()
+            watch: Any = self._watch()
             stream = watch.stream(
                 self._objects.list_namespaced_custom_object,
                 GROUP,
@@ -183,23 +185,37 @@ class Kubernetes:
             items: list[Object] = json.loads(answer.data)["items"]
         return sorted(items, key=lambda event: str(event.get("lastTimestamp")))
 
-    def log(self, pod: str, container: str, *, since_s: int | None = None) -> str:
-        """Return what a container has printed; empty if it has not started."""
+    def log_lines(self, pod: str, container: str, *, after: str = "") -> Iterator[tuple[str, str]]:
+        """Yield what a container has printed since a moment: time stamp and line.
+
+        Args:
+            pod: Name of the pod.
+            container: Name of its container; nothing is yielded before it has started.
+            after: Time stamp of the last line that is known; empty for all lines.
+        """
         with (
             contextlib.suppress(_NotFoundError, _NotStartedError),
             self._errors(f"read the log of pod {pod}", is_log=True),
         ):
+            options: dict[str, Any] = {}
+            if after:
+                seen = dt.datetime.fromisoformat(after)
+                age = dt.datetime.now(dt.UTC) - seen
+                # Clocks differ; what is known already is left out below.
+                options["since_seconds"] = max(1, int(age.total_seconds()) + _CLOCKS_DIFFER_S)
             answer = self._core.read_namespaced_pod_log(
                 pod,
                 self.namespace,
                 container=container,
+                timestamps=True,
                 _preload_content=False,
                 _request_timeout=_TIMEOUT_S,
-                **({} if since_s is None else {"since_seconds": since_s}),
+                **options,
             )
-            text: str = answer.data.decode(errors="replace")
-            return text
-        return ""
+            for line in answer.data.decode(errors="replace").splitlines():
+                stamp, _, text = line.partition(" ")
+                if stamp > after:
+                    yield stamp, text
 
     @contextlib.contextmanager
     def _errors(self, doing: str, *, is_log: bool = False) -> Iterator[None]:
@@ -215,34 +231,39 @@ class Kubernetes:
 
     def _error(self, error: ApiException, doing: str, *, is_log: bool) -> Exception:
         """Return our error for one of the server's."""
-        status, said = error.status, _said(error)
+        status, said = int(error.status or 0), _said(error)
         where = f"{self.name}, namespace {self.namespace}"
-        if status == _CONFLICT:
-            return AlreadyExistsError(said)
-        if status == _NOT_FOUND:
-            if "the server could not find the requested resource" in said or not said:
-                return UsageError(
-                    f"{self.name} has no RayJobs: KubeRay is not installed there. Install it with "
-                    "`helm install kuberay-operator kuberay/kuberay-operator`, or name another "
-                    "cluster with --context."
-                )
-            if "namespaces" in said:
-                return UsageError(f"{self.name}: there is no namespace {self.namespace!r}.")
-            return _NotFoundError(said)
-        if status == _UNAUTHORIZED:
-            return UsageError(
-                f"{self.name} does not accept the credentials of the kubeconfig. Log in again, or "
-                "name another context with --context."
-            )
-        if status == _FORBIDDEN:
-            return UsageError(f"{where}: not allowed to {doing}: {said}")
-        if status in _INVALID:
-            if is_log:
+        match status:
+            case 400 | 422 if is_log:
                 return _NotStartedError(said)
-            return UsageError(f"{where}: cannot {doing}: {said}")
-        if status == _TOO_MANY or (status or 0) >= 500:  # noqa: PLR2004 - errors of servers
-            return UnavailableError(f"{where}: cannot {doing} at the moment ({status}): {said}")
-        return UsageError(f"{where}: cannot {doing} ({status}): {said}")
+            case 401:
+                problem = (
+                    f"{self.name} does not accept the credentials of the kubeconfig. Log in again, "
+                    "or name another context with --context."
+                )
+            case 404:
+                return self._not_found(said)
+            case 409:
+                return AlreadyExistsError(said)
+            case _ if status == _TOO_MANY or status >= _ERRORS_OF_SERVERS:
+                return UnavailableError(f"{where}: cannot {doing} now ({status}): {said}")
+            case 403:
+                problem = f"{where}: not allowed to {doing}: {said}"
+            case _:
+                problem = f"{where}: cannot {doing}: {said}"
+        return UsageError(problem)
+
+    def _not_found(self, said: str) -> Exception:
+        """Return the error of something that is not there: an object, a namespace or KubeRay."""
+        if not said or "could not find the requested resource" in said:
+            return UsageError(
+                f"{self.name} has no RayJobs: KubeRay is not installed there. Install it with "
+                "`helm install kuberay-operator kuberay/kuberay-operator`, or name another cluster "
+                "with --context."
+            )
+        if said.startswith("namespaces "):
+            return UsageError(f"{self.name}: there is no namespace {self.namespace!r}.")
+        return _NotFoundError(said)
 
 
 class _NotFoundError(Exception):
@@ -255,13 +276,14 @@ class _NotStartedError(Exception):
 
 def _connected(context: str | None) -> tuple[Any, str, str]:
     """Return a client, the cluster's name and the namespace of the context or the pod."""
+    config: Any = kubernetes.config
     try:
         if context is None and _NAMESPACE_FILE.exists():
             configuration = kubernetes.client.Configuration()
-            kubernetes.config.load_incluster_config(client_configuration=configuration)
+            config.load_incluster_config(client_configuration=configuration)
             client = kubernetes.client.ApiClient(configuration)
             return client, "the cluster of this pod", _NAMESPACE_FILE.read_text().strip()
-        contexts, current = kubernetes.config.list_kube_config_contexts()
+        contexts, current = config.list_kube_config_contexts()
     except (ConfigException, OSError) as error:
         raise UsageError(
             f"There is no usable kubeconfig ({_reason(error)}). Set KUBECONFIG or make "
@@ -274,7 +296,7 @@ def _connected(context: str | None) -> tuple[Any, str, str]:
         names = ", ".join(sorted(each["name"] for each in contexts))
         raise UsageError(f"The kubeconfig has no context {context!r}; it has {names}.")
     try:
-        client = kubernetes.config.new_client_from_config(context=chosen["name"])
+        client = config.new_client_from_config(context=chosen["name"])
     except (ConfigException, OSError) as error:
         raise UsageError(
             f"The context {chosen['name']} of the kubeconfig cannot be used: {_reason(error)}"
@@ -288,7 +310,7 @@ def _connected(context: str | None) -> tuple[Any, str, str]:
 def _said(error: ApiException) -> str:
     """Return the server's own words."""
     with contextlib.suppress(ValueError, TypeError):
-        said = json.loads(error.body).get("message")
+        said = json.loads(error.body or "").get("message")
         if said:
             return str(said)
     return str(error.reason or "")

@@ -2,8 +2,8 @@
 
     RayJob.status + pods + events  ->  JobState
 
-Pure: values in, values out. A pod that cannot run is told by its cause and what to do; people without
-rights on pods, and those who have never read a pod's status, need it most.
+Pure: values in, values out. Of a pod that cannot run it says the cause and what to do, for people
+who have never read a pod's status.
 
 Status fields: KubeRay 1.7, `ray.io/v1`. Callers: `follow.py`, and `elasticdl job show`.
 """
@@ -85,50 +85,50 @@ def state_of(rayjob: Object, pods: Sequence[Object], events: Sequence[Object] = 
         events: Of the job and its Ray cluster, the oldest first.
     """
     status = rayjob.get("status") or {}
+    ended = _ended(status, pods)
+    if ended is not None:
+        return ended
+    deployment = status.get("jobDeploymentStatus", "")
+    is_suspended = not deployment and rayjob.get("spec", {}).get("suspend")
+    if is_suspended or deployment in {"Suspended", "Suspending"}:
+        queue = (rayjob["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name")
+        where = f"in the queue {queue}" if queue else "because it is suspended"
+        return JobState(Phase.WAITING, f"waiting {where}")
+    return _going_on(rayjob, pods, events)
+
+
+def _ended(status: Object, pods: Sequence[Object]) -> JobState | None:
     deployment, job = status.get("jobDeploymentStatus", ""), status.get("jobStatus", "")
-    workers = [pod for pod in pods if _label(pod, "ray.io/group") == WORKERS_GROUP]
-    num_running = sum(_is_ready(pod) for pod in workers)
     if deployment == _FINISHED and job == "SUCCEEDED":
         return JobState(Phase.SUCCEEDED, "finished", exit_code=0)
     if job == "STOPPED":
         return JobState(Phase.STOPPED, "stopped; the same command resumes")
     if deployment in _FAILED or (deployment == _FINISHED and job == "FAILED"):
         return _failed(status, pods)
-    if deployment in {"Suspended", "Suspending"} or (
-        not deployment and rayjob.get("spec", {}).get("suspend")
-    ):
-        labels = rayjob["metadata"].get("labels") or {}
-        queue = labels.get("kueue.x-k8s.io/queue-name")
-        where = f"in the queue {queue}" if queue else "because it is suspended"
-        return JobState(Phase.WAITING, f"waiting {where}")
-    troubles = [trouble for pod in pods if (trouble := trouble_of(pod)) is not None]
-    refused = _refused_pods(events)
-    if job == "RUNNING":
-        least = _num_wanted(rayjob)
-        message = f"running on {num_running} of {least} workers"
-        if troubles:
-            return JobState(
-                Phase.RUNNING,
-                f"{message}; {troubles[0].pod}: {troubles[0].cause}",
-                num_running,
-                advice=troubles[0].advice,
-            )
-        return JobState(Phase.RUNNING, message, num_running)
-    if troubles:
-        first = troubles[0]
+    return None
+
+
+def _going_on(rayjob: Object, pods: Sequence[Object], events: Sequence[Object]) -> JobState:
+    status = rayjob.get("status") or {}
+    workers = [pod for pod in pods if _label(pod, "ray.io/group") == WORKERS_GROUP]
+    num_running = sum(map(_is_running, workers))
+    trouble = next(filter(None, map(trouble_of, pods)), None)
+    advice = "" if trouble is None else trouble.advice
+    why = "" if trouble is None else f"{trouble.pod}: {trouble.cause}"
+    if status.get("jobStatus") == "RUNNING":
+        message = f"running on {num_running} of {_num_wanted(rayjob)} workers"
         return JobState(
-            Phase.STARTING, f"{first.pod}: {first.cause}", num_running, advice=first.advice
+            Phase.RUNNING, f"{message}; {why}" if why else message, num_running, advice=advice
         )
-    if refused:
-        return JobState(Phase.STARTING, refused, num_running)
-    if not deployment:
+    why = why or _refused_pods(events)
+    if not why and not status.get("jobDeploymentStatus"):
         return JobState(
             Phase.WAITING,
             "waiting for KubeRay to take it up",
             advice="If that lasts, its operator is not running: kubectl get pods -A | grep kuberay",
         )
-    there = f"{sum(map(_is_ready, pods))} of {len(pods)} pods are running"
-    return JobState(Phase.STARTING, f"starting: {there}", num_running)
+    message = why or f"starting: {sum(map(_is_running, pods))} of {len(pods)} pods are running"
+    return JobState(Phase.STARTING, message, num_running, advice=advice)
 
 
 def trouble_of(pod: Object) -> Trouble | None:
@@ -221,7 +221,7 @@ def _memory_limit(pod: Object, container: Object) -> str:
     return "the node has"
 
 
-def _is_ready(pod: Object) -> bool:
+def _is_running(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") == "Running"
 
 

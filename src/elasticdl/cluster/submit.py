@@ -76,7 +76,9 @@ def submit(
         if not state.has_ended:
             return Submitted(name, cluster.namespace, is_new=False)
         # The old one keeps its name until it is gone.
-        cluster.create({**wanted, "metadata": {**wanted["metadata"], "name": f"{name}-x"}}, dry_run=True)
+        cluster.create(
+            {**wanted, "metadata": {**wanted["metadata"], "name": f"{name}-x"}}, dry_run=True
+        )
         _remove(cluster, there)
     else:
         cluster.create(wanted, dry_run=True)
@@ -106,6 +108,7 @@ def _remove(cluster: Kubernetes, there: Object) -> None:
         if time.monotonic() > given_up_s:
             raise UnavailableError(
                 f"The RayJob {name} of the attempt before is still being deleted after "
-                f"{_DELETED_WITHIN_S:.0f} s. Look at its finalizers: kubectl get rayjob {name} -o yaml"
+                f"{_DELETED_WITHIN_S:.0f} s. Look at its finalizers: kubectl get rayjob {name} "
+                "-o yaml"
             )
         time.sleep(_LOOK_S)
