@@ -38,8 +38,11 @@ from elasticdl.job import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from elasticdl.cluster.kubernetes import Kubernetes
+    from elasticdl.cluster.options import ClusterOptions
+    from elasticdl.cluster.states import JobState
     from elasticdl.engines.audit import AuditReport
     from elasticdl.engines.engine import Outcome, Reporter
 
@@ -163,6 +166,52 @@ def run(job: Job, reporter: Reporter | None = None) -> Outcome:
         "predict": trained.predict,
     }[job.command]
     return engine(job, reporter) if job.workers is None else _run_on_workers(job, reporter)
+
+
+def run_on_cluster(
+    job: Job,
+    options: ClusterOptions,
+    *,
+    context: str | None = None,
+    patch: Mapping[str, Any] | None = None,
+    detach: bool = False,
+    tell: Callable[[str], None] = print,
+) -> JobState | None:
+    """Submit a job to a Kubernetes cluster and follow it to its end.
+
+    Args:
+        job: What to do, on how many workers.
+        options: With which image and machines.
+        context: Of the kubeconfig; None is the current one.
+        patch: What is merged into the RayJob (RFC 7396).
+        detach: Return when it is submitted.
+        tell: Is given lines for people.
+
+    Returns:
+        How it ended; None if it was detached from.
+
+    Raises:
+        ElasticDLError: It cannot be submitted, or has failed; see `elasticdl.errors`.
+    """
+    from elasticdl.cluster.launch import launch  # noqa: PLC0415 - not for `--help`
+
+    cluster = connect_cluster(context, options.namespace)
+    return launch(job, options, cluster, patch=patch, detach=detach, tell=tell)
+
+
+def connect_cluster(context: str | None = None, namespace: str | None = None) -> Kubernetes:
+    """Return a Kubernetes cluster, as the user's kubeconfig knows it.
+
+    Raises:
+        UsageError: There is no kubeconfig, or no such context in it.
+    """
+    try:
+        from elasticdl.cluster.kubernetes import Kubernetes  # noqa: PLC0415 - imports the client
+    except ModuleNotFoundError as error:
+        if error.name == "kubernetes":
+            raise MissingExtraError("kubernetes", "kubernetes", "--cluster=kubernetes") from error
+        raise
+    return Kubernetes(context, namespace)
 
 
 def _run_on_workers(job: Job, reporter: Reporter) -> Outcome:

@@ -8,11 +8,19 @@ Callers: `rayjob.py`, `submit.py`, and the command line, which makes it of flags
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
+
+from elasticdl.errors import UsageError
 
 VolumeKind = Literal["pvc", "host", "secret"]
+Scheduler = Literal["kueue", "volcano"]
+
+
+# As Kubernetes writes quantities: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+_QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kKMGTPE]i?)?")
 
 
 @dataclass(frozen=True)
@@ -91,5 +99,57 @@ class ClusterOptions:
     deadline_s: int | None = None
     max_resubmissions: int = 3
     queue: str | None = None
-    scheduler: Literal["kueue", "volcano"] = "kueue"
+    scheduler: Scheduler = "kueue"
     autoscaling: bool = False
+
+
+def parse_volume(text: str) -> Volume:
+    """Return what `pvc:data:/data:ro` says.
+
+    Raises:
+        UsageError: It is something else.
+
+    Example:
+        >>> parse_volume("pvc:data:/data:ro")
+        Volume(kind='pvc', name='data', path='/data', read_only=True)
+    """
+    kinds: dict[str, VolumeKind] = {kind: kind for kind in get_args(VolumeKind)}
+    kind, *rest = text.split(":")
+    read_only = len(rest) == 3 and rest[-1] == "ro"  # noqa: PLR2004 - KIND:NAME:PATH:ro
+    name, path = rest[:2] if len(rest) == 2 or read_only else ("", "")  # noqa: PLR2004 - as above
+    if kind not in kinds or not name or not path.startswith("/"):
+        raise UsageError(
+            f"--volume={text}: expected KIND:NAME:PATH or KIND:NAME:PATH:ro, where KIND is "
+            f"{', '.join(kinds)} and PATH begins with a slash; such as pvc:data:/data."
+        )
+    # A secret cannot be written to.
+    return Volume(kinds[kind], name, path.rstrip("/") or "/", read_only or kind == "secret")
+
+
+def parse_pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:
+    """Return what several `NAME=VALUE` say.
+
+    Raises:
+        UsageError: One has no name, or no `=`.
+    """
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--{flag}={text}: expected NAME=VALUE.")
+        pairs[name] = value
+    return pairs
+
+
+def parse_quantity(flag: str, text: str) -> str:
+    """Return an amount of cores or memory as Kubernetes takes it.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if not _QUANTITY.fullmatch(text) or not float(re.sub(r"[a-zA-Z]+$", "", text)):
+        raise UsageError(
+            f"--{flag}={text}: expected an amount as Kubernetes writes it, such as 2, 500m, 512Mi "
+            "or 8Gi."
+        )
+    return text
