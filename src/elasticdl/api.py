@@ -242,6 +242,7 @@ def training_job(
     num_workers: int | str | None = None,
     num_spare_workers: int | str = 0,
     ray_address: str | None = None,
+    gpus_per_worker: int | str = Workers.gpus,
     give_up_after: float | str = Workers.give_up_after_s,
     heartbeat_timeout: float | str = Workers.heartbeat_timeout_s,
     join_timeout: float | str = Workers.join_timeout_s,
@@ -278,6 +279,7 @@ def training_job(
             None trains in this process. See `job.Workers` for what follows.
         num_spare_workers: Processes that stand ready beside them.
         ray_address: A Ray cluster; None starts Ray here.
+        gpus_per_worker: GPUs that each worker gets to itself. Needs `num_workers`.
         give_up_after: Seconds without anybody training after which the job fails.
         heartbeat_timeout: Seconds of silence after which a worker is not waited for.
         join_timeout: Seconds the others wait for a living worker that is late.
@@ -315,6 +317,12 @@ def training_job(
             "--skip_bad_records is for training on workers: a record that kills the one process "
             "kills the command. Add --num_workers=1 or more."
         )
+    gpus = _as_int("gpus_per_worker", gpus_per_worker)
+    if gpus and num_workers is None:
+        raise UsageError(
+            f"--gpus_per_worker={gpus} is for training on workers. Add --num_workers; one process "
+            "uses the GPU that it finds."
+        )
     return Job(
         command="train",
         data=_location(data),
@@ -341,6 +349,7 @@ def training_job(
             transfer_timeout_s=_as_seconds("transfer_timeout", transfer_timeout),
             priority=_priority(priority),
             skip_bad_records=skip,
+            gpus=gpus,
         ),
         tracking=tracking_of(
             tracking_uri, experiment, run_name, tensorboard=_as_bool("tensorboard", tensorboard)

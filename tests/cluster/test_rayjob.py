@@ -43,7 +43,7 @@ def check(made):
 
 EVERYTHING = {
     "namespace": "team",
-    "worker": Resources("4", "8Gi", gpus=1),
+    "worker": Resources("4", "8Gi"),
     "priority_class": "batch-low",
     "spot": True,
     "node_selector": {"pool": "training"},
@@ -118,7 +118,7 @@ def test_pods_run_the_command_that_was_typed_with_the_zoo_of_the_image():
             num_epochs=7, minibatch_size=32, global_batch_size=64, seed=3,
             best_metric="val_accuracy", best_mode="max", restore_best_weights=True,
             deterministic=False, num_spare_workers=1,
-            heartbeat_timeout=2.5, priority="high", skip_bad_records=True, validation_data="s3://b/v",
+            heartbeat_timeout=2.5, priority="high", gpus_per_worker=1, skip_bad_records=True, validation_data="s3://b/v",
             tracking_uri="http://mlflow:5000", experiment="e", run_name="r", tensorboard=True,
             dialect="keras_class", loss="fintech.own_loss", params="a={'b': (1, None)}",
         ),
@@ -127,11 +127,13 @@ def test_pods_run_the_command_that_was_typed_with_the_zoo_of_the_image():
 def test_the_command_makes_the_same_job_again(job):
     from dataclasses import replace
 
+    from elasticdl.cli.cluster_options import taken
     from elasticdl.cli.train import train
     from elasticdl.cluster.command import command
 
     _, _, *arguments = command(job)
     given = train.make_context("train", arguments).params
+    taken(given)
     del given["dry_run"], given["quiet"]
 
     # But for where the image has the code, and Ray.
@@ -143,7 +145,9 @@ def test_the_command_makes_the_same_job_again(job):
 
 
 def test_workers_are_pods_and_gpus_are_asked_for_by_workers_only():
-    made = manifest(job_of(num_spare_workers=1), options_of(worker=Resources("4", "8Gi", gpus=2)))
+    made = manifest(
+        job_of(num_spare_workers=1, gpus_per_worker=2), options_of(worker=Resources("4", "8Gi"))
+    )
 
     cluster = made["spec"]["rayClusterSpec"]
     group = cluster["workerGroupSpecs"][0]

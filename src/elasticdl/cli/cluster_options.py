@@ -92,7 +92,6 @@ def cluster_options(command: _Command) -> _Command:
             show_default=True,
             help="Memory: 8Gi. A worker that uses more is killed and replaced.",
         ),
-        _option("--gpus_per_worker", default=_WORKER.gpus, show_default=True, help="Whole GPUs."),
         _option(
             "--head_memory",
             default=_HEAD.memory,
@@ -201,7 +200,6 @@ def taken(options: dict[str, Any]) -> tuple[Asked, ClusterOptions | None]:
         worker=Resources(
             parse_quantity("cpus_per_worker", cpus),
             parse_quantity("memory_per_worker", memory),
-            given["gpus_per_worker"],
         ),
         head=Resources(memory=parse_quantity("head_memory", given["head_memory"])),
         priority_class=given["priority_class"],

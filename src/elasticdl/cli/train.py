@@ -112,6 +112,12 @@ _DEFAULTS = TrainingOptions()
 )
 @training_workers_options
 @click.option(
+    "--gpus_per_worker",
+    default=Workers.gpus,
+    show_default=True,
+    help="GPUs that each worker gets to itself.",
+)
+@click.option(
     "--give_up_after",
     metavar="SECONDS",
     default=Workers.give_up_after_s,

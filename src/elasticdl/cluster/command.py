@@ -34,7 +34,9 @@ _WORKER_FLAGS = {
     "transfer_timeout_s": "transfer_timeout",
     "priority": "priority",
     "skip_bad_records": "skip_bad_records",
+    "gpus": "gpus_per_worker",
 }
+_SHARING_FLAGS = {"give_up_after_s": "give_up_after"}
 
 
 def command(job: Job) -> list[str]:
@@ -70,7 +72,7 @@ def _options(job: Job) -> Iterator[str]:
         least, most = job.workers.min, job.workers.max
         yield _option("num_workers", f"{least}..{most}" if job.command == "train" else most)
         yield _option("ray_address", _RAY)
-        flags = _WORKER_FLAGS if job.command == "train" else {"give_up_after_s": "give_up_after"}
+        flags = _WORKER_FLAGS if job.command == "train" else _SHARING_FLAGS
         yield from _changed(job.workers, Workers(least, most), flags, only=set(flags))
     if job.tracking is not None:
         yield from _of_tracking(job.tracking)

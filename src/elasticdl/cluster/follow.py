@@ -39,6 +39,18 @@ def current(cluster: Kubernetes, name: str) -> JobState:
     return _state(cluster, found)
 
 
+def states(cluster: Kubernetes) -> list[tuple[Object, JobState]]:
+    """Return the jobs of a namespace and what they are doing, the newest first.
+
+    Raises:
+        UsageError: They may not be listed.
+        UnavailableError: The server does not answer.
+    """
+    found = cluster.rayjobs(JOB_LABEL)
+    found.sort(key=lambda job: str(job["metadata"]["creationTimestamp"]), reverse=True)
+    return [(job, _state(cluster, job)) for job in found]
+
+
 def follow(
     cluster: Kubernetes,
     name: str,

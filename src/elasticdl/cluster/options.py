@@ -47,12 +47,10 @@ class Resources:
     Attributes:
         cpus: Cores, as Kubernetes writes them: `2` or `500m`.
         memory: `4Gi`, `512Mi`.
-        gpus: Whole GPUs.
     """
 
     cpus: str = "1"
     memory: str = "4Gi"
-    gpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class ClusterOptions:
         image: The image that all pods run, with its digest.
         ray_version: Version of Ray in the image.
         namespace: Namespace of the RayJob; None leaves it to the context.
-        worker: What each worker's pod asks for.
+        worker: What each worker's pod asks for, beside the GPUs of the job.
         head: What the pod of Ray's head, where the driver runs, asks for.
         priority_class: Name of a PriorityClass for all pods.
         spot: Whether workers may run on nodes that can be taken away at any time.

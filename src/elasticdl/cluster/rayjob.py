@@ -180,12 +180,13 @@ def _template(
     *,
     is_worker: bool = False,
 ) -> Manifest:
+    num_gpus = job.workers.gpus if is_worker and job.workers is not None else 0
     env = {**_HEALTH, "HOME": "/tmp", "ELASTICDL_JOB": job.id, **options.env}  # noqa: S108 - its own
     container: Manifest = {
         "name": name,
         "image": options.image,
         "env": [{"name": key, "value": value} for key, value in env.items()],
-        "resources": _resources(resources),
+        "resources": _resources(resources, num_gpus),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -232,10 +233,10 @@ def _template(
     return {"metadata": {"labels": _labels(job)}, "spec": pod}
 
 
-def _resources(resources: Resources) -> Manifest:
+def _resources(resources: Resources, num_gpus: int) -> Manifest:
     asked: dict[str, Any] = {"cpu": resources.cpus, "memory": resources.memory}
-    if resources.gpus:
-        asked["nvidia.com/gpu"] = resources.gpus
+    if num_gpus:
+        asked["nvidia.com/gpu"] = num_gpus
     # Equal, so that a pod is among the last to be evicted.
     return {"requests": asked, "limits": dict(asked)}
 

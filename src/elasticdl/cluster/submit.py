@@ -90,6 +90,21 @@ def submit(
     return Submitted(name, cluster.namespace, is_new=True)
 
 
+def stop(cluster: Kubernetes, name: str) -> None:
+    """End a job, if it has not ended, and free its machines.
+
+    Its pods are told to end, and write a checkpoint first.
+
+    Raises:
+        UsageError: There is no such job.
+        UnavailableError: The server does not answer, or the job takes too long to go.
+    """
+    there = cluster.get(name)
+    if there is None:
+        raise UsageError(f"There is no job {name!r} in the namespace {cluster.namespace}.")
+    _remove(cluster, there)
+
+
 def _check_is_ours(there: Object, job: Job) -> None:
     labels = there["metadata"].get("labels") or {}
     if labels.get(JOB_LABEL) != job.id:
