@@ -48,6 +48,7 @@ class Kubernetes:
 
     Attributes:
         name: What to call the cluster in messages.
+        context: Of the kubeconfig; None within a pod of the cluster.
         namespace: Where objects are.
 
     Raises:
@@ -55,7 +56,8 @@ class Kubernetes:
     """
 
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
-        self._client, self.name, own = _connected(context)
+        self._client, self.context, own = _connected(context)
+        self.name = self.context or "the cluster of this pod"
         self.namespace = namespace or own
         # The client's types are those of its generated models, not of what is read here.
         self._objects: Any = kubernetes.client.CustomObjectsApi(self._client)
@@ -274,15 +276,15 @@ class _NotStartedError(Exception):
     pass
 
 
-def _connected(context: str | None) -> tuple[Any, str, str]:
-    """Return a client, the cluster's name and the namespace of the context or the pod."""
+def _connected(context: str | None) -> tuple[Any, str | None, str]:
+    """Return a client, the context's name, and the namespace of the context or the pod."""
     config: Any = kubernetes.config
     try:
         if context is None and _NAMESPACE_FILE.exists():
             configuration = kubernetes.client.Configuration()
             config.load_incluster_config(client_configuration=configuration)
             client = kubernetes.client.ApiClient(configuration)
-            return client, "the cluster of this pod", _NAMESPACE_FILE.read_text().strip()
+            return client, None, _NAMESPACE_FILE.read_text().strip()
         contexts, current = config.list_kube_config_contexts()
     except (ConfigException, OSError) as error:
         raise UsageError(

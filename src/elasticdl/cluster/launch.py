@@ -90,4 +90,5 @@ def useful_commands(name: str, cluster: Kubernetes) -> str:
 
 
 def _flags(cluster: Kubernetes) -> str:
-    return f"--context={cluster.name} --namespace={cluster.namespace}"
+    context = "" if cluster.context is None else f" --context={cluster.context}"
+    return f"--cluster=kubernetes{context} --namespace={cluster.namespace}"

@@ -104,10 +104,11 @@ def connected(workers: Workers) -> Iterator[ConnectedRay]:
 
 def _check_gpus(workers: Workers) -> None:
     """Raise if this machine will never have the GPUs for the least number of workers."""
-    there, wanted = int(ray.cluster_resources().get("GPU", 0)), workers.min * workers.gpus
+    resources: Any = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    there, wanted = int(resources.get("GPU", 0)), workers.min * workers.gpus
     if there < wanted:
         raise UsageError(
-            f"--gpus_per_worker={workers.gpus}: {counted(workers.min, 'worker')} need {wanted} GPUs, "
-            f"and Ray finds {there} on this machine. Train on fewer workers, or on a cluster with "
+            f"--gpus_per_worker={workers.gpus}: {counted(workers.min, 'worker')} need {wanted}, and "
+            f"Ray finds {there} GPUs on this machine. Train on fewer workers, or on a cluster with "
             "--ray_address or --cluster."
         )
