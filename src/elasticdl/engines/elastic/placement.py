@@ -108,7 +108,7 @@ def _check_gpus(workers: Workers) -> None:
     there, wanted = int(resources.get("GPU", 0)), workers.min * workers.gpus
     if there < wanted:
         raise UsageError(
-            f"--gpus_per_worker={workers.gpus}: {counted(workers.min, 'worker')} need {wanted}, and "
+            f"--gpus_per_worker={workers.gpus}: {counted(workers.min, 'worker')} need {wanted} and "
             f"Ray finds {there} GPUs on this machine. Train on fewer workers, or on a cluster with "
             "--ray_address or --cluster."
         )
