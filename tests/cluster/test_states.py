@@ -88,7 +88,7 @@ def test_the_exit_code_of_the_command_is_found():
         ),
         (
             container("waiting", reason="CreateContainerConfigError", message='no secret "s3"'),
-            'no secret "s3"',
+            'it cannot be started: no secret "s3"',
             "secret or volume",
         ),
         (
