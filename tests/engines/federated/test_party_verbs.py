@@ -22,7 +22,7 @@ from elasticdl.engines.federated.party import Party, weights_of
 from elasticdl.engines.federated.party_verbs import PartyVerbs
 from elasticdl.engines.federated.status import GLOBAL_FOLDER, PartyStatus, kept_party
 from elasticdl.engines.progress import Silent
-from elasticdl.errors import DataError, UsageError
+from elasticdl.errors import DataError, DefinitionError, UsageError
 
 
 class Told:
@@ -94,6 +94,24 @@ def asked(verbs, kind, number, weights=None, **options):
 
 def turned(weights):
     return {name: np.flip(array).copy() if array.ndim else array for name, array in weights.items()}
+
+
+def test_a_party_refuses_complex_weights_before_it_connects(party, place):
+    own_class = """
+
+class Turned(nn.Linear):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.phase = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+    def forward(self, x):
+        return (super().forward(x) * self.phase).real
+"""
+    model = TORCH_MODEL.replace("nn.Linear(8, 3)", "Turned(8, 3)") + own_class
+    (place / "zoo" / "turned.py").write_text(model)
+
+    with pytest.raises(DefinitionError, match=r"phase holds complex .* without a federation"):
+        party(model_def="turned")
 
 
 def test_before_sync_a_party_measures_its_own_model_and_after_it_the_global_one(party):
