@@ -6,6 +6,11 @@ import os
 import subprocess
 import sys
 
+import click
+import pytest
+
+from elasticdl.cli import main
+
 
 def test_sigterm_within_an_import_is_answered_after_it(tmp_path) -> None:
     # As packages do with their optional parts.
@@ -39,3 +44,27 @@ def test_sigterm_within_an_import_is_answered_after_it(tmp_path) -> None:
     )
 
     assert done.returncode == 143, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("notes", "said"),
+    [
+        ([], "\nInterrupted.\n"),
+        (["Progress is saved up to step 9."], "\nInterrupted. Progress is saved up to step 9.\n"),
+    ],
+)
+def test_ctrl_c_promises_only_what_the_command_has_saved(monkeypatch, capsys, notes, said) -> None:
+    def work(*, standalone_mode: bool, **given: object) -> None:
+        # As click does with it.
+        try:
+            interrupt = KeyboardInterrupt()
+            for note in notes:
+                interrupt.add_note(note)
+            raise interrupt
+        except KeyboardInterrupt as error:
+            raise click.Abort from error
+
+    monkeypatch.setattr(main.cli, "main", work)
+
+    assert main._run([], debug=False) == 130
+    assert capsys.readouterr().err == said

@@ -41,7 +41,6 @@ _COMMANDS = {
     "zoo": ("elasticdl.cli.zoo", "zoo", "Models that come along, and a start for your own."),
 }
 _INTERRUPTED = 130
-_SAVED = "Progress is saved; run the same command to resume."
 _TERMINATED = 143
 # SIGTERM within an import is answered after it, or after 20 seconds.
 _DELAY_S = 0.1
@@ -145,10 +144,10 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
             click.echo(printable(shown.getvalue()), nl=False, err=True)
             return error.exit_code
         case click.Abort() | KeyboardInterrupt():
-            click.echo(f"\nInterrupted. {_SAVED}", err=True)
+            click.echo(f"\nInterrupted.{_what_is_kept(error)}", err=True)
             return _INTERRUPTED
         case _TerminatedError():
-            click.echo(f"Terminated. {_SAVED}", err=True)
+            click.echo(f"Terminated.{_what_is_kept(error)}", err=True)
             return _TERMINATED
         case BrokenPipeError():
             # `elasticdl data show ... | head`: the reader has seen enough.
@@ -181,6 +180,18 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
         return None
     _complain("error", str(of_user))
     return of_user.exit_code
+
+
+def _what_is_kept(error: BaseException) -> str:
+    """Return what the code that was ended has noted of its progress; empty if it has none."""
+    # click raises an error of its own from a KeyboardInterrupt.
+    notes = [
+        note
+        for each in (error, error.__cause__)
+        if each is not None
+        for note in getattr(each, "__notes__", ())
+    ]
+    return "".join(f" {printable(note)}" for note in notes)
 
 
 def _complain(what: str, text: str) -> None:

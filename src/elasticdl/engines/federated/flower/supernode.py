@@ -91,12 +91,18 @@ class Supernode:
         self._closing = threading.Event()
         self._changed = threading.Condition()
         self._connected = False
+        self._was_connected = False
         self._error: str | None = None
 
     @property
     def is_connected(self) -> bool:
         """Whether the aggregator has let it in, as far as is known here."""
         return self._connected
+
+    @property
+    def was_connected(self) -> bool:
+        """Whether the aggregator has ever let it in, connected or not by now."""
+        return self._was_connected
 
     @property
     def error(self) -> str | None:
@@ -190,7 +196,6 @@ class Supernode:
 
     def _watch(self) -> None:
         failing_since_s: float | None = None
-        ever_connected = False
         told = ""
         self._messenger = self._start_messenger()
         self._child = self._start()
@@ -201,13 +206,13 @@ class Supernode:
             child = self._child
             if child.is_alive:
                 if not self._connected and _CONNECTED in child.said():
-                    failing_since_s, ever_connected, told = None, True, ""
+                    failing_since_s, told = None, ""
                     self._set(connected=True)
                 continue
             self._set(connected=False)
             failing_since_s = failing_since_s or time.monotonic()
             why = explain(child.said(), self._keys)
-            if not ever_connected and time.monotonic() - failing_since_s > _PATIENCE_S:
+            if not self._was_connected and time.monotonic() - failing_since_s > _PATIENCE_S:
                 self._set(connected=False, error=why)
                 return
             if why != told:
@@ -221,6 +226,7 @@ class Supernode:
     def _set(self, *, connected: bool, error: str | None = None) -> None:
         with self._changed:
             self._connected, self._error = connected, error
+            self._was_connected |= connected
             self._changed.notify_all()
 
 
