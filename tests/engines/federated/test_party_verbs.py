@@ -114,6 +114,22 @@ class Turned(nn.Linear):
         party(model_def="turned")
 
 
+def test_an_optimizer_goes_on_in_the_next_round_and_begins_anew_after_one_that_was_missed(party):
+    verbs, _ = party()
+    weights = weights_of(verbs.party._opened.start)
+
+    def trained(history, number):
+        options = LocalTraining(seed=7)
+        return verbs.answer(Request("train", history, number, weights, options)).weights
+
+    fresh = [trained(f"number {number}", number) for number in (2, 3)]
+    trained("h", 1)
+
+    assert any((fresh[0][name] != array).any() for name, array in trained("h", 2).items())
+    trained("g", 1)
+    assert_same_bits(trained("g", 3), fresh[1])
+
+
 def test_before_sync_a_party_measures_its_own_model_and_after_it_the_global_one(party):
     verbs, tell = party()
     answer = asked(verbs, "train", 1)
