@@ -111,6 +111,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     signal.signal(signal.SIGTERM, _terminate)
     collect_seldom()
     shown, warnings.showwarning = warnings.showwarning, _Warnings().show
+    unraisable, sys.unraisablehook = sys.unraisablehook, _signal_again
     try:
         code = _run(args, debug=debug)
     except KeyboardInterrupt:
@@ -118,6 +119,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = _INTERRUPTED
     finally:
         warnings.showwarning = shown
+        sys.unraisablehook = unraisable
     sys.exit(code)
 
 
@@ -254,7 +256,25 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
     if _num_delays >= _MOST_DELAYS or not _is_importing(frame):
         raise _TerminatedError
     _num_delays += 1
-    again = threading.Timer(_DELAY_S, os.kill, (os.getpid(), signum))
+    _signal_later(signum)
+
+
+def _signal_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """Send a signal again whose exception was raised within a finalizer or a callback from C.
+
+    Python prints what those raise, and goes on: the process would run on as if there had been no
+    signal.
+    """
+    if isinstance(unraisable.exc_value, _TerminatedError):
+        _signal_later(signal.SIGTERM)
+    elif isinstance(unraisable.exc_value, KeyboardInterrupt):
+        _signal_later(signal.SIGINT)
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
+def _signal_later(number: int) -> None:
+    again = threading.Timer(_DELAY_S, os.kill, (os.getpid(), number))
     again.daemon = True
     again.start()
 
