@@ -27,6 +27,7 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training import generators
+from elasticdl.training.complex_numbers import ALONE, refuse_complex
 from elasticdl.training.divisors import check_divides_by_examples
 from elasticdl.training.keras import (
     compiled,
@@ -740,6 +741,9 @@ class KerasTrainer:
 
         definition = self._definition
         optimizers.check_gradients_add_up(self._trainable, definition.origin)
+        variables = (*self._trainable, *self._statistics)
+        complex_ones = [v.path for v in variables if tf.as_dtype(v.dtype).is_complex]
+        refuse_complex(complex_ones, definition.origin, ALONE)
         features, labels, weights = map_arrays(tf.convert_to_tensor, list(parts(batch)))
         trial = Trial(features, None, labels, weights, batch.num_examples)
         predict = self._predict_uncompiled
