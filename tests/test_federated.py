@@ -64,6 +64,35 @@ def test_every_record_goes_to_one_party(made, tmp_path):
     assert int(found.summary.counts.sum()) == 90
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"fusion": "fedavgg"}, r"^--fusion is 'fedavgg': there is no such fusion"),
+        ({"fusion": "krum"}, r"^--num_parties cannot be: krum .* at least 5 parties"),
+        ({"port": 99999}, r"^--port is 99999; expected a whole number"),
+        ({"host": ""}, r"--host is ''; expected a host name"),
+    ],
+)
+def test_a_flag_that_cannot_be_is_named_and_leaves_no_config(made, tmp_path, option, said):
+    with pytest.raises(UsageError, match=said) as raised:
+        made(**option)
+
+    assert str(raised.value).endswith(" Nothing was written.")
+    assert ".yml" not in str(raised.value)
+    assert list((tmp_path / "h").iterdir()) == []
+
+
+def test_the_config_of_the_other_role_is_one_short_problem(made):
+    found = made()
+
+    with pytest.raises(DefinitionError, match=r"config of a party, as it has aggregator. Name the"):
+        read_aggregator(found.parties[0])
+    with pytest.raises(DefinitionError, match=r"aggregator's config, as it has fusion and hyperp"):
+        read_party(found.aggregator)
+    with pytest.raises(UsageError, match=r"Name a YAML file, such as .*aggregator.yml"):
+        read_aggregator(found.aggregator.parent)
+
+
 def test_what_is_written_is_what_was_asked_for(made):
     found = made(
         fusion="trimmed_mean", num_rounds=7, num_epochs=2, minibatch_size=8, params="rate=0.3"
@@ -94,13 +123,6 @@ def test_a_federation_is_not_overwritten(made):
 
     with pytest.raises(OutputTakenError):
         made()
-
-
-def test_a_fusion_that_cannot_work_is_refused_before_anything_stays(made, tmp_path):
-    with pytest.raises(DefinitionError):
-        made(fusion="krum")
-
-    assert list((tmp_path / "h").iterdir()) == []
 
 
 def test_a_learning_rate_for_all_is_the_models_param(made):

@@ -11,6 +11,7 @@ Configs are IBM FL's YAML files; docs/federated.md has their keys.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.data.stored_file import check_output
-from elasticdl.errors import DefinitionError, MissingExtraError, UsageError
+from elasticdl.errors import DefinitionError, ElasticDLError, MissingExtraError, UsageError
 from elasticdl.job import Federation, Job, Tracking
 
 if TYPE_CHECKING:
@@ -38,6 +39,18 @@ if TYPE_CHECKING:
 _MAX_TIMEOUT_S = 600
 _PARTY_FILES = "party*.y*ml"
 _NUM_PARTIES, _MINIBATCH_SIZE = 2, 32
+# What `init` writes into configs, and the flag that it comes from.
+_FLAGS = {
+    "fusion.name": "--fusion",
+    "hyperparams.global.rounds": "--num_rounds",
+    "hyperparams.global.num_parties": "--num_parties",
+    "hyperparams.local.training.epochs": "--num_epochs",
+    "hyperparams.local.training.batch_size": "--minibatch_size",
+    "connection.info.ip": "--host",
+    "connection.info.port": "--port",
+    "aggregator.ip": "--host",
+    "aggregator.port": "--port",
+}
 
 
 def init(
@@ -165,10 +178,24 @@ def init(
         read_aggregator(made.aggregator)
         for path in made.parties:
             read_party(path)
-    except DefinitionError:
+    except DefinitionError as error:
         made.remove()
-        raise
+        raise _about_flags(error, made) from error
     return made
+
+
+def _about_flags(error: DefinitionError, made: FederationFiles) -> ElasticDLError:
+    """Return an error about the flags that a config was written of, which is gone by now."""
+    text = str(error)
+    for path in (made.aggregator, *made.parties):
+        text = re.sub(rf"{re.escape(str(path))}(:\d+)?: ", "", text)
+    for key, flag in _FLAGS.items():
+        text = text.replace(f"{key}: ", f"{flag} ")
+    # Several are a list below a line that counts them.
+    problems = [line for line in text.splitlines() if not line.endswith("problems:")]
+    if all(problem.removeprefix("- ").startswith("--") for problem in problems):
+        return UsageError(f"{text} Nothing was written.")
+    return error
 
 
 def _model_section(

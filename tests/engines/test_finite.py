@@ -40,7 +40,7 @@ def test_whole_numbers_and_sums_that_overflow_are_finite():
     check({}, {"n": np.array([1]), "w": np.full(4, 3e38, np.float32)})
 
 
-@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float64])
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float64, np.complex64])
 def test_infinity_is_found_in_every_kind_of_float(dtype):
     with pytest.raises(NonFiniteLossError, match="model/kernel holds NaN or infinity at step 7"):
         check({}, {"model/kernel": np.array([1, np.inf], dtype)})

@@ -26,7 +26,10 @@ Tests train the whole table, and this page is generated from it: each cell is a 
 
 **Places.** *One process* is `elasticdl train`. *Resumed*: the training is killed at some step, and
 the same command is given again. *One worker* and *two workers*: the [elastic engine](elastic.md)
-with `--global_batch_size` set to the batch of the script, which two workers share by halves.
+with `--global_batch_size` set to the batch of the script, which two workers share by halves. They
+would pair other records: slot 0 trains the front half of an epoch's minibatches and slot 1 the rear
+half, and an update is of minibatch i of each. So here the first halves of all of the script's
+batches lie before the second ones, and each update is of one batch of the script.
 
 | Word | Meaning |
 |---|---|

@@ -153,8 +153,9 @@ def test_a_failure_is_in_the_status_and_the_same_command_goes_on(run, monkeypatc
 def test_a_run_that_is_killed_after_its_export_only_reports_later(run, monkeypatch, tmp_path):
     folder = tmp_path / "project" / "runs" / "first"
     fails_once(monkeypatch, report, "report", KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as interrupted:
         run()
+    assert interrupted.value.__notes__ == ["The model is trained; the same command evaluates it."]
     assert status_of(folder).state is State.KILLED
     exported = (folder / "exported" / "export.json").stat().st_mtime_ns
 
@@ -172,8 +173,11 @@ def test_what_is_trained_further_is_not_taken_for_done_before_its_model_is_there
     run()
     # Between the last checkpoint and the trained model.
     fails_once(monkeypatch, training_run, "publish", KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as interrupted:
         run(num_epochs=3)
+    assert interrupted.value.__notes__ == [
+        "Progress is saved up to step 9; run the same command to resume."
+    ]
 
     status, _ = run(num_epochs=3)
 

@@ -41,7 +41,6 @@ _COMMANDS = {
     "zoo": ("elasticdl.cli.zoo", "zoo", "Models that come along, and a start for your own."),
 }
 _INTERRUPTED = 130
-_SAVED = "Progress is saved; run the same command to resume."
 _TERMINATED = 143
 # SIGTERM within an import is answered after it, or after 20 seconds.
 _DELAY_S = 0.1
@@ -112,6 +111,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     signal.signal(signal.SIGTERM, _terminate)
     collect_seldom()
     shown, warnings.showwarning = warnings.showwarning, _Warnings().show
+    unraisable, sys.unraisablehook = sys.unraisablehook, _signal_again
     try:
         code = _run(args, debug=debug)
     except KeyboardInterrupt:
@@ -119,6 +119,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = _INTERRUPTED
     finally:
         warnings.showwarning = shown
+        sys.unraisablehook = unraisable
     sys.exit(code)
 
 
@@ -145,10 +146,10 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
             click.echo(printable(shown.getvalue()), nl=False, err=True)
             return error.exit_code
         case click.Abort() | KeyboardInterrupt():
-            click.echo(f"\nInterrupted. {_SAVED}", err=True)
+            click.echo(f"\nInterrupted.{_what_is_kept(error)}", err=True)
             return _INTERRUPTED
         case _TerminatedError():
-            click.echo(f"Terminated. {_SAVED}", err=True)
+            click.echo(f"Terminated.{_what_is_kept(error)}", err=True)
             return _TERMINATED
         case BrokenPipeError():
             # `elasticdl data show ... | head`: the reader has seen enough.
@@ -181,6 +182,18 @@ def _answer(error: BaseException, *, debug: bool) -> int | None:  # noqa: C901, 
         return None
     _complain("error", str(of_user))
     return of_user.exit_code
+
+
+def _what_is_kept(error: BaseException) -> str:
+    """Return what the code that was ended has noted of its progress; empty if it has none."""
+    # click raises an error of its own from a KeyboardInterrupt.
+    notes = [
+        note
+        for each in (error, error.__cause__)
+        if each is not None
+        for note in getattr(each, "__notes__", ())
+    ]
+    return "".join(f" {printable(note)}" for note in notes)
 
 
 def _complain(what: str, text: str) -> None:
@@ -243,7 +256,25 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
     if _num_delays >= _MOST_DELAYS or not _is_importing(frame):
         raise _TerminatedError
     _num_delays += 1
-    again = threading.Timer(_DELAY_S, os.kill, (os.getpid(), signum))
+    _signal_later(signum)
+
+
+def _signal_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """Send a signal again whose exception was raised within a finalizer or a callback from C.
+
+    Python prints what those raise, and goes on: the process would run on as if there had been no
+    signal.
+    """
+    if isinstance(unraisable.exc_value, _TerminatedError):
+        _signal_later(signal.SIGTERM)
+    elif isinstance(unraisable.exc_value, KeyboardInterrupt):
+        _signal_later(signal.SIGINT)
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
+def _signal_later(number: int) -> None:
+    again = threading.Timer(_DELAY_S, os.kill, (os.getpid(), number))
     again.daemon = True
     again.start()
 

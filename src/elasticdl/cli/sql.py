@@ -149,6 +149,8 @@ def _submit(ctx: click.Context, path: str) -> None:
     end_with_stdin()
     try:
         runpy.run_path(path, run_name="__main__")
-    except KeyboardInterrupt:
-        click.echo("\nInterrupted. Progress is saved; run the same statement to resume.", err=True)
+    except KeyboardInterrupt as error:
+        kept = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
+        kept = kept.replace("the same command", "the same statement")
+        click.echo(f"\nInterrupted.{kept}", err=True)
         ctx.exit(130)

@@ -52,6 +52,24 @@ class Attempt:
     checkpoint: Checkpoint | None
 
 
+def note_what_is_kept(error: BaseException, job: Job, store: CheckpointStore) -> None:
+    """Note on an interrupt what the job has saved, for whoever shows it; see PEP 678.
+
+    Args:
+        error: What ends the job. An `Exception` says in its message what to do.
+        job: What was asked for.
+        store: Its checkpoints, all of them written.
+    """
+    if isinstance(error, Exception):
+        return
+    step = max(store.steps(), default=None)
+    if step is None:
+        error.add_note("Nothing was saved yet; run the same command to start again.")
+        return
+    what = "step" if job.federation is None else "round"
+    error.add_note(f"Progress is saved up to {what} {step:,}; run the same command to resume.")
+
+
 @contextlib.contextmanager
 def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
     """Claim a job's output and yield what a start of it holds; what its block raises is told.
@@ -102,6 +120,7 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
                 # The first one may be on its way.
                 with contextlib.suppress(OutputError):
                     store.wait()
+                note_what_is_kept(error, job, store)
                 if not store.steps():
                     # What is left of one that found no room would make it another's folder.
                     folder.delete(CHECKPOINTS)

@@ -126,7 +126,7 @@ class StateCheck:
 
 def _not_finite(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
     """Return where an array holds NaN or infinity; None if nowhere."""
-    if array.dtype.kind != "f":
+    if array.dtype.kind not in "fc":
         if array.dtype.name not in _NARROW_FLOATS:
             return None
         array = array.astype(np.float32)

@@ -94,7 +94,12 @@ def run(
                 metric=job.training.best_metric,
             )
             api.run(job, reporter)
-            _finish(session, job, running, reporter)
+            try:
+                _finish(session, job, running, reporter)
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    error.add_note("The model is trained; the same command evaluates it.")
+                raise
         return running.status
 
 

@@ -22,7 +22,7 @@ from elasticdl.engines.federated.party import Party, weights_of
 from elasticdl.engines.federated.party_verbs import PartyVerbs
 from elasticdl.engines.federated.status import GLOBAL_FOLDER, PartyStatus, kept_party
 from elasticdl.engines.progress import Silent
-from elasticdl.errors import DataError, UsageError
+from elasticdl.errors import DataError, DefinitionError, UsageError
 
 
 class Told:
@@ -94,6 +94,40 @@ def asked(verbs, kind, number, weights=None, **options):
 
 def turned(weights):
     return {name: np.flip(array).copy() if array.ndim else array for name, array in weights.items()}
+
+
+def test_a_party_refuses_complex_weights_before_it_connects(party, place):
+    own_class = """
+
+class Turned(nn.Linear):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.phase = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+    def forward(self, x):
+        return (super().forward(x) * self.phase).real
+"""
+    model = TORCH_MODEL.replace("nn.Linear(8, 3)", "Turned(8, 3)") + own_class
+    (place / "zoo" / "turned.py").write_text(model)
+
+    with pytest.raises(DefinitionError, match=r"phase holds complex .* without a federation"):
+        party(model_def="turned")
+
+
+def test_an_optimizer_goes_on_in_the_next_round_and_begins_anew_after_one_that_was_missed(party):
+    verbs, _ = party()
+    weights = weights_of(verbs.party._opened.start)
+
+    def trained(history, number):
+        options = LocalTraining(seed=7)
+        return verbs.answer(Request("train", history, number, weights, options)).weights
+
+    fresh = [trained(f"number {number}", number) for number in (2, 3)]
+    trained("h", 1)
+
+    assert any((fresh[0][name] != array).any() for name, array in trained("h", 2).items())
+    trained("g", 1)
+    assert_same_bits(trained("g", 3), fresh[1])
 
 
 def test_before_sync_a_party_measures_its_own_model_and_after_it_the_global_one(party):

@@ -400,9 +400,12 @@ def test_ctrl_c_does_not_wait_for_the_end_of_a_partys_training(
     held.touch()
     monkeypatch.setenv("HELD", str(held))
     began_s = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as interrupted:
         run(job(model_def="slow"), member(0), member(1))
 
+    assert interrupted.value.__notes__ == [
+        "Nothing was saved yet; run the same command to start again."
+    ]
     assert time.monotonic() - began_s < 10
     held.unlink()
     # As before: whoever comes next is interrupted as Python interrupts.

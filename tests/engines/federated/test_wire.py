@@ -98,6 +98,7 @@ def sent_into_nothing(frame):
         [head(b'["k", {}, [["w", "<f4", [-1]], ["v", "<f4", [1]]]]', 0)],
         [head(b'["k", {}, [["w", "<f4", [2.5]]]]', 0)],
         [head(b'["k", {}, [["w", "<f4", [3]]]]', 4), b"1234"],
+        [head(b'["k", {}, [["w", "<f4", [1]]]]', 8), b"12341234"],
         [head(b'["k", [], []]')],
         [head(b"[1, {}, []]")],
         [head(b'"k"')],
@@ -112,6 +113,7 @@ def sent_into_nothing(frame):
         "negative and positive",
         "fraction",
         "too long",
+        "too short",
         "facts",
         "kind",
         "text",
@@ -123,6 +125,20 @@ def sent_into_nothing(frame):
 def test_what_is_no_frame_is_refused(pieces):
     with pytest.raises(WireError):
         received(*pieces)
+
+
+@pytest.mark.parametrize("bound", ["MAX_HEAD_BYTES", "MAX_ARRAYS_BYTES"])
+def test_a_frame_beyond_a_bound_is_neither_sent_nor_received(bound, monkeypatch):
+    arrays = {"w": np.zeros(3, np.float32)}
+    whole = head(b'["k", {}, [["w", "<f4", [3]]]]', 12) + bytes(12)
+    received(whole)
+    monkeypatch.setattr(wire, bound, 11)
+
+    with pytest.raises(WireError, match="larger than allowed"):
+        received(whole)
+    near, far = socket.socketpair()
+    with near, far, pytest.raises(WireError, match="more than the .* that are allowed"):
+        wire.send(near, Frame("k", {}, arrays))
 
 
 @pytest.mark.parametrize("length", [0, 5, 20, 40])

@@ -216,10 +216,10 @@ def test_callbacks_draw_by_step_and_moment():
 
     class Drawing(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            drawn.append((np.random.rand(), random.random()))
+            drawn.append((np.random.rand(), random.random(), float(keras.random.normal(()))))
 
         def on_epoch_begin(self, epoch, logs=None):
-            drawn.append((np.random.rand(), random.random()))
+            drawn.append((np.random.rand(), random.random(), float(keras.random.normal(()))))
 
     def moments(trainer):
         drawn.clear()
@@ -235,7 +235,85 @@ def test_callbacks_draw_by_step_and_moment():
 
     first = moments(one)
     assert moments(other) == first
-    assert first[0] != first[1]
+    assert not set(first[0]) & set(first[1])
     one.step = other.step = 1
     assert moments(one) == moments(other)
-    assert moments(one)[0] != first[0]
+    assert not set(moments(one)[0]) & set(first[0])
+
+
+def test_a_callback_that_draws_from_tensorflow_is_told_with_its_line(caplog):
+    import keras
+    import tensorflow as tf
+
+    class Drawing(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            tf.random.normal([2])
+
+    trainer = trainer_of(
+        dataclasses.replace(
+            definition_of(model_with(lambda x: x)), create_callbacks=lambda: [Drawing()]
+        )
+    )
+    for batch in range(2):
+        trainer.hooks.batch_end(batch, {})
+
+    [said] = [r.getMessage() for r in caplog.records if "a callback draws" in r.getMessage()]
+    assert said.startswith(f"{__file__}:")
+
+
+def keras_noise(shape):
+    import keras
+
+    return 0.1 * keras.random.normal(shape)
+
+
+def tf_noise(shape):
+    import tensorflow as tf
+
+    return 0.1 * tf.random.normal(shape)
+
+
+def noisy_optimizer(noise):
+    import keras
+
+    class Langevin(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            super().update_step(gradient, variable, learning_rate)
+            self.assign_add(variable, noise(variable.shape))
+
+    plain = definition_of(model_with(lambda x: x))
+    return dataclasses.replace(plain, create_optimizer=lambda: Langevin(0.1))
+
+
+def noisy_constraint(noise):
+    import keras
+
+    class Noisy(keras.constraints.Constraint):
+        def __call__(self, weights):
+            return weights + noise(weights.shape)
+
+    dense = keras.layers.Dense
+    return definition_of(
+        lambda: keras.Sequential([keras.Input((4,)), dense(1, kernel_constraint=Noisy())])
+    )
+
+
+@pytest.mark.parametrize("of", [noisy_optimizer, noisy_constraint])
+@pytest.mark.parametrize("noise", [keras_noise, tf_noise])
+def test_what_an_update_draws_is_the_same_on_all_workers_and_after_a_resume(of, noise):
+    one, other, resumed = (trainer_of(of(noise), slot=slot) for slot in (0, 1, 0))
+
+    def update(*trainers):
+        total = one.gradients(batch_of(1))[0]
+        for trainer in trainers:
+            # What one computes for itself draws by its slot.
+            trainer.gradients(batch_of(2))
+            trainer.apply(total)
+
+    before = one.state()
+    update(one, other)
+    assert same_bits(one.state(), other.state())
+    assert not same_bits(before, one.state())
+    resumed.load_state(one.state())
+    update(one, resumed)
+    assert same_bits(one.state(), resumed.state())

@@ -303,4 +303,14 @@ def test_a_sum_that_layers_add_in_training_only_is_refused(before):
 def test_a_mean_that_layers_add_in_training_only_is_trained(before, told, caplog):
     trained(trainer_of(mean, in_training_only(averaged_squares, *before)), 3)
 
-    assert caplog.text.count("in training only") == told
+    assert caplog.text.count("cannot be seen") == told
+
+
+def test_a_coupled_loss_that_layers_add_in_training_only_is_refused():
+    import keras
+
+    def of_means(x):
+        return keras.ops.sum(keras.ops.square(keras.ops.mean(x, axis=0)))
+
+    with pytest.raises(DefinitionError, match="loss that layers add"):
+        trainer_of(mean, in_training_only(of_means)).gradients(batch_of(32))

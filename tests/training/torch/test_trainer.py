@@ -345,11 +345,14 @@ def test_callbacks_are_refused():
         trainer_of(definition_of(create_callbacks=lambda: ["stop"]))
 
 
-def test_complex_parameters_are_refused():
+def test_complex_parameters_are_refused_where_gradients_are_summed():
     class Waves(nn.Linear):
         def __init__(self):
             super().__init__(4, 3)
             self.phase = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
 
-    with pytest.raises(DefinitionError, match="phase hold complex numbers"):
-        trainer_of(definition_of(Waves))
+    trainer = trainer_of(definition_of(Waves))
+    trainer.train_steps([batch_of(8)])
+
+    with pytest.raises(DefinitionError, match="phase holds complex numbers.*in one process"):
+        trainer.gradients(batch_of(8))

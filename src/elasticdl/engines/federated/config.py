@@ -104,6 +104,7 @@ def read_aggregator(path: str | Path, *, is_simulated: bool = False) -> Aggregat
         MissingExtraError: The package that reads YAML is not installed.
     """
     file, top, notes = _opened(path)
+    _check_role(file, top, "aggregator")
     listen, tls, _ = read_connection(top.section("connection"), file, own_name=False)
     data = read_data(top.section("data"), file)
     chosen, preset = read_fusion(top.section("fusion"))
@@ -152,6 +153,7 @@ def read_party(path: str | Path) -> PartyConfig:
         MissingExtraError: The package that reads YAML is not installed.
     """
     file, top, notes = _opened(path)
+    _check_role(file, top, "party")
     _, tls, name = read_connection(top.section("connection"), file, own_name=True)
     aggregator = read_aggregator_address(top.section("aggregator"), tls)
     data = read_data(top.section("data"), file)
@@ -201,8 +203,10 @@ def _opened(path: str | Path) -> tuple[Path, Section, Notes]:
         text = user_files.read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        inside = file / "aggregator.yml"
+        example = f", such as {inside}" if inside.is_file() else ""
         raise UsageError(
-            f"{file}: this config cannot be read: {reason}. Name a YAML file."
+            f"{file}: this config cannot be read: {reason}. Name a YAML file{example}."
         ) from error
     notes = Notes()
     config = read_config(text, str(file))
@@ -213,6 +217,22 @@ def _opened(path: str | Path) -> tuple[Path, Section, Notes]:
             f"theirs ({', '.join(_SECTIONS)})."
         )
     return file, Section(config, "", notes, str(file)), notes
+
+
+def _check_role(file: Path, top: Section, role: Role) -> None:
+    """Look whether a file is a config of the other role, which would have a problem in each line.
+
+    Raises:
+        DefinitionError: It has sections of the other role, and none of its own.
+    """
+    own, others = (_AGGREGATORS, _PARTYS) if role == "aggregator" else (_PARTYS, _AGGREGATORS)
+    found = [key for key in others if key in top]
+    if found and not any(key in top for key in own):
+        what = {"aggregator": "the aggregator's config", "party": "the config of a party"}
+        this = what["party" if role == "aggregator" else "aggregator"]
+        raise DefinitionError(
+            f"{file}: this is {this}, as it has {' and '.join(found)}. Name {what[role]}."
+        )
 
 
 # --- an aggregator's own --------------------------------------------------------------------

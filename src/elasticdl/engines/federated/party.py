@@ -46,6 +46,7 @@ from elasticdl.engines.place import states_from_json, states_to_json
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import DataError, DefinitionError, UsageError
 from elasticdl.evaluation.metrics import add_states
+from elasticdl.training.complex_numbers import refuse_complex
 from elasticdl.training.trainer import Contribution, Differentiator, Pulled
 
 if TYPE_CHECKING:
@@ -358,8 +359,13 @@ class Party:
                     "(use_ema), and each party's stay there: the federation would publish "
                     "weights that are not averaged. Remove use_ema."
                 )
+            start = trainer.state()
+            complex_ones = [n for n, a in weights_of(start).items() if a.dtype.kind == "c"]
+            refuse_complex(
+                complex_ones, material.definition.origin, "It trains without a federation."
+            )
             has_callbacks = bool(self.definition.create_callbacks())
-            self._opened = _Opened(way, material, trainer, trainer.state(), has_callbacks)
+            self._opened = _Opened(way, material, trainer, start, has_callbacks)
         return self._opened
 
     def _measured_before(

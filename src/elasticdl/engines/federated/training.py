@@ -23,7 +23,7 @@ import numpy as np
 from elasticdl import zoo
 from elasticdl.data.batch import Batch
 from elasticdl.definition import BatchesInput, Mode, ModelDefinition
-from elasticdl.engines.attempt import Attempt, attempt
+from elasticdl.engines.attempt import Attempt, attempt, note_what_is_kept
 from elasticdl.engines.engine import Outcome, Reporter, context_of
 from elasticdl.engines.federated.aggregator import Aggregator
 from elasticdl.engines.federated.control import NoOrders
@@ -32,6 +32,7 @@ from elasticdl.engines.federated.verbs import AggregatorVerbs, Followed
 from elasticdl.engines.own_batches import open_validation
 from elasticdl.engines.publish import copy_code, publish, versions
 from elasticdl.engines.record_data import batches_in_order, open_records
+from elasticdl.errors import OutputError
 from elasticdl.evaluation.metrics import add_states
 from elasticdl.events import JobFinished, JobStarted
 from elasticdl.tracking.create import attempt_of, follow_finished_job, follow_job
@@ -114,6 +115,11 @@ def train(
                 else:
                     verbs.train_once(told.publish)
         outcome = verbs.outcome()
+        if interrupt is not None:
+            # The model of the last round may be on its way.
+            with contextlib.suppress(OutputError):
+                begun.store.wait()
+            note_what_is_kept(interrupt, job, begun.store)
     if interrupt is not None:
         # Not before: nothing has failed that would have to be written down.
         raise interrupt

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
+_AGAIN_S = 1.0
 PATIENCE_S = 20.0
 """A generator that is still silent then may be an endless loop."""
 
@@ -37,7 +38,8 @@ def within(seconds: float | None = None) -> Iterator[None]:
     started = time.monotonic()
     handler = signal.signal(signal.SIGALRM, _too_long)
     patience = PATIENCE_S if seconds is None else seconds
-    before, interval = signal.setitimer(signal.ITIMER_REAL, patience)
+    # Again and again: Python prints what is raised within a finalizer, and goes on.
+    before, interval = signal.setitimer(signal.ITIMER_REAL, patience, _AGAIN_S)
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ Callers: `trainer.py`.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sysconfig
 import traceback
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 # No public names: the generator that `seed=None` stands for, and what TensorFlow's debugger sees
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from elasticdl.definition import Origin
+
+_log = logging.getLogger("elasticdl")
 
 _LIBRARIES = (os.fspath(Path(__file__).parents[2]), sysconfig.get_path("stdlib"))
 _SEED_VARIABLE = "seed_generator_state"
@@ -115,6 +119,7 @@ class Draws:
         self._is_strict = is_strict
         self._generator = keras.random.SeedGenerator(0, name="draws")
         self._replaced_first: str | None = None
+        self._told_of_callback = False
 
     @property
     def state(self) -> Any:
@@ -140,6 +145,23 @@ class Draws:
             if is_tracing:
                 op_callbacks.remove_op_callback(self._replace)
             global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, before)
+
+    @contextlib.contextmanager
+    def in_callbacks(self, seed: int) -> Iterator[None]:
+        """Let callbacks that this thread calls meanwhile draw from this generator.
+
+        What TensorFlow's own operations draw cannot be replaced where they run at once; it is told.
+
+        Args:
+            seed: Decides what is drawn.
+        """
+        self.state.assign(np.array([seed % 2**32, 0], np.uint32))
+        with self.replaced():
+            op_callbacks.add_op_callback(self._tell_of_callback)
+            try:
+                yield
+            finally:
+                op_callbacks.remove_op_callback(self._tell_of_callback)
 
     def check_uncompiled(self) -> None:
         """Make sure that nothing was replaced: steps that run uncompiled draw as they are.
@@ -201,6 +223,27 @@ class Draws:
         # What it replaces stays in the graph, where nothing uses it.
         outputs[0].op._set_attr(_REPLACED, attr_value_pb2.AttrValue(b=True))  # noqa: SLF001
         return [drawn]
+
+    def _tell_of_callback(  # noqa: PLR0917 - as `_replace`
+        self,
+        op_type: str,
+        inputs: Sequence[Any],
+        attrs: Any,
+        outputs: Sequence[Any],
+        op_name: str | None = None,
+        graph: Any = None,
+    ) -> None:
+        """Warn once of an operation that draws in a callback; functions it traces may draw too."""
+        del inputs, attrs, outputs, op_name, graph
+        if (op_type in _STATELESS or op_type in _REFUSED) and not self._told_of_callback:
+            self._told_of_callback = True
+            _log.warning(
+                "%sa callback draws random numbers by TensorFlow's %s, which nothing can set: "
+                "it draws others in a resumed training and on each worker. Draw from "
+                "numpy.random, or from keras.random without a seed.",
+                users_line() or f"{self._origin}: ",
+                op_type,
+            )
 
     def _refusal(self, what: str) -> DefinitionError:
         return DefinitionError(

@@ -18,7 +18,7 @@ from elasticdl.errors import (
     raised_at,
     users_traceback,
 )
-from elasticdl.training.keras import callback_state
+from elasticdl.training.keras import callback_state, overrides
 from elasticdl.training.keras.callback_files import CallbackFiles, Rows
 from elasticdl.training.keras.callback_state import CannotKeepError
 from elasticdl.training.keras.outside import variables_in
@@ -74,6 +74,11 @@ class KerasHooks:
         self._drawing = drawing or (lambda *_: contextlib.nullcontext())
         self._is_compiled = is_compiled
         self._callbacks = [each for each in callbacks if not self._is_left_out(each)]
+        # One of Keras draws no numbers, but for a function that it was given.
+        self.are_of_users = any(
+            not overrides.is_of_keras(each) or isinstance(each, keras.callbacks.LambdaCallback)
+            for each in self._callbacks
+        )
         self._model = model
         self._list = keras.callbacks.CallbackList(
             self._callbacks, add_history=bool(self._callbacks), add_progbar=False

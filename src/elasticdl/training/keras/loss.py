@@ -22,6 +22,7 @@ from elasticdl.definition import WeighableLoss, made
 from elasticdl.errors import DefinitionError
 from elasticdl.training.keras import compiled, examples, overrides, reduction, splitting
 from elasticdl.training.keras.labels import as_numpy, unwrap
+from elasticdl.training.keras.statistics import means_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -180,8 +181,9 @@ class Loss:
         self.num_added = max(counts)
         if not self.num_added:
             return
-        # In training a dropout or a BatchNorm may let the parts of a batch differ from the whole.
+        # What is added in training only is looked at as in training.
         training = counts[0] != counts[1]
+        differs = bool(means_of(self._model))
         origin = self._definition.where("loss")
         in_labels = self._definition.compiled
         given = replace(trial, weights=trial.labels[1] if in_labels else trial.weights)
@@ -190,7 +192,14 @@ class Loss:
             outputs, losses = forward(part, step, training)
             return outputs, sum(losses)
 
-        reason = splitting.check_added(added, given, divisor, origin, in_training=training)
+        reason = splitting.check_added(
+            added,
+            given,
+            divisor,
+            origin,
+            in_training=training,
+            differs_in_parts=differs,
+        )
         if reason is not None and not self._randomness_is_told:
             self._randomness_is_told = True
             _log.warning(

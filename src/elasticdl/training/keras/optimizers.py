@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from elasticdl.errors import DefinitionError
+from elasticdl.training.keras import overrides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,6 +58,18 @@ def plain(optimizer: Any) -> list[Any]:
         return plain(inner)
     several = getattr(optimizer, "optimizers", None)
     return [one for each in several for one in plain(each)] if several else [optimizer]
+
+
+def may_draw(optimizer: Any, trainable: Sequence[Any]) -> bool:
+    """Return whether an update runs code of the user's, which may draw random numbers.
+
+    Args:
+        optimizer: What makes it.
+        trainable: The variables to train; their constraints are part of it.
+    """
+    constraints = [variable.constraint for variable in trainable]
+    involved = [*plain(optimizer), *(each for each in constraints if each is not None)]
+    return not all(overrides.is_of_keras(each) for each in involved)
 
 
 def check_gradients_add_up(trainable: Sequence[Any], origin: Origin) -> None:

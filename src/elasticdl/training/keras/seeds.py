@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 
     from elasticdl.training.generators import Generators
 
+_UPDATE = zlib.crc32(b"update")
+
 
 class Seeds:
     """Sets what a model draws from.
 
     Args:
         seed: Of the training.
-        variables: Those that decide what is drawn next; their order is fixed.
+        variables: Those that decide what is drawn next; their order is fixed, and the last one is
+            that of draws of no layer.
         generators: What Python code draws from.
     """
 
@@ -54,6 +57,35 @@ class Seeds:
             )
             variable.assign(tf.cast(values, variable.dtype))
 
+    def set_for_update(self, step: tf.Tensor) -> None:
+        """Make what an update draws follow from its number alone, since all workers make the same.
+
+        Optimizers and constraints draw in it. They are in no layer, so what is set is the last
+        variable, that of draws of no layer.
+
+        Args:
+            step: Its number, int64.
+        """
+        if tf.executing_eagerly():
+            self._generators.seed(derive_seed(self._seed, _UPDATE, int(step)))
+        variable = self.variables[-1]
+        # No step of a batch has a number below zero.
+        seed = tf.stack([-1 - step, tf.constant(self._seed, tf.int64)])
+        values = tf.random.stateless_uniform(
+            variable.shape, seed=seed, maxval=2**31 - 1, dtype=tf.int32
+        )
+        variable.assign(tf.cast(values, variable.dtype))
+
+    def of_moment(self, step: int, moment: str, number: int = 0) -> int:
+        """Return a seed that is a function of the training's, the step and the moment.
+
+        Args:
+            step: See `drawing`, as the others.
+            moment: See `drawing`.
+            number: See `drawing`.
+        """
+        return derive_seed(self._seed, step, zlib.crc32(moment.encode()), number)
+
     @contextlib.contextmanager
     def drawing(self, step: int, moment: str, number: int = 0) -> Iterator[None]:
         """Make what Python code draws meanwhile a function of the seed, the step and the moment.
@@ -63,8 +95,7 @@ class Seeds:
             moment: What is done, such as the name of a callback's method.
             number: Which one of its kind.
         """
-        which = zlib.crc32(moment.encode())
-        self._generators.seed(derive_seed(self._seed, step, which, number))
+        self._generators.seed(self.of_moment(step, moment, number))
         with self._generators.used():
             yield
 

@@ -211,6 +211,7 @@ def check_added(
     origin: Origin,
     *,
     in_training: bool,
+    differs_in_parts: bool,
 ) -> str | None:
     """Make sure that what layers add to the loss is a mean over the batch, too.
 
@@ -220,7 +221,9 @@ def check_added(
         batch: The first that gradients are asked for.
         kind: What its loss is divided by.
         origin: For errors.
-        in_training: The model runs as in training, where it may take parts for other batches.
+        in_training: The model runs as in training.
+        differs_in_parts: There it draws or looks at other examples of the batch, so that parts of
+            it may give other numbers than the whole for that reason alone.
 
     Returns:
         Why nothing can be said of it, if so.
@@ -240,11 +243,15 @@ def check_added(
     average = _averaged(losses, divisors)
     if not math.isfinite(loss) or _close(loss, average, whole.outputs):
         return None
+    if not _close(loss, added(whole, 1)[1], whole.outputs):
+        why = "it is random"
+    elif in_training and differs_in_parts:
+        why = "it is added in training only, where BatchNorm looks at the whole batch"
+    else:
+        why = None
     is_sum = math.isclose(loss, sum(losses), rel_tol=_SUM_RTOL if in_training else 1e-4)
-    if in_training and not (is_sum and abs(loss - average) > _SUM_RTOL * abs(loss)):
-        return "it is added in training only, where BatchNorm and dropout may change it"
-    if not in_training and not _close(loss, added(whole, 1)[1], whole.outputs):
-        return "it is random"
+    if why is not None and not (is_sum and abs(loss - average) > _SUM_RTOL * abs(loss)):
+        return why
     raise DefinitionError(
         f"{origin}: the {_not_a_mean('loss that layers add', loss, losses, parts)} (add_loss() and "
         "activity_regularizer are summed by Keras as they are: divide by the number of examples.)"

@@ -27,12 +27,14 @@ from elasticdl.errors import (
     users_traceback,
 )
 from elasticdl.training import generators
+from elasticdl.training.complex_numbers import ALONE, refuse_complex
 from elasticdl.training.divisors import check_divides_by_examples
 from elasticdl.training.keras import (
     compiled,
     evaluation,
     failures,
     inputs,
+    moved_weights,
     optimizers,
     overrides,
     reduction,
@@ -132,6 +134,7 @@ class KerasTrainer:
         self._statistics = [v for v in self._weights.others if id(v) not in seed_ids]
         self._changes = Statistics(self._statistics, means_of(self.model), definition.origin)
         self.optimizer = optimizers.create(definition, self.model, self._trainable)
+        self._update_may_draw = optimizers.may_draw(self.optimizer, self._trainable)
         self._loss = Loss(self.model, definition, self._adapt)
         self._pull = Pull(self._trainable)
         self.training_metrics = self._create_metrics(Mode.TRAINING, example)
@@ -172,7 +175,7 @@ class KerasTrainer:
         self._few = map_arrays(lambda array: array[:2], example.features)
         # What the loss of a batch is divided by; known once the first gradients were asked for.
         self._divisor = Divisor.EXAMPLES
-        self._loss_was_split = False
+        self._loss_was_split = self._moves_weights = False
         self._looked_outside = False
         self._is_evaluation_checked = False
 
@@ -231,10 +234,10 @@ class KerasTrainer:
             return
         if self._with_gradient is None:
             raise RuntimeError("apply() before the first gradients(): the layout is not known.")
-        specs = (tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32))
+        specs = (tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.int64))
         apply = self._functions.of_tensors("apply", self._apply, specs)
         try:
-            apply(tf.convert_to_tensor(total.buffer), tf.constant(total.num_examples, tf.float32))
+            apply(tf.convert_to_tensor(total.buffer), tf.constant(self.step, tf.int64))
         except tf.errors.OpError:
             self._python_code.check()
             raise
@@ -457,7 +460,7 @@ class KerasTrainer:
     ) -> tuple[Any, dict[str, Any]]:
         self.training_metrics.variables.begin()
         outputs, loss, gradients = self._forward_backward(features, labels, weights, at)
-        self._update(gradients)
+        self._update(gradients, at[0])
         num_examples = tf.cast(tf.shape(leaves(features)[0])[0], tf.float32)
         states = self.training_metrics.states(loss, outputs, labels, num_examples, weights)
         # How many steps make a group hangs on the time they take: no bit of a sum may.
@@ -489,8 +492,7 @@ class KerasTrainer:
         states = self.training_metrics.states(loss, outputs, labels, num_examples, weights)
         return flat, loss, averaged, states
 
-    def _apply(self, buffer: tf.Tensor, num_examples: tf.Tensor) -> None:
-        del num_examples
+    def _apply(self, buffer: tf.Tensor, step: tf.Tensor) -> None:
         targets = [self._trainable[i] for i in self._with_gradient or []]
         sizes = [int(np.prod(v.shape)) for v in targets]
         divisor, *parts, block = tf.split(buffer, [1, *sizes, self._changes.size])
@@ -502,11 +504,13 @@ class KerasTrainer:
             mean = tf.math.divide_no_nan(part, divisor)
             gradient = tf.reshape(mean * scale, self._trainable[i].shape)
             gradients[i] = tf.cast(gradient, self._trainable[i].dtype)
-        self._update(gradients)
+        self._update(gradients, step)
         self._changes.add_means_and_sums(block)
 
-    def _update(self, gradients: Sequence[Any]) -> None:
+    def _update(self, gradients: Sequence[Any], step: tf.Tensor) -> None:
         """Make one update by the method that `fit` calls, which a user's optimizer may override."""
+        if self._update_may_draw:
+            self._seeds.set_for_update(step)
         if self._trainable:
             self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
 
@@ -629,6 +633,9 @@ class KerasTrainer:
         """Let callbacks draw, and not change what `fit` would compile its step with."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._drawing_at(moment, number))
+            if self.hooks.are_of_users:
+                seed = self._seeds.of_moment(self.step, moment, number)
+                stack.enter_context(self._draws.in_callbacks(seed))
             if self._is_eager_only:
                 advice = (
                     "Steps are compiled here, with run_eagerly=True as well, and do not see it. "
@@ -711,6 +718,11 @@ class KerasTrainer:
             self._looked_outside = True
             self._outside.check_unmoved()
 
+    def _call_in_training(self, features: Any, slot: int) -> None:
+        """Call the model as a worker does, uncompiled, without a gradient."""
+        self._seeds.set(tf.constant([self.step, slot], tf.int64))
+        self.model(self._adapt(features), training=True)
+
     def _check_loss_splits(self, batch: Batch) -> None:
         """Find out what the loss is divided by, or that it cannot be split into parts.
 
@@ -718,7 +730,8 @@ class KerasTrainer:
         """
         is_again = self._loss_was_split
         is_power_of_two = self.step > 1 and self.step & (self.step - 1) == 0
-        if is_again and not (self._loss.num_added and is_power_of_two):
+        looks_again = self._loss.num_added or self._moves_weights
+        if is_again and not (looks_again and is_power_of_two):
             return
 
         def forward(trial: Trial, step: int, training: bool) -> tuple[Any, Sequence[float]]:
@@ -728,6 +741,9 @@ class KerasTrainer:
 
         definition = self._definition
         optimizers.check_gradients_add_up(self._trainable, definition.origin)
+        variables = (*self._trainable, *self._statistics)
+        complex_ones = [v.path for v in variables if tf.as_dtype(v.dtype).is_complex]
+        refuse_complex(complex_ones, definition.origin, ALONE)
         features, labels, weights = map_arrays(tf.convert_to_tensor, list(parts(batch)))
         trial = Trial(features, None, labels, weights, batch.num_examples)
         predict = self._predict_uncompiled
@@ -736,7 +752,15 @@ class KerasTrainer:
             self._functions.uncompiled(),
             self._draws.replaced(),
             self._drawing_at("split"),
+            moved_weights.restored([*self._trainable, *self._statistics]),
         ):
+            self._moves_weights = moved_weights.check_alike(
+                lambda part, slot: self._call_in_training(part.features, slot),
+                trial,
+                self._trainable,
+                self._statistics,
+                definition.origin,
+            )
             if is_again:
                 outputs = forward(trial, 0, False)[0]
                 self._loss.check_added(replace(trial, outputs=outputs), forward, self._divisor)

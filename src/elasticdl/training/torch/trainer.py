@@ -40,6 +40,7 @@ from elasticdl.errors import (
 )
 from elasticdl.sharding.permutation import derive_seed
 from elasticdl.training import generators
+from elasticdl.training.complex_numbers import ALONE, refuse_complex
 from elasticdl.training.divisors import check_divides_by_examples
 from elasticdl.training.torch import export, failures
 from elasticdl.training.torch.buffers import Buffers, differs
@@ -140,7 +141,6 @@ class TorchTrainer:
         ]
         self._trainable = [p for _, p in self._named_trainable]
         self._refusals = Refusals(self.model, self._parameters, definition.origin)
-        self._check_real()
         where = str(definition.origin)
         self.training_metrics = TorchMetrics(definition.create_metrics(Mode.TRAINING), where=where)
         self.evaluation_metrics = TorchMetrics(
@@ -185,6 +185,8 @@ class TorchTrainer:
         del so_far
         with self._telling("gradients", batch):
             self._refusals.check_sums(self._parameters)
+            complex_ones = [name for name, t in self._tensors_kept().items() if t.is_complex()]
+            refuse_complex(complex_ones, self._definition.origin, ALONE)
             self._check_outputs_split(batch)
             versions = [p._version for p in self._parameters.values()]  # noqa: SLF001 - no public name
             with self._buffers.restored() as before:
@@ -603,15 +605,6 @@ class TorchTrainer:
                 model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
 
         check_nothing_outside(self.model, run, self._definition.origin)
-
-    def _check_real(self) -> None:
-        complex_ones = [name for name, t in self._tensors_kept().items() if t.is_complex()]
-        if complex_ones:
-            raise DefinitionError(
-                f"{self._definition.origin}: {', '.join(complex_ones)} hold complex numbers, "
-                "which a sum over workers has no place for. Keep them as pairs of real ones "
-                "(torch.view_as_real)."
-            )
 
     def _tensors_kept(self) -> dict[str, torch.Tensor]:
         return {**self._parameters, **self._buffers.tensors()}

@@ -17,7 +17,7 @@ from tests.engines.federated.flower.conftest import wait_until
 
 from elasticdl.engines.federated.flower.commands import Child, environment, free_port, program
 from elasticdl.engines.federated.flower.keys import PartyKeys, make_keys
-from elasticdl.engines.federated.flower.supernode import Supernode, explain, knock
+from elasticdl.engines.federated.flower.supernode import Supernode, knock, refusal
 from elasticdl.errors import TrainingError
 
 # The time of the first test is that of its federation's start as well.
@@ -209,15 +209,15 @@ def refused(refusing):
 
 
 def test_a_key_that_is_not_registered_is_not_let_in(refused):
-    assert "it does not know the key" in explain(*refused["unknown key"])
+    assert "it does not know the key" in refusal(*refused["unknown key"])
 
 
 def test_a_node_without_a_key_is_not_let_in(refused):
-    assert "takes only parties whose keys it knows" in explain(*refused["no key"])
+    assert "takes only parties whose keys it knows" in refusal(*refused["no key"])
 
 
 def test_a_second_process_with_a_partys_key_is_not_let_in(federation, refused):
-    assert "a process with this key is connected already" in explain(*refused["key in use"])
+    assert "a process with this key is connected already" in refusal(*refused["key in use"])
     assert sorted(federation.ask({}, 30)) == BOTH
 
 

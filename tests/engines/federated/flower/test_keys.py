@@ -186,3 +186,13 @@ def test_an_authority_without_a_certificate_is_refused_without_its_content(
 def test_a_party_without_a_key_does_not_speak_without_tls(folder):
     with pytest.raises(UsageError, match="has no private_key, and nothing is sent without it"):
         PartyKeys.of(Tls(folder / "parties/north/ca.crt", None, None))
+
+
+def test_what_is_no_key_is_refused_without_its_content(folder, tmp_path):
+    ca, key = folder / "parties/north/ca.crt", tmp_path / "node.key"
+    for content in ("root:secret:0", (folder / "ca.key").read_text()):
+        key.write_text(content)
+
+        with pytest.raises(UsageError, match="is no private key of a party") as raised:
+            PartyKeys.of(Tls(ca, None, key))
+        assert content[:20] not in str(raised.value)

@@ -59,6 +59,8 @@ def test_a_party_ends_with_the_code_of_the_signal(tmp_path, number, code):
         party.send_signal(number)
 
         assert commands.end_of(party) == code, commands.logs()
-        assert "run the same command to resume" in commands.log("party")
+        said = commands.log("party")
+        assert "has not let this party in, and nothing was trained; run the same command" in said
+        assert "saved" not in said
     finally:
         commands.end()

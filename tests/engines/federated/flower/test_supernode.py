@@ -1,5 +1,7 @@
 """What a party is told when it does not get in, and what its supernode may start."""
 
+import base64
+import hashlib
 import shutil
 import socket
 import ssl
@@ -9,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl.engines.federated.flower import deployment
+from elasticdl.engines.federated.flower import deployment, supernode
 from elasticdl.engines.federated.flower.keys import PartyKeys, make_keys
-from elasticdl.engines.federated.flower.supernode import Supernode, explain, knock
+from elasticdl.engines.federated.flower.supernode import Supernode, explain, knock, refusal
 from elasticdl.engines.progress import Silent
 from elasticdl.errors import TrainingError
 
@@ -104,7 +106,7 @@ def test_a_party_of_another_user_is_told_that_both_need_keys(server):
 def test_a_party_of_another_user_is_told_so_also_if_it_was_first():
     said = "httpx.HTTPStatusError: Client error '403 Forbidden' for url 'http://127.0.0.1:5000/...'"
 
-    assert "by another user of this machine, and without keys" in explain(said, None)
+    assert "by another user of this machine, and without keys" in refusal(said, None)
 
 
 def test_nobody_there_is_no_error_but_a_reason():
@@ -112,13 +114,96 @@ def test_nobody_there_is_no_error_but_a_reason():
     assert "does not know that host" in knock("no.such.host.invalid:1", None)
 
 
-def test_what_flower_prints_last_is_shown_if_nothing_is_known_of_it(keys):
-    party = PartyKeys.read(keys / "parties/north")
+def test_what_flower_prints_last_is_shown_if_nothing_is_known_of_it():
+    said = "one\ntwo\n\n\x1b[91mthree\nfour\nINFO:     Finished server process [12]\n"
 
-    assert explain("one\ntwo\n\nthree\nfour\n", party) == (
-        "Flower's supernode ended: two / three / four."
-    )
-    assert explain("", party) == "Flower's supernode ended: it printed nothing."
+    assert explain(said) == "Flower's supernode ended: two / three / four."
+    assert explain("") == "Flower's supernode ended: it printed nothing."
+
+
+# --- what is tried again, and for how long ------------------------------------------------------
+
+REFUSED = "[code: 2004] Failed to activate SuperNode."
+
+
+class Ended:
+    """A child that has ended, or one that the aggregator let in."""
+
+    def __init__(self, text, is_alive=False):
+        self.text, self.is_alive = text, is_alive
+
+    def said(self):
+        return self.text
+
+    def end(self):
+        pass
+
+
+@pytest.fixture
+def watched(tmp_path, keys, monkeypatch):
+    """Return a function: what supernodes print, one after another, the last again and again."""
+    monkeypatch.setattr(supernode, "_WATCH_S", 0.01)
+    monkeypatch.setattr(supernode, "_RETRY_S", 0.01)
+    monkeypatch.setattr(supernode, "_PATIENCE_S", 0.1)
+
+    def start(address, *texts):
+        party = PartyKeys.read(keys / "parties/north")
+        node = Supernode(tmp_path, address, party, tmp_path / "s")
+        left = [Ended(text) for text in texts]
+        monkeypatch.setattr(node, "_start", lambda: left.pop(0) if len(left) > 1 else left[0])
+        monkeypatch.setattr(node, "_start_messenger", lambda: Ended("", is_alive=True))
+        thread = threading.Thread(target=node._watch)
+        thread.start()
+        return node, thread
+
+    return start
+
+
+def test_a_party_whose_key_is_refused_ends_and_says_which_key_it_has(watched, keys):
+    """Also where it was connected before: the aggregator may have been started without its key."""
+    node, thread = watched("127.0.0.1:1", REFUSED)
+    node._set(connected=True)
+    thread.join(10)
+
+    public = (keys / "aggregator/parties/north.pub").read_text().split()[1]
+    # As ssh-keygen does, which need not be installed.
+    digest = base64.b64encode(hashlib.sha256(base64.b64decode(public)).digest()).decode()
+    assert f"(SHA256:{digest.rstrip('=')})" in node.error
+    assert "copy this party's public key" in node.error
+    with pytest.raises(TrainingError, match="did not let this party in"):
+        node.wait(0)
+
+
+def test_an_aggregator_that_is_not_there_is_waited_for(watched, caplog):
+    node, thread = watched("127.0.0.1:1", *["pid 1", "pid 2", "pid 3"] * 10)
+    thread.join(0.5)
+
+    assert thread.is_alive()
+    node._closing.set()
+    thread.join(10)
+    assert node.error is None
+    assert caplog.text.count("nobody listens there") == 1
+    assert "It is tried again and again." in caplog.text
+
+
+@pytest.mark.parametrize("server", ["plain"], indirect=True)
+def test_a_party_that_was_early_learns_that_the_aggregator_is_another_one(
+    watched, server, monkeypatch
+):
+    once, real = [], supernode.knock
+
+    def knock_once(*given):
+        try:
+            real(*given) if not once else None
+        except TrainingError as error:
+            once.append(error)
+        raise once[0]
+
+    monkeypatch.setattr(supernode, "knock", knock_once)
+    node, thread = watched(server, "ERROR: CERTIFICATE_VERIFY_FAILED")
+    thread.join(10)
+
+    assert "does not speak TLS" in node.error
 
 
 # --- what it may start --------------------------------------------------------------------------

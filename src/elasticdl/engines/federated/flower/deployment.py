@@ -194,9 +194,28 @@ def serve(config: PartyConfig, job: Job, reporter: Reporter, *, state: Path, **o
                     supernode.wait(0)
         # Once all is put away: as the signal would have ended this process without a party.
         for number in noted:
-            signal.raise_signal(number)
+            try:
+                signal.raise_signal(number)
+            except BaseException as error:
+                error.add_note(_what_is_kept(memory, supernode, address))
+                raise
     finally:
         lock.release()
+
+
+def _what_is_kept(memory: DiskMemory, supernode: Supernode, address: str) -> str:
+    """Return what an interrupted party has saved, and what the same command does, as sentences."""
+    kept = memory.which()
+    if kept is not None:
+        return (
+            f"Its model of round {kept.round:,} is saved; run the same command to take part again."
+        )
+    if not supernode.was_connected:
+        return (
+            f"The aggregator at {address} has not let this party in, and nothing was trained; run "
+            "the same command to try again."
+        )
+    return "It has trained in no round yet; run the same command to take part."
 
 
 def _watch(supernode: Supernode, resident: Resident, reporter: Reporter) -> None:

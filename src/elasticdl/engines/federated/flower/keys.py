@@ -15,7 +15,9 @@ Callers: `elasticdl federated keys`, `deployment.py`.
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
+import hashlib
 import ipaddress
 import os
 import re
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -111,33 +114,38 @@ class PartyKeys:
     Attributes:
         ca: The certificate that signed the aggregator's.
         key: The party's private key.
+        fingerprint: Of its public key, as `ssh-keygen -lf NAME.pub` prints it.
     """
 
     ca: Path
     key: Path
+    fingerprint: str
 
     @classmethod
     def read(cls, folder: Path) -> PartyKeys:
         """Find the files in a folder.
 
         Raises:
-            UsageError: One of them is not there, or is no certificate.
+            UsageError: One of them is not there, or is no certificate or no key.
         """
         _demand(folder, (CA_CERTIFICATE, NODE_KEY), "parties/NAME")
-        _check_certificate(folder / CA_CERTIFICATE, "ca_certificate")
-        return cls(folder / CA_CERTIFICATE, folder / NODE_KEY)
+        return cls._of(folder / CA_CERTIFICATE, folder / NODE_KEY)
 
     @classmethod
     def of(cls, tls: Tls) -> PartyKeys:
         """Take the files that a config names.
 
         Raises:
-            UsageError: One of them is not named or not there, or is no certificate.
+            UsageError: One of them is not named or not there, or is no certificate or no key.
         """
-        ca = _named(tls.ca_certificate, "ca_certificate")
-        key = _named(tls.private_key, "private_key")
+        return cls._of(
+            _named(tls.ca_certificate, "ca_certificate"), _named(tls.private_key, "private_key")
+        )
+
+    @classmethod
+    def _of(cls, ca: Path, key: Path) -> PartyKeys:
         _check_certificate(ca, "ca_certificate")
-        return cls(ca, key)
+        return cls(ca, key, _fingerprint(key))
 
 
 def _named(path: Path | None, key: str) -> Path:
@@ -169,6 +177,28 @@ def _check_certificate(path: Path, key: str) -> None:
             f"{path}: is no certificate; connection.info.tls_config.{key} has to name one, as text "
             "(PEM). Name the file that `elasticdl federated keys` wrote."
         ) from None
+
+
+def _fingerprint(path: Path) -> str:
+    """Return the fingerprint of a party's key; the error has nothing of what the file holds."""
+    try:
+        with user_files.open_regular(path) as file:
+            content = file.read(_MOST_CERTIFICATE_BYTES)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}.") from error
+    try:
+        private = serialization.load_ssh_private_key(content, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise UsageError(
+            f"{path}: is no private key of a party, which is text that begins with BEGIN OPENSSH "
+            "PRIVATE KEY and has no password. Name the node.key that `elasticdl federated keys` "
+            "wrote."
+        ) from None
+    public = private.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    digest = hashlib.sha256(base64.b64decode(public.split()[1])).digest()
+    return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
 def make_keys(folder: Path, parties: Sequence[str], hosts: Sequence[str]) -> None:

@@ -5,7 +5,9 @@
     FOLDER/*.log       what it prints
 
 A supernode that dies is started again. Flower believes for up to 60 s that one which was killed is
-still connected, and lets no second one in under the same key; so it is tried for longer than that.
+still connected, and lets no second one in under the same key; so one that is refused is tried for
+longer than that. Flower's answer is the same for a key that is not registered. An aggregator that
+does not answer is waited for without end.
 
 Callers: `elasticdl federated party`.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 import http
 import http.client
 import logging
+import re
 import shutil
 import socket
 import ssl
@@ -58,6 +61,9 @@ _ANOTHER_USER = (
 # How OpenSSL numbers what is wrong with a certificate.
 _WRONG_HOST, _EXPIRED = (62, 64), 10
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_CHATTER = re.compile(r"(INFO|DEBUG)\b|For more information")
+
 _log = logging.getLogger("elasticdl")
 
 
@@ -91,12 +97,18 @@ class Supernode:
         self._closing = threading.Event()
         self._changed = threading.Condition()
         self._connected = False
+        self._was_connected = False
         self._error: str | None = None
 
     @property
     def is_connected(self) -> bool:
         """Whether the aggregator has let it in, as far as is known here."""
         return self._connected
+
+    @property
+    def was_connected(self) -> bool:
+        """Whether the aggregator has ever let it in, connected or not by now."""
+        return self._was_connected
 
     @property
     def error(self) -> str | None:
@@ -189,8 +201,7 @@ class Supernode:
         return environment(self.folder / "flwr", **variables)
 
     def _watch(self) -> None:
-        failing_since_s: float | None = None
-        ever_connected = False
+        refused_since_s: float | None = None
         told = ""
         self._messenger = self._start_messenger()
         self._child = self._start()
@@ -201,26 +212,50 @@ class Supernode:
             child = self._child
             if child.is_alive:
                 if not self._connected and _CONNECTED in child.said():
-                    failing_since_s, ever_connected, told = None, True, ""
+                    refused_since_s, told = None, ""
                     self._set(connected=True)
                 continue
             self._set(connected=False)
-            failing_since_s = failing_since_s or time.monotonic()
-            why = explain(child.said(), self._keys)
-            if not ever_connected and time.monotonic() - failing_since_s > _PATIENCE_S:
-                self._set(connected=False, error=why)
-                return
+            why, is_refused = self._why_ended(child.said())
+            if is_refused:
+                refused_since_s = refused_since_s or time.monotonic()
+                if time.monotonic() - refused_since_s > _PATIENCE_S:
+                    self._set(connected=False, error=why)
+                    return
+            else:
+                refused_since_s = None
             if why != told:
-                _log.warning("%s It is tried again.", why)
+                limit = f"for {_PATIENCE_S:.0f} s" if is_refused else "again and again"
+                _log.warning("%s It is tried %s.", why, limit)
                 told = why
             # Whatever it started is ended with it.
             child.end()
             if not self._closing.wait(_RETRY_S):
                 self._child = self._start()
 
+    def _why_ended(self, said: str) -> tuple[str, bool]:
+        """Return why a supernode ended, and whether the aggregator let it in and could again.
+
+        Returns:
+            A sentence for a person, and True where the aggregator has answered and refused.
+        """
+        reason = refusal(said, self._keys)
+        if reason is not None:
+            return reason, True
+        # In the words of this module: what was not there when this party began may be wrong.
+        try:
+            unreachable = knock(self._address, None if self._keys is None else self._keys.ca)
+        except TrainingError as error:
+            return str(error), True
+        if unreachable is not None:
+            return unreachable, False
+        # As before it was ever connected: a machine on which Flower cannot start.
+        return explain(said), not self._was_connected
+
     def _set(self, *, connected: bool, error: str | None = None) -> None:
         with self._changed:
             self._connected, self._error = connected, error
+            self._was_connected |= connected
             self._changed.notify_all()
 
 
@@ -300,8 +335,12 @@ def _judge_certificate(reason: ssl.SSLCertVerificationError, address: str, ca: P
     )
 
 
-def explain(said: str, keys: PartyKeys | None) -> str:
-    """Return, for a person, why a supernode ended, from what it printed last."""
+def refusal(said: str, keys: PartyKeys | None) -> str | None:
+    """Return, for a person, why the aggregator refused a supernode, from what that printed.
+
+    Returns:
+        None if it was not refused, as far as is known here.
+    """
     if "registration is disabled" in said or "must be registered" in said:
         return (
             "The aggregator takes only parties whose keys it knows, and this one has none. "
@@ -309,9 +348,12 @@ def explain(said: str, keys: PartyKeys | None) -> str:
         )
     if "Failed to activate SuperNode" in said and keys is not None:
         return (
-            f"The aggregator did not let this party in: it does not know the key {keys.key}, or a "
-            "process with this key is connected already. (After a crash it believes so for up to a "
-            f"minute.) Is {keys.key.parent.name}.pub in the aggregator's folder `parties`?"
+            f"The aggregator did not let this party in: it does not know the key {keys.key} "
+            f"({keys.fingerprint}), or a process with this key is connected already. (After a "
+            "crash it believes so for up to a minute.) The aggregator's owner can compare: "
+            "`ssh-keygen -lf parties/NAME.pub` beside the aggregator's certificate prints that "
+            "fingerprint. If none does, copy this party's public key (the node.pub beside its key) "
+            "there as NAME.pub and start the aggregator again, which reads keys at its start."
         )
     if "403 Forbidden" in said and keys is None:
         return _ANOTHER_USER
@@ -320,5 +362,11 @@ def explain(said: str, keys: PartyKeys | None) -> str:
             "The aggregator did not accept this party's signature. The clocks of both machines "
             "must agree to five minutes."
         )
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return None
+
+
+def explain(said: str) -> str:
+    """Return what a supernode printed last, for a person; numbers of processes are left out."""
+    plain = [_COLOUR.sub("", line).strip() for line in said.splitlines()]
+    lines = [line for line in plain if line and not _CHATTER.match(line)]
     return f"Flower's supernode ended: {' / '.join(lines[-3:])[-300:] or 'it printed nothing'}."

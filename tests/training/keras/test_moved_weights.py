@@ -1,0 +1,74 @@
+"""A model that changes its trained weights in a call: the same on all workers, or refused there."""
+
+import numpy as np
+import pytest
+from tests.training.keras.test_random_draws import batch_of, definition_of, same_bits
+
+from elasticdl.errors import DefinitionError
+
+
+def trainer_of(change, **layers):
+    import keras
+
+    from elasticdl.training.keras import KerasTrainer
+
+    class Moving(keras.layers.Layer):
+        def build(self, shape):
+            self.scale = self.add_weight(name="scale", shape=(shape[-1],), initializer="ones")
+
+        def call(self, x, training=False):
+            if training:
+                self.scale.assign(change(self.scale, x))
+            return x * self.scale
+
+    def create():
+        return keras.Sequential([keras.Input((4,)), Moving(), keras.layers.Dense(1)])
+
+    return KerasTrainer(definition_of(create), batch_of(), minibatch_size=8, **layers)
+
+
+def by_examples(scale, x):
+    import keras
+
+    return 0.9 * scale + 0.1 * keras.ops.std(x, 0)
+
+
+def by_chance(scale, x):
+    import keras
+
+    return scale + 0.1 * keras.random.normal(scale.shape)
+
+
+def by_itself(scale, x):
+    import keras
+
+    return scale / keras.ops.norm(scale)
+
+
+@pytest.mark.parametrize("change", [by_examples, by_chance])
+def test_what_examples_or_chance_decide_is_refused_where_gradients_are_summed(change):
+    trainer = trainer_of(change)
+
+    assert np.isfinite(trainer.train_steps([batch_of()]).losses).all()
+    with pytest.raises(DefinitionError, match=r"changes its weight \S*scale when it is called"):
+        trainer.gradients(batch_of())
+
+
+def test_what_the_weight_alone_decides_is_trained_and_tried_without_a_trace():
+    whole, split = trainer_of(by_itself), trainer_of(by_itself)
+    whole.train_steps([batch_of()])
+
+    split.apply(split.gradients(batch_of())[0])
+
+    for path, array in whole.state().items():
+        np.testing.assert_allclose(split.state()[path], array, rtol=1e-5, atol=1e-6)
+
+
+def test_workers_that_looked_at_other_batches_hold_the_same_weights():
+    one, other = trainer_of(by_itself), trainer_of(by_itself, slot=1)
+    total = one.gradients(batch_of(1))[0]
+    other.gradients(batch_of(2))
+    one.apply(total)
+    other.apply(total)
+
+    assert same_bits(one.state(), other.state())
