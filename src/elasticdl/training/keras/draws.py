@@ -248,8 +248,8 @@ class Draws:
 
     def _refusal(self, what: str) -> DefinitionError:
         return DefinitionError(
-            f"{self._origin}: the model or its optimizer draws random numbers that cannot be set for "
-            f"a step: {what}."
+            f"{self._origin}: the model or its optimizer draws random numbers that cannot be set "
+            f"for a step: {what}."
             f"\n  {_ADVICE}"
         )
 
