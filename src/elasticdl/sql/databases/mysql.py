@@ -118,6 +118,8 @@ class MySQL(SQLAlchemyConnection):
     def _known_columns(self, result: sa.CursorResult[Any]) -> list[Column] | None:
         # What the standard description leaves out: signs and character sets.
         cursor: Any = result.cursor
+        if cursor is None or cursor._result is None:  # noqa: SLF001
+            return None
         return [self._column(field) for field in cursor._result.fields]  # noqa: SLF001
 
     def _column(self, field: Any) -> Column:

@@ -152,6 +152,8 @@ class SQLAlchemyConnection(BaseDatabase):
                 result = query.wait_for(lambda: prepared.exec_driver_sql(statement))
             reading = _Reading(result, self._errors, query)
             try:
+                # A result that is read to its end has no cursor to ask any more.
+                columns = self._known_columns(result) if result.returns_rows else None
                 if not result.returns_rows or not is_query(statement):
                     # INSERT ... RETURNING, for example
                     reading.read_all()
@@ -160,7 +162,6 @@ class SQLAlchemyConnection(BaseDatabase):
                 if not result.returns_rows:
                     yield None
                     return
-                columns = self._known_columns(result)
                 if columns is None:
                     columns = _columns_of(list(result.keys()), reading.peek())
                 yield rows_of(columns, reading.fetch, self.name)
