@@ -32,6 +32,7 @@ from elasticdl.sql.names import matching, parts, shown, written_like
 from elasticdl.sql.rewrite import KEY_PREFIX, with_key
 from elasticdl.sql.settings import for_rows
 from elasticdl.sql.target import check_appended, is_read, view_of
+from elasticdl.zoo.prebuilt.label import as_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -194,9 +195,7 @@ def _made_empty(
     params = record.details.get("params", {})
     if request.output not in {None, _PREDICTION} or not {"classes", "label_mean"} & params.keys():
         return f"{shown(request.table)} is not made yet"
-    classes = params.get("classes")
-    type_ = pa.array(classes).type if classes else pa.float64()
-    fields = [*schema, pa.field(request.column, type_)]
+    fields = [*schema, pa.field(request.column, _class_type(params) or pa.float64())]
     if request.probability:
         fields.append(pa.field(request.probability, pa.float64()))
     database.append(request.table, Rows(pa.schema(fields), []))
@@ -295,9 +294,17 @@ def _predicted_kind(request: PredictRequest, record: ModelRecord | None) -> str:
     if request.output not in {None, _PREDICTION}:
         return ""
     params = record.details.get("params", {}) if record is not None else {}
-    if params.get("classes"):
-        return kind_of_values(pa.array(params["classes"]).type)
+    class_type = _class_type(params)
+    if class_type is not None:
+        return kind_of_values(class_type)
     return "number" if "label_mean" in params else ""
+
+
+def _class_type(params: Mapping[str, Any]) -> pa.DataType | None:
+    """Return the type of a classifier's predictions; None of another model."""
+    classes = params.get("classes")
+    # A model file of a user's own may call something else so.
+    return pa.array(as_array(classes)).type if classes and isinstance(classes, list) else None
 
 
 class _Keys:
