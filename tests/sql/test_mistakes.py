@@ -144,6 +144,29 @@ def test_what_the_database_refuses_is_pointed_at(statement, place, models) -> No
     assert caret_of(error) == place
 
 
+@pytest.mark.parametrize(
+    "extension",
+    ["TO PREDICT t2.p USING m", "TO PREDICT testdata.p USING m", "TO EVALUATE m", "TO EXPLAIN m"],
+)
+def test_two_columns_of_one_name_are_refused_with_their_place(extension, models) -> None:
+    error = error_of(
+        f"SELECT role, years, 7 AS salary, 'x' AS\nrole FROM testdata {extension}", models
+    )
+
+    assert isinstance(error, DataError)
+    assert "line 4, column 1: Two columns are called 'role'" in str(error), error
+    assert caret_of(error) == "role"
+
+
+def test_two_columns_to_validate_on_of_one_name_are_refused(models) -> None:
+    error = error_of(
+        f"{TRAIN} WITH validation.select='SELECT *, role FROM employee', {SHORT} INTO x", models
+    )
+
+    assert "Two columns are called 'role'" in str(error), error
+    assert caret_of(error) == "validation.select"
+
+
 def test_names_may_have_spaces_quotes_and_keywords_in_them(tmp_path) -> None:
     *_, rows = run(
         'CREATE TABLE "Order" AS SELECT i % 3 AS "Straße, Nr.", i % 5 AS "it""s", i % 2 = 0 AS '

@@ -153,6 +153,8 @@ def predict_request(
         options=settings.options,
         probability=settings.probability,
         output=settings.output,
+        statement=statement.text,
+        begins_at=_line_and_column(program, statement.span.start),
     )
     try:
         plan(request, database, record)
@@ -175,6 +177,8 @@ def evaluate_request(
         label=None if statement.label is None else label,
         into=None if statement.into is None else statement.into.name,
         options=options,
+        statement=statement.text,
+        begins_at=_line_and_column(program, statement.span.start),
     )
 
 
@@ -190,6 +194,8 @@ def explain_request(
         select=statement.select,
         model=statement.model.text,
         into=None if statement.into is None else statement.into.name,
+        statement=statement.text,
+        begins_at=_line_and_column(program, statement.span.start),
         **options,
     )
 

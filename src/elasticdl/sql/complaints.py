@@ -1,4 +1,4 @@
-"""Where in a program belongs what a database complains about.
+"""Where in a program belongs what a database, or the rows of a query, complain about.
 
     Table with name employe does not exist!    SELECT * FROM employe TO TRAIN ...
                                                              ^^^^^^^
@@ -6,7 +6,8 @@
 Each database words it in its own way; where none of the wordings below is found, the statement's
 first word is pointed at.
 
-Used by `execute.py`.
+Used by `execute.py`, and by `training.py`, `prediction.py` and `measuring.py` for what only the
+rows tell.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import re
 from typing import TYPE_CHECKING
 
 from elasticdl.data.wording import did_you_mean
+from elasticdl.errors import DataError
 from elasticdl.sql.database import DatabaseError
 from elasticdl.sql.statements import Span, pointed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from elasticdl.sql.database import Database
 
@@ -79,3 +81,44 @@ def place_of(name: str, program: str, span: Span) -> Span:
             return Span(*found.span())
     first = re.compile(r"\w*").match(program, span.start)
     return Span(*first.span()) if first is not None else span
+
+
+def pointed_in(problem: str, statement: str, begins_at: tuple[int, int], span: Span) -> str:
+    """Return a problem with its place in the program.
+
+    Args:
+        problem: What is wrong, as sentences.
+        statement: The statement's text.
+        begins_at: Line and column of the statement in its program.
+        span: The part of the statement that is wrong.
+    """
+    line, column = begins_at
+    before = "\n" * (line - 1) + " " * (column - 1)
+    place = Span(len(before) + span.start, len(before) + span.stop)
+    return pointed(problem, before + statement, place)[0]
+
+
+def check_distinct(
+    names: Sequence[str], statement: str, begins_at: tuple[int, int], at: str = ""
+) -> None:
+    """Raise a `DataError` with its place if two columns share a name.
+
+    Only the rows tell: as a subquery, a SELECT gets other names from DuckDB and SQLite.
+
+    Args:
+        names: Columns of the query, as the model knows them.
+        statement: The statement's text; empty if it is not known.
+        begins_at: Line and column of the statement in its program.
+        at: What to point at; empty points at the second of the two columns.
+    """
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is None:
+        return
+    problem = f"Two columns are called {twice!r}. Give one another name: SELECT ... AS other_name."
+    if not statement:
+        raise DataError(problem)
+    whole = Span(0, len(statement))
+    place = place_of(at or twice, statement, whole)
+    if not at:
+        place = place_of(twice, statement, Span(place.stop, whole.stop))
+    raise DataError(pointed_in(problem, statement, begins_at, place))

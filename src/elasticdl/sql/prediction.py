@@ -26,6 +26,7 @@ from elasticdl.data.wording import counted, listed
 from elasticdl.engines import progress
 from elasticdl.errors import DataError, UsageError
 from elasticdl.scratch import TemporaryFolder
+from elasticdl.sql.complaints import check_distinct
 from elasticdl.sql.database import DatabaseError, Rows
 from elasticdl.sql.kinds import kind_of_values, why_unfit
 from elasticdl.sql.names import matching, parts, shown, written_like
@@ -59,6 +60,8 @@ class PredictRequest:
         options: Options of `api.prediction_job`.
         probability: Column for the probability of the predicted class; None writes none.
         output: Which output of the model to write; None takes the prediction.
+        statement: The statement's text, for errors.
+        begins_at: Line and column of the statement in its program.
     """
 
     select: str
@@ -68,6 +71,8 @@ class PredictRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     probability: str | None = None
     output: str | None = None
+    statement: str = ""
+    begins_at: tuple[int, int] = (1, 1)
 
     @property
     def columns(self) -> list[str]:
@@ -113,7 +118,7 @@ def predict(
     where, columns = shown(request.table), request.columns
     with TemporaryFolder() as folder:
         predicted = str(folder / "predicted")
-        snapshot = _read(how, database, version.record, folder, reporter)
+        snapshot = _read(request, how, database, version.record, folder, reporter)
         if isinstance(snapshot, pa.Schema):
             made = "" if how.key else _made_empty(request, database, snapshot, version.record)
             reporter.note(
@@ -150,15 +155,20 @@ def _result(table: str, columns: Sequence[str], num_rows: int) -> pa.Table:
     return pa.table({"table": [table] * count, "column": columns, "rows": [num_rows] * count})
 
 
-def _read(
-    how: Plan, database: Database, record: ModelRecord, folder: Path, reporter: Reporter
+def _read(  # noqa: PLR0917 - a query, and what is to become of it
+    request: PredictRequest,
+    how: Plan,
+    database: Database,
+    record: ModelRecord,
+    folder: Path,
+    reporter: Reporter,
 ) -> Snapshot | pa.Schema:
     """Store the rows to predict; returns their columns if there is no row."""
     reporter.started("Reading rows", 0, "rows")
     try:
         with (
             database.read(how.select) as read,
-            _Keys(_as_trained(read, record, database), folder / "keys.parquet") as rows,
+            _Keys(_as_trained(read, request, record, database), folder / "keys.parquet") as rows,
         ):
             try:
                 return write_snapshot(
@@ -174,10 +184,13 @@ def _read(
         reporter.ended()
 
 
-def _as_trained(rows: Rows, record: ModelRecord, database: Database) -> Rows:
-    """Return rows whose columns have the names that a model knows them by."""
+def _as_trained(
+    rows: Rows, request: PredictRequest, record: ModelRecord, database: Database
+) -> Rows:
+    """Return rows whose columns have the names that a model knows them by, each its own."""
     trained = record.details.get("columns", [])
     names = written_like(rows.schema.names, trained, database.dialect)
+    check_distinct(names, request.statement, request.begins_at)
     schema = rows.schema.empty_table().rename_columns(names).schema
     return Rows(schema, (batch.rename_columns(names) for batch in rows.batches))
 

@@ -23,14 +23,14 @@ from elasticdl.data.wording import counted
 from elasticdl.engines import progress
 from elasticdl.errors import DataError
 from elasticdl.job import ModelReference
-from elasticdl.sql.complaints import place_of
+from elasticdl.sql.complaints import check_distinct, pointed_in
 from elasticdl.sql.database import Rows
 from elasticdl.sql.features import derive, resolve
 from elasticdl.sql.labelled import Labelled, NoLabelError
 from elasticdl.sql.measuring import metrics_table
 from elasticdl.sql.names import written_like
 from elasticdl.sql.settings import DEFAULT_FRACTION
-from elasticdl.sql.statements import Span, pointed
+from elasticdl.sql.statements import Span
 from elasticdl.training.create import quiet_frameworks
 
 if TYPE_CHECKING:
@@ -175,13 +175,13 @@ def _snapshot(
     reporter.started("Reading rows", 0, "rows")
     try:
         with database.read(request.select) as rows:
-            _check_distinct(request, rows.schema.names)
+            check_distinct(rows.schema.names, request.statement, request.begins_at)
             labelled = Labelled(rows, request.label)
             held_out, validation = request.validation_fraction, None
             if request.validation_select is not None:
                 held_out = 0.0
                 names = rows.schema.names
-                validation = _held(request.validation_select, request.label, names, database)
+                validation = _held(request, names, database)
             snapshot = write_snapshot(
                 rows.schema,
                 labelled,
@@ -227,14 +227,15 @@ def _no_row(request: TrainRequest, error: NoRowError) -> DataError:
 
 
 def _held(
-    select: str, label: str, columns: Collection[str], database: Database
+    request: TrainRequest, columns: Collection[str], database: Database
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows to validate on, when the others have been read."""
-    with database.read(select) as rows:
+    with database.read(str(request.validation_select)) as rows:
         names = written_like(rows.schema.names, columns, database.dialect)
+        check_distinct(names, request.statement, request.begins_at, at="validation.select")
         schema = rows.schema.empty_table().rename_columns(names).schema
         batches = (batch.rename_columns(names) for batch in rows.batches)
-        yield from Labelled(Rows(schema, batches), label)
+        yield from Labelled(Rows(schema, batches), request.label)
 
 
 def _params(request: TrainRequest, snapshot: Snapshot, reporter: Reporter) -> dict[str, Any]:
@@ -288,31 +289,9 @@ def _at_label(request: TrainRequest) -> Iterator[None]:
     except DataError as error:
         if request.label_at is None:
             raise
-        raise type(error)(_pointed(str(error), request, Span(*request.label_at))) from error
-
-
-def _pointed(problem: str, request: TrainRequest, span: Span) -> str:
-    """Return a problem with its place in the program; the span is one of the statement."""
-    line, column = request.begins_at
-    before = "\n" * (line - 1) + " " * (column - 1)
-    place = Span(len(before) + span.start, len(before) + span.stop)
-    shown, *_ = pointed(problem, before + request.statement, place)
-    return shown
-
-
-def _check_distinct(request: TrainRequest, names: Sequence[str]) -> None:
-    """Raise a `DataError` with its place if two columns share a name.
-
-    Only the rows tell: as a subquery, a SELECT gets other names from DuckDB and SQLite.
-    """
-    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if twice is None:
-        return
-    whole = Span(0, len(request.statement))
-    first = place_of(twice, request.statement, whole)
-    second = place_of(twice, request.statement, Span(first.stop, whole.stop))
-    problem = f"Two columns are called {twice!r}. Give one another name: SELECT ... AS other_name."
-    raise DataError(_pointed(problem, request, second))
+        raise type(error)(
+            pointed_in(str(error), request.statement, request.begins_at, Span(*request.label_at))
+        ) from error
 
 
 def _scale(label: ColumnSummary, model: str) -> dict[str, float]:
