@@ -270,3 +270,47 @@ def test_a_trigger_that_refuses_leaves_everything_in_postgresql(postgresql) -> N
     assert ask(postgresql.url, "SELECT max(v) FROM many") == [(0.0,)]
     with open_database(postgresql.url) as database:
         assert list(database.table("many").columns) == ["id", "v"]
+
+
+_SUPPRESSED = {
+    "postgresql": (
+        (
+            "CREATE OR REPLACE FUNCTION suppress() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$BEGIN IF NEW.id < 3 THEN RETURN NULL; END IF; RETURN NEW; END$$"
+        ),
+        "CREATE TRIGGER suppressing BEFORE UPDATE ON many FOR EACH ROW EXECUTE FUNCTION suppress()",
+    ),
+    "a rule of postgresql": (
+        "CREATE RULE suppressing AS ON UPDATE TO many WHERE OLD.id < 3 DO INSTEAD NOTHING",
+    ),
+    "sqlite": (
+        (
+            "CREATE TRIGGER suppressing BEFORE UPDATE ON many WHEN NEW.id < 3 "
+            "BEGIN SELECT RAISE(IGNORE); END"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "a rule of postgresql", "sqlite", "sqlalchemy"])
+def test_rows_that_a_trigger_leaves_as_they_are_end_a_fill(kind, request, tmp_path) -> None:
+    drivers = {"sqlite": "sqlite", "sqlalchemy": "sqlite+pysqlite"}
+    url = (
+        f"{drivers[kind]}:///{tmp_path}/test.db"
+        if kind in drivers
+        else request.getfixturevalue("postgresql").url
+    )
+    with open_database(url) as database, database.run("DROP TABLE IF EXISTS many"):
+        pass
+    create(url, 10)
+    with open_database(url) as database:
+        for statement in _SUPPRESSED["sqlite" if kind in drivers else kind]:
+            with database.run(statement):
+                pass
+        # 20 is gone, which is no failure.
+        batch = pa.record_batch({"k": [1, 2, 5, 20], "v": [1.0] * 4})
+        with pytest.raises(DatabaseError, match="many was not filled: 2 .*trigger"):
+            database.fill("many", ["id"], Rows(batch.schema, [batch]))
+        assert ask(url, "SELECT max(v) FROM many") == [(0.0,)]
+        rest = batch.slice(2)
+        assert database.fill("many", ["id"], Rows(rest.schema, [rest])) == 1

@@ -174,8 +174,8 @@ class Database(Protocol):
             How many rows were matched.
 
         Raises:
-            DatabaseError: The database refuses, a key is given twice, or the values do not fit
-                the column; the table is as it was.
+            DatabaseError: The database refuses, a key is given twice, the values do not fit
+                the column, or a trigger keeps rows as they are; the table is as it was.
             UnavailableError: The connection is lost; the table is as it was.
         """
         ...

@@ -269,11 +269,13 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
         targets = self._targets(info, key, fields)
         names = [target or field.name for field, target in zip(fields, targets, strict=True)]
         filled = _table(info.parts, {name: sa.types.NullType() for name in [*key, *names]})
+        match = [filled.c[name] == sa.bindparam(f"key_{i}") for i, name in enumerate(key)]
         statement = (
             sa.update(filled)
-            .where(*(filled.c[name] == sa.bindparam(f"key_{i}") for i, name in enumerate(key)))
+            .where(*match)
             .values({name: sa.bindparam(f"value_{i}") for i, name in enumerate(names)})
         )
+        exists = sa.select(sa.literal(1)).select_from(filled).where(*match)
         parameters = [f"key_{i}" for i in range(len(key))]
         parameters += [f"value_{i}" for i in range(len(names))]
         seen: set[tuple[Any, ...]] = set()
@@ -286,7 +288,10 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
                         f"ALTER TABLE {self.quote(info.parts)} ADD {added}"
                     )
 
+            unchanged = 0
+
             def update(values: list[tuple[Any, ...]]) -> int:
+                nonlocal unchanged
                 changed = 0
                 for row in values:
                     if query.is_cancelled:
@@ -295,14 +300,21 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
                     if given in seen:
                         raise self._twice(table, ", ".join(str(value) for value in given))
                     seen.add(given)
-                    done = connection.execute(statement, dict(zip(parameters, row, strict=True)))
+                    bound = dict(zip(parameters, row, strict=True))
+                    done = connection.execute(statement, bound)
                     changed += max(0, done.rowcount)
+                    if done.rowcount == 0:
+                        is_there = connection.execute(exists, dict(list(bound.items())[: len(key)]))
+                        unchanged += is_there.first() is not None
                 return changed
 
-            return sum(
+            count = sum(
                 query.wait_for(functools.partial(update, values))
                 for values in tuples_of(rows, pa.Array.to_pylist)
             )
+            if unchanged:
+                raise self._unchanged(table, unchanged)
+            return count
 
     def append(self, table: Name, rows: Rows) -> int:
         """See `Database`."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pyarrow as pa
 
+from elasticdl.data.wording import counted
 from elasticdl.sql.database import DatabaseError, Rows
 from elasticdl.sql.databases.plain import to_write, written_type
 from elasticdl.sql.databases.queries import Queries
@@ -168,8 +169,14 @@ class BaseDatabase(ABC):
                     for part in transaction.given_parts()
                 )
                 if changed < num_given:
-                    # Some rows are gone, or their key is there twice.
+                    # Some rows are gone, their key is there twice, or a trigger kept them.
                     self._check_duplicates(transaction, table, keys)
+                    ((there,),) = transaction.ask(
+                        f"SELECT count(*) FROM {self.quote(info.parts)} AS filled, "
+                        f"{GIVEN} AS given WHERE {self._match(info, matched)}"
+                    )
+                    if there > changed:
+                        raise self._unchanged(table, there - changed)
         return changed
 
     def append(self, table: Name, rows: Rows) -> int:
@@ -300,6 +307,13 @@ class BaseDatabase(ABC):
         return DatabaseError(
             f"{self.name}: {shown(table)} cannot be filled: the SELECT gives the row with the key "
             f"{key} more than once, so it is unclear which prediction counts."
+        )
+
+    def _unchanged(self, table: Name, count: int) -> DatabaseError:
+        return DatabaseError(
+            f"{self.name}: {shown(table)} was not filled: {counted(count, 'row')} of the SELECT "
+            "would not change. A trigger, a rule or a row security policy of the table suppresses "
+            "the UPDATE. Change it, or name another table for the predictions."
         )
 
     def __enter__(self) -> Self:
