@@ -314,3 +314,41 @@ def test_rows_that_a_trigger_leaves_as_they_are_end_a_fill(kind, request, tmp_pa
         assert ask(url, "SELECT max(v) FROM many") == [(0.0,)]
         rest = batch.slice(2)
         assert database.fill("many", ["id"], Rows(rest.schema, [rest])) == 1
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_a_column_that_two_programs_add_at_once_is_filled_by_both(kind, request) -> None:
+    server = request.getfixturevalue(kind)
+    server.query("DROP TABLE IF EXISTS many")
+    create(server.url, 2)
+
+    def at_once(column: str, *values) -> list:
+        """Fill one row each by two programs, both of which find the column missing."""
+        both_began, found = threading.Barrier(2, timeout=20), [None, None]
+
+        def fill(key: int) -> None:
+            batch = pa.record_batch({"k": [key], column: [values[key]]})
+
+            def batches():
+                both_began.wait()
+                yield batch
+
+            with open_database(server.url) as database:
+                try:
+                    found[key] = database.fill("many", ["id"], Rows(batch.schema, batches()))
+                except DatabaseError as error:
+                    found[key] = str(error)
+
+        threads = [threading.Thread(target=fill, args=(key,)) for key in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        return found
+
+    assert at_once("same", 0.5, 1.5) == [1, 1]
+    assert ask(server.url, "SELECT id, same FROM many ORDER BY id") == [(0, 0.5), (1, 1.5)]
+    done, refused = sorted(at_once("other", 0.5, "word"), key=str)
+    assert done == 1
+    assert "the column other is " in refused
+    assert ask(server.url, "SELECT count(other) AS n FROM many") == [(1,)]

@@ -49,6 +49,7 @@ _OPTIONS = {
 }
 # Too many connections, shutdown, lock waits, deadlocks, killed, no server, lost.
 _LATER = {0, 1040, 1053, 1203, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055}
+_DUPLICATE_COLUMN = 1060
 _BINARY = 63  # the number of the character set of bytes
 _DIGITS = 38
 _LOCK_WAIT_S = 50
@@ -99,7 +100,7 @@ class MySQL(SQLAlchemyConnection):
         reason = getattr(error, "orig", error)
         if "Name or service not known" in str(reason):
             return False
-        code = reason.args[0] if reason.args else None
+        code = _code(error)
         return isinstance(reason, OSError) or (
             isinstance(error, exc.OperationalError | exc.InterfaceError | exc.InternalError)
             and code in _LATER
@@ -246,12 +247,19 @@ class MySQL(SQLAlchemyConnection):
     def _added(
         self, transaction: Transaction, info: TableInfo, missing: Sequence[tuple[str, str]]
     ) -> Iterator[None]:
-        added: list[str] = []
+        table, added = self.quote(info.parts), list[str]()
         try:
             for name, type_ in missing:
                 column = column_name(name, self.mark)
-                transaction.run(f"ALTER TABLE {self.quote(info.parts)} ADD COLUMN {column} {type_}")
-                added.append(column)
+                alter = f"ALTER TABLE {table} ADD COLUMN {column} {type_}"
+                try:
+                    transaction.run(alter)
+                except exc.OperationalError as error:
+                    # Another program was faster.
+                    if _code(error) != _DUPLICATE_COLUMN or self._still_missing(info, missing):
+                        raise
+                else:
+                    added.append(column)
             yield
             transaction.run("COMMIT")
         except BaseException:
@@ -259,7 +267,11 @@ class MySQL(SQLAlchemyConnection):
             with contextlib.suppress(exc.SQLAlchemyError, OSError):
                 transaction.run("ROLLBACK")
                 for column in added:
-                    transaction.run(f"ALTER TABLE {self.quote(info.parts)} DROP COLUMN {column}")
+                    # Another program may have filled it meanwhile.
+                    if not transaction.ask(
+                        f"SELECT 1 FROM {table} WHERE {column} IS NOT NULL LIMIT 1"
+                    ):
+                        transaction.run(f"ALTER TABLE {table} DROP COLUMN {column}")
             raise
 
     def _update(
@@ -328,6 +340,12 @@ class _Transaction(Transaction):
                 connection.exec_driver_sql(statement, values)
             count += len(values)
         return count
+
+
+def _code(error: Exception) -> int | None:
+    """Return the server's number of an error."""
+    reason = getattr(error, "orig", error)
+    return reason.args[0] if reason.args else None
 
 
 def _to_mysql(column: pa.Array) -> list[Any]:

@@ -31,7 +31,7 @@ from elasticdl.job import without_password
 from elasticdl.sql.database import DatabaseError, Rows, TableInfo
 from elasticdl.sql.databases.plain import UnreadableTypeError, as_decimal, plain_rows, plain_type
 from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction, is_query
-from elasticdl.sql.names import literal, parts, shown
+from elasticdl.sql.names import column_name, literal, parts, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -285,6 +285,19 @@ class PostgreSQL(BaseDatabase):
                 yield _Transaction(cursor)
             with self._errors():
                 connection.commit()
+
+    @contextlib.contextmanager
+    def _added(
+        self, transaction: Transaction, info: TableInfo, missing: Sequence[tuple[str, str]]
+    ) -> Iterator[None]:
+        for name, type_ in missing:
+            added = f"{column_name(name)} {type_}"
+            # It waits for another program that adds the column.
+            transaction.run(
+                f"ALTER TABLE {self.quote(info.parts)} ADD COLUMN IF NOT EXISTS {added}"
+            )
+        self._still_missing(info, missing)
+        yield
 
     def close(self) -> None:
         """See `Database`: nothing is kept open."""

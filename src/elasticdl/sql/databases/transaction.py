@@ -22,7 +22,7 @@ from elasticdl.data.wording import counted
 from elasticdl.sql.database import DatabaseError, Rows
 from elasticdl.sql.databases.plain import to_write, written_type
 from elasticdl.sql.databases.queries import Queries
-from elasticdl.sql.kinds import kind_of_values, why_unfit
+from elasticdl.sql.kinds import kind_of_column, kind_of_values, why_unfit
 from elasticdl.sql.names import column_name, matching, quoted, shown
 
 if TYPE_CHECKING:
@@ -261,10 +261,26 @@ class BaseDatabase(ABC):
         self, transaction: Transaction, info: TableInfo, missing: Sequence[tuple[str, str]]
     ) -> Iterator[None]:
         """Add columns; takes them away again if the block fails and the database does not."""
-        for name, type_ in missing:
+        for name, type_ in self._still_missing(info, missing):
             added = f"{column_name(name, self.mark)} {type_}"
             transaction.run(f"ALTER TABLE {self.quote(info.parts)} ADD COLUMN {added}")
         yield
+
+    def _still_missing(
+        self, info: TableInfo, missing: Sequence[tuple[str, str]]
+    ) -> Sequence[tuple[str, str]]:
+        """Return the columns that no other program has added meanwhile.
+
+        Raises:
+            DatabaseError: It has added one that the values do not fit.
+        """
+        now = self._known(info.parts).columns
+        for name, type_ in missing:
+            there = matching(name, now)
+            why_not = why_unfit(there, now[there], kind_of_column(type_)) if there else ""
+            if why_not:
+                raise DatabaseError(f"{self.name}: {info.name} cannot take this: {why_not}")
+        return [each for each in missing if matching(each[0], now) is None]
 
     def _update(
         self, info: TableInfo, keys: Mapping[str, str], values: Mapping[str, str], part: str
