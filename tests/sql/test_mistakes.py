@@ -108,6 +108,22 @@ TRAIN = "SELECT * FROM employee TO TRAIN regressor.DNN"
         ),
         ("SELECT role, salary FROM employee TO EVALUATE m", "m", "no column 'years'"),
         ("SELECT role, salary FROM employee TO EXPLAIN m", "m", "no column 'years'"),
+        # True values of another type.
+        (
+            "SELECT role, years, 'much' AS salary FROM employee TO EVALUATE m",
+            "m",
+            "'salary' holds text.*m was trained on numbers",
+        ),
+        (
+            "SELECT role, years, today() AS day FROM employee TO EVALUATE m LABEL day",
+            "day",
+            "'day' holds time.*m was trained on numbers",
+        ),
+        (
+            "SELECT years, salary, 7 AS role FROM employee TO EXPLAIN c",
+            "c",
+            "'role' holds numbers.*c was trained on text",
+        ),
         (
             "SELECT * FROM testdata TO PREDICT testdata.p WITH predict.probability=q USING m",
             "predict.probability=q",

@@ -14,6 +14,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.sql.columns import features_of
@@ -43,8 +45,6 @@ from elasticdl.zoo.prebuilt.limits import problem_with
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-    import pyarrow as pa
 
     from elasticdl.sql.database import Database
     from elasticdl.sql.models import ModelRecord, Models
@@ -210,17 +210,25 @@ def _checked_label(
     """Return the column with the true values.
 
     Raises:
-        StatementError: The SELECT has none, or lacks a feature.
+        StatementError: The SELECT has none, it is of another type than when training, or a feature
+            is missing.
     """
     record = models.current(statement.model.text).record
     schema = _as_trained(database.schema(statement.select), record, database)
     _check_features(schema, record, statement.model, program)
     what = " with the true values"
+    span = statement.model.span if label is None else label.span
     if label is not None:
-        return _found(label.text, schema.names, what, program, label.span)
-    if record.label not in schema.names:
-        raise _missing(record.label, schema.names, what, program, statement.model.span)
-    return record.label
+        found = _found(label.text, schema.names, what, program, span)
+    elif record.label in schema.names:
+        found = record.label
+    else:
+        raise _missing(record.label, schema.names, what, program, span)
+    type_ = schema.field(schema.names.index(found)).type
+    problem = _unlike_trained(found, type_, record.label, record, statement.model.text)
+    if problem:
+        raise StatementError(problem, program, span)
+    return found
 
 
 def _check_into(
@@ -242,21 +250,37 @@ def _as_trained(schema: pa.Schema, record: ModelRecord, database: Database) -> p
 
 def _check_features(schema: pa.Schema, record: ModelRecord, model: Word, program: str) -> None:
     """Raise a `StatementError` if the SELECT has not the columns that a model was trained on."""
-    types = record.details.get("types", {})
     for name in _columns_of(record.details.get("params", {}).get("columns", [])):
         why = f", which {model.text} was trained on"
         if name not in schema.names:
             raise _missing(name, schema.names, why, program, model.span)
-        was, is_ = _kind(types.get(name, "")), _kind(str(schema.field(name).type))
-        if was and is_ and was != is_:
-            cast = "VARCHAR" if was == "text" else "DOUBLE PRECISION"
-            help_ = "" if was == "time" else f" Convert it: CAST({name} AS {cast}) AS {name}."
-            raise StatementError(
-                f"The column {name!r} holds {is_} here ({schema.field(name).type}); {model.text} "
-                f"was trained on {was} ({types[name]}).{help_}",
-                program,
-                model.span,
-            )
+        problem = _unlike_trained(name, schema.field(name).type, name, record, model.text)
+        if problem:
+            raise StatementError(problem, program, model.span)
+
+
+def _unlike_trained(
+    name: str, type_: pa.DataType, trained: str, record: ModelRecord, model: str
+) -> str:
+    """Return why a column has not the type that a model was trained on; empty if it has.
+
+    Args:
+        name: The column, as the SELECT calls it.
+        type_: Its type.
+        trained: What it was called when training.
+        record: How the model was trained.
+        model: The model's name.
+    """
+    then = record.details.get("types", {}).get(trained, "")
+    was, is_ = _kind(then), _kind(str(type_))
+    if not was or was == is_ or pa.types.is_null(type_) or (trained != record.label and not is_):
+        return ""
+    cast = {"text": "VARCHAR", "numbers": "DOUBLE PRECISION"}.get(was)
+    help_ = f" Convert it: CAST({name} AS {cast}) AS {name}." if cast else ""
+    return (
+        f"The column {name!r} holds {is_ or type_} here ({type_}); {model} was trained on {was} "
+        f"({then}).{help_}"
+    )
 
 
 def _columns_of(features: Any) -> Iterator[str]:

@@ -296,6 +296,8 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
         stored = write_snapshot(
             schema, _first(labelled, most), str(folder / "rows"), purpose="evaluate on"
         )
+        # Of the first rows only, the end of them all was not reached.
+        labelled.check_finite()
     if labelled.note:
         note(labelled.note)
     return stored

@@ -26,7 +26,7 @@ from elasticdl.job import ModelReference
 from elasticdl.sql.complaints import check_distinct, pointed_in
 from elasticdl.sql.database import Rows
 from elasticdl.sql.features import derive, resolve
-from elasticdl.sql.labelled import Labelled, NoLabelError
+from elasticdl.sql.labelled import LabelError, Labelled
 from elasticdl.sql.measuring import metrics_table
 from elasticdl.sql.names import written_like
 from elasticdl.sql.settings import DEFAULT_FRACTION
@@ -191,7 +191,7 @@ def _snapshot(
                 on_rows=lambda count: reporter.advanced(count, {}),
                 held_column=request.label,
             )
-    except NoLabelError:
+    except LabelError:
         with _at_label(request):
             raise
     except NoRowError as error:
