@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl.errors import DataError, ElasticDLError
+from elasticdl.errors import DataError, ElasticDLError, UsageError
 from elasticdl.sql import training
 from elasticdl.sql.check import evaluate_request, predict_request, train_request
 from elasticdl.sql.database import DatabaseError, open_database
@@ -59,6 +59,7 @@ def caret_of(error: ElasticDLError) -> str:
 
 
 TRAIN = "SELECT * FROM employee TO TRAIN regressor.DNN"
+CLASSIFY = "SELECT * FROM employee TO TRAIN classifier.DNN"
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,18 @@ TRAIN = "SELECT * FROM employee TO TRAIN regressor.DNN"
             "num_classes=1",
             "from 2 to",
         ),
+        (f"{CLASSIFY} WITH class_counts=[1, 'a'] INTO x", "class_counts=[1, 'a']", "how many rows"),
+        (
+            f"{CLASSIFY} WITH classes=['a', 'b'], class_counts=[1] INTO x",
+            "class_counts=[1]",
+            "each of the 2 classes",
+        ),
+        (
+            f"{CLASSIFY} WITH num_classes=3, class_counts=[1, 2] INTO x",
+            "class_counts=[1, 2]",
+            "each of the 3 classes",
+        ),
+        (f"{CLASSIFY} WITH classes=['a', 'a'] INTO x", "classes=['a', 'a']", "'a' twice"),
         # A query to validate on.
         (
             f"{TRAIN} WITH validation.select='SELECT role FROM employee' INTO x",
@@ -336,6 +349,16 @@ def test_a_table_that_was_mended_trains_by_the_same_statement(tmp_path) -> None:
         train_on("i % 7")
 
         assert models.current("m").number == 1
+
+
+def test_class_counts_must_fit_the_values_that_the_rows_have(tmp_path) -> None:
+    error = error_of(f"{CLASSIFY} WITH class_counts=[1, 2]\nLABEL role INTO x", tmp_path)
+
+    assert isinstance(error, UsageError)
+    assert "'role' has 3 different values: 'boss', 'chef', 'clerk'" in str(error), error
+    assert caret_of(error) == "class_counts"
+    # Nothing is left of a training that did not begin.
+    assert not list((tmp_path / "x").glob("v*"))
 
 
 def test_booleans_may_be_the_label(tmp_path) -> None:

@@ -40,10 +40,11 @@ from elasticdl.sql.training import TrainRequest
 from elasticdl.syntax import literal_eval
 from elasticdl.zoo.catalogue import entries
 from elasticdl.zoo.folder import PREBUILT
+from elasticdl.zoo.prebuilt.label import Classes
 from elasticdl.zoo.prebuilt.limits import problem_with
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from elasticdl.sql.database import Database
@@ -358,11 +359,14 @@ def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
     loaded.
     """
     defaults = {p.name: p.default for p in _entry(statement.model, program, zoo).params}
+    given = {n.text.removeprefix("model."): v.value for n, v in statement.attributes.items()}
     for name, value in statement.attributes.items():
         key = name.text.removeprefix("model.")
         if key not in defaults:
             continue
         problem = "" if zoo is not None else problem_with(key, value.value)
+        if key in {"classes", "class_counts"} and zoo is None:
+            problem = problem or _unlike_classes(key, given)
         problem = _unlike(value.value, defaults[key]) or problem
         if problem:
             raise StatementError(
@@ -370,6 +374,19 @@ def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
                 program,
                 Span(name.span.start, value.span.stop),
             )
+
+
+def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
+    """Return what is wrong with classes, or with class_counts beside them; empty if nothing is."""
+    classes, counts = given.get("classes"), given.get("class_counts")
+    try:
+        known = None if classes is None else len(Classes.of(classes).values)
+    except UsageError as error:
+        return str(error).removeprefix("--params: ").rstrip(".") if name == "classes" else ""
+    known = given.get("num_classes") if known is None else known
+    if name == "classes" or counts is None or known is None or len(counts) == known:
+        return ""
+    return f"expected how many rows each of the {known:,} classes has"
 
 
 def _unlike(value: Any, default: str | None) -> str:

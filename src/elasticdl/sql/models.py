@@ -166,8 +166,13 @@ class Models:
         self._folder.write_bytes(f"{version.name}/{_CURRENT}", current)
         self.forget_rows(version)
 
+    def discard(self, version: ModelVersion) -> None:
+        """Delete a version whose training did not begin; its number is used again."""
+        self.forget_rows(version)
+        self._folder.delete(f"{version.name}/v{version.number}.json")
+
     def forget_rows(self, version: ModelVersion) -> None:
-        """Delete the rows that a version was to be trained on; a next start reads them anew."""
+        """Delete the rows that a version is trained on; a next start reads them anew."""
         self._folder.delete(f"{version.name}/v{version.number}.rows")
 
     def _write(self, name: str, number: int, record: ModelRecord) -> None:

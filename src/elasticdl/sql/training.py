@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl import api, zoo
 from elasticdl.data.snapshot import NoRowError, Snapshot, read_snapshot, write_snapshot
-from elasticdl.data.wording import counted
+from elasticdl.data.wording import counted, listed
 from elasticdl.engines import progress
-from elasticdl.errors import DataError
+from elasticdl.errors import DataError, ElasticDLError, UsageError
 from elasticdl.job import ModelReference
-from elasticdl.sql.complaints import check_distinct, pointed_in
+from elasticdl.sql.complaints import check_distinct, place_of, pointed_in
 from elasticdl.sql.database import Rows
 from elasticdl.sql.features import derive, resolve
 from elasticdl.sql.labelled import LabelError, Labelled
@@ -124,22 +124,15 @@ def _trained(
     version: ModelVersion,
     reporter: Reporter,
 ) -> Outcome:
-    snapshot = read_snapshot(version.rows) if version.is_resumed else None
-    if snapshot is None:
-        snapshot = _snapshot(request, database, version, reporter)
-        if not database.is_in_memory:
-            # Its cache takes memory, and a file of DuckDB's is locked while it is open.
-            database.close()
-    else:
-        reporter.note(
-            f"Resuming version {version.number} of {request.into} on the "
-            f"{counted(snapshot.num_training, 'row')} that were read before."
-        )
+    stored = read_snapshot(version.rows) if version.is_resumed else None
     try:
-        params = _params(request, snapshot, reporter)
-    except DataError:
-        # The table may be mended before the same statement is given again.
-        models.forget_rows(version)
+        snapshot, params = _prepared(request, stored, database, version, reporter)
+    except ElasticDLError as error:
+        # The table or the statement may be mended, so neither the rows nor the number are kept.
+        if not version.is_resumed:
+            models.discard(version)
+        elif isinstance(error, DataError):
+            models.forget_rows(version)
         raise
     outcome = api.train(
         model_def=request.model,
@@ -155,6 +148,28 @@ def _trained(
         models.complete(version, _record(request, version, snapshot, params, outcome))
         reporter.note(f"{request.into}, version {version.number}: {version.uri}")
     return outcome
+
+
+def _prepared(
+    request: TrainRequest,
+    stored: Snapshot | None,
+    database: Database,
+    version: ModelVersion,
+    reporter: Reporter,
+) -> tuple[Snapshot, dict[str, Any]]:
+    """Return the rows, read now if they are not stored yet, and the model's parameters."""
+    snapshot = stored
+    if snapshot is None:
+        snapshot = _snapshot(request, database, version, reporter)
+        if not database.is_in_memory:
+            # Its cache takes memory, and a file of DuckDB's is locked while it is open.
+            database.close()
+    else:
+        reporter.note(
+            f"Resuming version {version.number} of {request.into} on the "
+            f"{counted(snapshot.num_training, 'row')} that were read before."
+        )
+    return snapshot, _params(request, snapshot, reporter)
 
 
 def _check_params(request: TrainRequest) -> None:
@@ -246,6 +261,7 @@ def _params(request: TrainRequest, snapshot: Snapshot, reporter: Reporter) -> di
         label = _checked_label(snapshot, request.label)
         if "classes" in takes and "num_classes" not in params and "classes" not in params:
             params["classes"] = _classes(label, request.model, reporter)
+            _check_counts(params, request)
             _note_rare(label, snapshot, request, reporter)
         scale = {"label_mean", "label_scale"}
         if scale <= takes and not scale & params.keys():
@@ -272,6 +288,21 @@ def _params(request: TrainRequest, snapshot: Snapshot, reporter: Reporter) -> di
                 f"COLUMN CATEGORY_HASH({name}, 1000)."
             )
     return params
+
+
+def _check_counts(params: Mapping[str, Any], request: TrainRequest) -> None:
+    """Raise a `UsageError` with its place if class_counts does not fit the label's values."""
+    classes, counts = params["classes"], params.get("class_counts")
+    if counts is None or len(counts) == len(classes):
+        return
+    named = listed([str(value) for value in classes[:_MANY_CLASSES]])
+    problem = (
+        f"class_counts={list(counts)!r} has {counted(len(counts), 'number')}, and "
+        f"{request.label!r} has {len(classes):,} different values: {named}. Expected how many rows "
+        "each has, in this order."
+    )
+    place = place_of("class_counts", request.statement, Span(0, len(request.statement)))
+    raise UsageError(pointed_in(problem, request.statement, request.begins_at, place))
 
 
 def _rounded(features: Sequence[Mapping[str, Any]], snapshot: Snapshot) -> list[str]:
