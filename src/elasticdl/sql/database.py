@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, Self
@@ -85,6 +85,7 @@ class TableInfo:
         casts: Column of the key -> type to convert it to in a SELECT, where its own would lose
             digits on the way.
         definition: SQL that a view stands for; empty if it is none, or not known.
+        generated: Columns that the database computes, and nobody else may write.
     """
 
     parts: tuple[str, ...]
@@ -93,6 +94,7 @@ class TableInfo:
     why_no_key: str = ""
     casts: Mapping[str, str] = field(default_factory=dict)
     definition: str = ""
+    generated: Collection[str] = ()
 
     @property
     def name(self) -> str:

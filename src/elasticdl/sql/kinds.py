@@ -92,3 +92,8 @@ DOUBLE PRECISION, or name another column.'
         f"the column {column} is {type_}, and the values are {written}. Change its type, or name "
         "another column."
     )
+
+
+def why_generated(column: str) -> str:
+    """Return why a generated column takes no values."""
+    return f"the column {column} is generated: the database computes it. Name another column."

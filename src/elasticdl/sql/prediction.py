@@ -28,7 +28,7 @@ from elasticdl.errors import DataError, UsageError
 from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.complaints import check_distinct
 from elasticdl.sql.database import DatabaseError, Rows
-from elasticdl.sql.kinds import kind_of_values, why_unfit
+from elasticdl.sql.kinds import kind_of_values, why_generated, why_unfit
 from elasticdl.sql.names import matching, parts, shown, written_like
 from elasticdl.sql.rewrite import KEY_PREFIX, with_key
 from elasticdl.sql.settings import for_rows
@@ -294,6 +294,8 @@ def _checked_columns(request: PredictRequest, table: TableInfo, record: ModelRec
         why_not = why_unfit(column, type_, kind) if kind else ""
         if column in table.key:
             why_not = f"the column {column} is part of its key."
+        if column in table.generated:
+            why_not = why_generated(column)
         if why_not:
             raise UsageError(f"{shown(request.table)} cannot take the predictions: {why_not}")
         if kind == "number" and (digits := re.search(r"(?i)(dec|num)\w*\(.*\)", type_)):

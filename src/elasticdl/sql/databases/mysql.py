@@ -167,12 +167,14 @@ class MySQL(SQLAlchemyConnection):
             return None
         where, _, kind, engine = next(row for row in known if row[1] == actual)
         columns = self._ask(
-            "SELECT column_name, column_type, is_nullable FROM information_schema.columns "
+            "SELECT column_name, column_type, is_nullable, generation_expression <> '' "
+            "FROM information_schema.columns "
             "WHERE table_schema = :schema AND table_name = :name ORDER BY ordinal_position",
             schema=where,
             name=actual,
         )
         types = {row[0]: row[1] for row in columns}
+        generated = [row[0] for row in columns if row[3]]
         full = (where, actual)
         why_not = self._why_not(shown(name), kind, engine)
         if why_not:
@@ -184,7 +186,7 @@ class MySQL(SQLAlchemyConnection):
             )
             # NULL without the right to see it.
             definition = (found[0][0] or "") if found else ""
-            return TableInfo(full, types, (), why_not, definition=definition)
+            return TableInfo(full, types, (), why_not, definition=definition, generated=generated)
         key = self._key_of(where, actual, {row[0] for row in columns if row[2] == "NO"})
         if not key:
             why_not = (
@@ -192,7 +194,7 @@ class MySQL(SQLAlchemyConnection):
                 f"NULL. Add one: ALTER TABLE {shown(name)} ADD COLUMN id BIGINT AUTO_INCREMENT "
                 "PRIMARY KEY"
             )
-        return TableInfo(full, types, key, why_not)
+        return TableInfo(full, types, key, why_not, generated=generated)
 
     def _why_not(self, name: str, kind: str, engine: str | None) -> str:
         if "VIEW" in kind:

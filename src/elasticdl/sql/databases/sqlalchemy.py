@@ -103,7 +103,10 @@ class SQLAlchemyConnection(BaseDatabase):
 
     def _error(self, error: Exception) -> Exception:
         reason = error.orig if isinstance(error, exc.DBAPIError) else error
-        text = str(reason).strip()
+        given: tuple[Any, ...] = getattr(reason, "args", ())
+        # MySQL's drivers give the server's number and its message.
+        is_numbered = len(given) == 2 and isinstance(given[0], int)  # noqa: PLR2004 - these two
+        text = (f"{given[1]} ({given[0]})" if is_numbered else str(reason)).strip()
         if self._password:
             text = text.replace(self._password, "***")
         text = f"{self.name}: {without_password(text)}"
@@ -205,6 +208,7 @@ class SQLAlchemyConnection(BaseDatabase):
                 return None
             columns = inspector.get_columns(actual, where)
             types = {c["name"]: _type_text(c["type"], self._engine.dialect) for c in columns}
+            generated = [c["name"] for c in columns if c.get("computed")]
             full = (*schema, actual)
             definition = ""
             if actual in inspector.get_view_names(where):
@@ -221,7 +225,7 @@ class SQLAlchemyConnection(BaseDatabase):
                 ]
         for key in keys:
             if key and not_null >= set(key):
-                return TableInfo(full, types, key)
+                return TableInfo(full, types, key, generated=generated)
         return TableInfo(
             full,
             types,
@@ -229,6 +233,7 @@ class SQLAlchemyConnection(BaseDatabase):
             f"{shown(name)} has neither a PRIMARY KEY nor a UNIQUE constraint on columns that are "
             f"NOT NULL. Add one: ALTER TABLE {shown(name)} ADD PRIMARY KEY (...)",
             definition=definition,
+            generated=generated,
         )
 
     def tables(self) -> Sequence[str]:
@@ -301,7 +306,8 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
                         raise self._twice(table, ", ".join(str(value) for value in given))
                     seen.add(given)
                     bound = dict(zip(parameters, row, strict=True))
-                    done = connection.execute(statement, bound)
+                    with self._filling(info, names):
+                        done = connection.execute(statement, bound)
                     changed += max(0, done.rowcount)
                     if done.rowcount == 0:
                         is_there = connection.execute(exists, dict(list(bound.items())[: len(key)]))

@@ -22,7 +22,7 @@ from elasticdl.data.wording import counted
 from elasticdl.sql.database import DatabaseError, Rows
 from elasticdl.sql.databases.plain import to_write, written_type
 from elasticdl.sql.databases.queries import Queries
-from elasticdl.sql.kinds import kind_of_column, kind_of_values, why_unfit
+from elasticdl.sql.kinds import kind_of_column, kind_of_values, why_generated, why_unfit
 from elasticdl.sql.names import column_name, matching, quoted, shown
 
 if TYPE_CHECKING:
@@ -112,6 +112,22 @@ class BaseDatabase(ABC):
         """See `Database`."""
 
     @abstractmethod
+    def _errors(self) -> AbstractContextManager[None]:
+        """Raise what the driver raises as an error of ours."""
+
+    @contextlib.contextmanager
+    def _filling(self, info: TableInfo, names: Sequence[str]) -> Iterator[None]:
+        """Raise what the database refuses with the columns that it is about."""
+        try:
+            with self._errors():
+                yield
+        except DatabaseError as error:
+            problem = str(error).removeprefix(f"{self.name}: ")
+            raise DatabaseError(
+                f"{self.name}: {info.name} cannot be filled ({', '.join(names)}): {problem}"
+            ) from error
+
+    @abstractmethod
     def _begin(self) -> AbstractContextManager[Transaction]:
         """Begin a transaction; it is committed at the end, or rolled back by an error."""
 
@@ -164,10 +180,11 @@ class BaseDatabase(ABC):
             with self._added(transaction, info, missing):
                 matched = dict(zip(keys, key, strict=True))
                 written = dict(zip(names, values, strict=True))
-                changed = sum(
-                    transaction.run(self._update(info, matched, written, part))
-                    for part in transaction.given_parts()
-                )
+                with self._filling(info, names):
+                    changed = sum(
+                        transaction.run(self._update(info, matched, written, part))
+                        for part in transaction.given_parts()
+                    )
                 if changed < num_given:
                     # Some rows are gone, their key is there twice, or a trigger kept them.
                     self._check_duplicates(transaction, table, keys)
@@ -249,6 +266,8 @@ class BaseDatabase(ABC):
             why_not = why_unfit(target, info.columns[target], kind_of_values(field.type))
             if target in key:
                 why_not = f"the column {target} is part of the key."
+            if target in info.generated:
+                why_not = why_generated(target)
             if why_not:
                 raise DatabaseError(f"{self.name}: {info.name} cannot take this: {why_not}")
         return targets
