@@ -117,7 +117,7 @@ CLASSIFY = "SELECT * FROM employee TO TRAIN classifier.DNN"
         (
             "SELECT 7 AS role, years FROM testdata TO PREDICT t2.p USING m",
             "m",
-            "'role' holds numbers.*on text",
+            "'role' holds whole numbers.*on text",
         ),
         ("SELECT role, salary FROM employee TO EVALUATE m", "m", "no column 'years'"),
         ("SELECT role, salary FROM employee TO EXPLAIN m", "m", "no column 'years'"),
@@ -130,12 +130,12 @@ CLASSIFY = "SELECT * FROM employee TO TRAIN classifier.DNN"
         (
             "SELECT role, years, today() AS day FROM employee TO EVALUATE m LABEL day",
             "day",
-            "'day' holds time.*m was trained on numbers",
+            "'day' holds dates.*m was trained on numbers",
         ),
         (
             "SELECT years, salary, 7 AS role FROM employee TO EXPLAIN c",
             "c",
-            "'role' holds numbers.*c was trained on text",
+            "'role' holds whole numbers.*c was trained on text",
         ),
         (
             "SELECT * FROM testdata TO PREDICT testdata.p WITH predict.probability=q USING m",
@@ -378,7 +378,7 @@ def test_booleans_may_be_the_label(tmp_path) -> None:
     [
         (
             "SELECT years, today() + years::INT AS day FROM employee TRAIN classifier.DNN INTO x",
-            r"'day' is date32.*CAST\(day AS VARCHAR\)",
+            r"'day' holds dates.*CAST\(day AS VARCHAR\)",
         ),
         (
             "SELECT role, years / 7.0 AS share FROM employee TO TRAIN classifier.DNN INTO x",
@@ -386,7 +386,7 @@ def test_booleans_may_be_the_label(tmp_path) -> None:
         ),
         (
             "SELECT 0.5::DECIMAL * years AS s FROM employee\nTRAIN classifier.DNN LABEL s INTO x",
-            r"line 4, column 28: 's' is .* fractions, such as 0.5 \(decimal",
+            r"line 4, column 28: 's' is .* fractions, such as 0.5 \(7 diff",
         ),
         ("SELECT role, 1 AS a FROM employee TO TRAIN regressor.DNN INTO x", "column 19: .*every"),
         ("SELECT * FROM employee WHERE false TO TRAIN regressor.DNN INTO x", "no row"),

@@ -20,6 +20,7 @@ from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.sql.columns import features_of
 from elasticdl.sql.complaints import place_of
+from elasticdl.sql.kinds import in_words
 from elasticdl.sql.measuring import (
     IMPORTANCES,
     METRICS,
@@ -279,8 +280,8 @@ def _unlike_trained(
     cast = {"text": "VARCHAR", "numbers": "DOUBLE PRECISION"}.get(was)
     help_ = f" Convert it: CAST({name} AS {cast}) AS {name}." if cast else ""
     return (
-        f"The column {name!r} holds {is_ or type_} here ({type_}); {model} was trained on {was} "
-        f"({then}).{help_}"
+        f"The column {name!r} holds {in_words(type_)} here; {model} was trained on "
+        f"{in_words(then)}.{help_}"
     )
 
 

@@ -4,7 +4,7 @@ A database may take what it should not: MySQL writes numbers into a text column 
 as well, SQLite writes anything anywhere, and all of them round a number with a fraction in an
 integer column without a word. Such a column is refused before anything is predicted.
 
-Used by `prediction.py` and the files of the databases.
+Used by `check.py`, `training.py`, `features.py`, `prediction.py` and the files of the databases.
 """
 
 from __future__ import annotations
@@ -21,6 +21,20 @@ _KINDS = (
     ("time", r"date|time|year"),
     ("integer", r"int|serial"),
     ("number", r"dec|num|float|double|real"),
+)
+
+# By the beginning of an Arrow type; the first that matches counts.
+_WORDS = (
+    ("lists", r"(large_|fixed_size_)?list"),
+    ("whole numbers", r"u?int\d|decimal\d+\(\d+, 0\)"),
+    ("numbers", r"float|double|halffloat|decimal"),
+    ("true or false", r"bool"),
+    ("text", r"(large_)?string"),
+    ("timestamps", r"timestamp"),
+    ("dates", r"date"),
+    ("times of day", r"time"),
+    ("bytes", r"(large_)?binary"),
+    ("values that are always NULL", r"null"),
 )
 
 
@@ -52,6 +66,20 @@ def kind_of_values(type_: pa.DataType) -> str:
     if types.is_date(type_) or types.is_timestamp(type_):
         return "time"
     return "empty" if types.is_null(type_) else "other"
+
+
+def in_words(type_: pa.DataType | str) -> str:
+    """Return what values of an Arrow type are called in messages; nobody writes int64 in SQL.
+
+    Example:
+        >>> [
+        ...     in_words(each)
+        ...     for each in ("int64", "double", "decimal128(9, 0)", pa.list_(pa.utf8()))
+        ... ]
+        ['whole numbers', 'numbers', 'whole numbers', 'lists']
+    """
+    found = str(type_)
+    return next((words for words, pattern in _WORDS if re.match(pattern, found)), found)
 
 
 def why_unfit(column: str, type_: str, values: str) -> str:

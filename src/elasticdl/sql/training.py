@@ -26,6 +26,7 @@ from elasticdl.job import ModelReference
 from elasticdl.sql.complaints import check_distinct, place_of, pointed_in
 from elasticdl.sql.database import Rows
 from elasticdl.sql.features import derive, resolve
+from elasticdl.sql.kinds import in_words
 from elasticdl.sql.labelled import LabelError, Labelled
 from elasticdl.sql.measuring import metrics_table
 from elasticdl.sql.names import written_like
@@ -328,12 +329,12 @@ def _at_label(request: TrainRequest) -> Iterator[None]:
 def _scale(label: ColumnSummary, model: str) -> dict[str, float]:
     if label.kind != "number" or label.mean is None:
         raise DataError(
-            f"{model} predicts a number; {label.name!r} is {label.type}. Use a classifier, or "
+            f"{model} predicts a number; {label.name!r} holds {in_words(label.type)}. Use a classifier, or "
             "LABEL with a column of numbers."
         )
     if not label.deviation:
         raise DataError(
-            f"The values of {label.name!r} ({label.type}) are so large and so near to each other "
+            f"The values of {label.name!r} are so large and so near to each other "
             f"that {model}, which computes with about 15 digits, sees no difference. Select "
             f"{label.name} - the_least_one AS {label.name}."
         )
@@ -357,12 +358,12 @@ def _classes(label: ColumnSummary, model: str, reporter: Reporter) -> list[Any]:
     """Return the values of a label as classes, in order."""
     if label.kind == "time":
         raise DataError(
-            f"{label.name!r} is {label.type}, which is no class. Select CAST({label.name} AS "
+            f"{label.name!r} holds {in_words(label.type)}, which are no classes. Select CAST({label.name} AS "
             "VARCHAR), or use LABEL with another column."
         )
     if label.values is None:
         raise DataError(
-            f"{label.name!r} has too many different values for classes ({label.type}). Use a "
+            f"{label.name!r} has too many different values for classes. Use a "
             "regressor, or LABEL with another column."
         )
     values = sorted(value for value, _ in label.values)
@@ -370,14 +371,14 @@ def _classes(label: ColumnSummary, model: str, reporter: Reporter) -> list[Any]:
         values[0] >= -(2**63) and values[-1] < (2**63 if values[0] < 0 else 2**64)
     ):
         raise DataError(
-            f"{label.name!r} has whole numbers of more than 64 bits ({label.type}), which are no "
+            f"{label.name!r} has whole numbers of more than 64 bits, which are no "
             f"classes. Select CAST({label.name} AS VARCHAR) AS {label.name}."
         )
     fraction = next((v for v in values if isinstance(v, float) and not v.is_integer()), None)
     if fraction is not None:
         raise DataError(
-            f"{label.name!r} is a number with fractions, such as {fraction!r} ({label.type}, "
-            f"{len(values):,} different values), and {model} predicts classes. Use a regressor, "
+            f"{label.name!r} is a number with fractions, such as {fraction!r} "
+            f"({len(values):,} different values), and {model} predicts classes. Use a regressor, "
             f"such as regressor.DNN. If each value is a class, select CAST({label.name} AS VARCHAR)"
             f" AS {label.name}."
         )

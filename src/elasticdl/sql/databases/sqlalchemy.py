@@ -27,6 +27,7 @@ from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
 from elasticdl.sql.databases.plain import to_write
 from elasticdl.sql.databases.transaction import BaseDatabase, Transaction, is_query, watched
 from elasticdl.sql.databases.tuples import Column, rows_of, tuples_of
+from elasticdl.sql.kinds import in_words
 from elasticdl.sql.names import matching, parts, shown
 
 if TYPE_CHECKING:
@@ -426,7 +427,7 @@ def _sql_type(found: pa.DataType) -> Any:
     if pa.types.is_list(found):
         return sa.JSON
     if str(found) not in _SQL_TYPES:
-        raise UsageError(f"Values of the type {found} cannot be written to a table.")
+        raise UsageError(f"Columns of {in_words(found)} cannot be written to a table here.")
     return _SQL_TYPES[str(found)]
 
 
