@@ -571,3 +571,11 @@ def test_a_wrong_password_is_an_error_that_does_not_show_it(kind, request) -> No
     assert "wrongword" not in str(caught.value)
     with pytest.raises(DatabaseError):
         open_database(server.url.removesuffix("/test") + "/nowhere")
+
+
+def test_a_url_of_no_database_names_those_that_there_are() -> None:
+    with pytest.raises(UsageError, match="no URL of a database.*duckdb:.*mariadb:") as caught:
+        open_database("foo://me:secret@x")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(UsageError, match="pip install oracledb"):
+        open_database("oracle+oracledb://x/y")

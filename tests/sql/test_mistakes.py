@@ -70,6 +70,9 @@ CLASSIFY = "SELECT * FROM employee TO TRAIN classifier.DNN"
         ("SELECT * FROM employee TRIAN regressor.DNN INTO x", "TRIAN", "did you mean 'TRAIN'?"),
         ("SELECT * FROM testdata TO PREDIC testdata.p USING m", "PREDIC", "mean 'PREDICT'?"),
         # Clauses.
+        ("SELECT * FROM employee TRAIN regressor.DNN", "", "TRAIN needs INTO.*INTO my_model"),
+        (TRAIN, "", "TRAIN needs INTO and a name for the trained model, such as INTO my_model"),
+        ("SELECT * FROM testdata PREDICT testdata.p", "", "PREDICT needs USING"),
         (f"{TRAIN} LABEL salary, role INTO x", ",", "LABEL takes one name"),
         (f"{TRAIN} WITH train.num_epochs=1 seed=2 INTO x", "seed", "needs a comma"),
         (f"{TRAIN} INTO label", "label", "in double quotes"),
@@ -168,7 +171,8 @@ def test_what_the_database_refuses_is_pointed_at(statement, place, models) -> No
     error = error_of(statement, models)
 
     assert isinstance(error, DatabaseError)
-    assert error.exit_code == DataError.exit_code
+    # As a wrong name in LABEL or COLUMN.
+    assert error.exit_code == (4 if "too old" in statement else 2)
     assert re.search(r"^line [34], column \d+: duckdb://: ", str(error)), error
     assert caret_of(error) == place
 
@@ -421,6 +425,7 @@ def test_each_database_is_understood_when_it_misses_a_name(kind, request, tmp_pa
                 list(execute(statement, session))
             error = caught.value
 
+            assert error.exit_code == UsageError.exit_code, error
             assert caret_of(error) == place, error
             assert str(error).startswith(f"line {1 + statement.count(chr(10))}, "), error
             if place == "stuff_of_mistakes":

@@ -17,7 +17,7 @@ import re
 from typing import TYPE_CHECKING
 
 from elasticdl.data.wording import did_you_mean
-from elasticdl.errors import DataError
+from elasticdl.errors import DataError, UsageError
 from elasticdl.sql.database import DatabaseError
 from elasticdl.sql.statements import Span, pointed
 
@@ -35,8 +35,20 @@ _OTHER = re.compile(
     r"""(?:[Cc]olumn|function|Function with name|near)\s+["'`]?(?P<name>[^"'`\s;,]+)"""
     r"""|no such (?:column|function): (?P<name2>\S+)"""
 )
+# A name that there is none of, or a statement that cannot be understood.
+_MISTAKE = re.compile(
+    r"(?i)does not exist|doesn't exist|no such (table|column|function)|not found|"
+    r"unknown (column|table)|referenced column|syntax"
+)
 # DuckDB and PostgreSQL repeat the statement, with a caret of their own.
 _REPEATED = re.compile(r"\s*^LINE \d+:.*", re.MULTILINE | re.DOTALL)
+
+
+class MistakeError(DatabaseError, UsageError):
+    """The database knows no such name, or does not understand the statement."""
+
+    # As of names that are looked up here, such as those of LABEL.
+    exit_code = UsageError.exit_code
 
 
 @contextlib.contextmanager
@@ -49,7 +61,7 @@ def located(database: Database, program: str, span: Span) -> Iterator[None]:
         span: The statement.
 
     Raises:
-        DatabaseError: With line, column and a caret.
+        DatabaseError: With line, column and a caret; a `MistakeError` if it is about a name.
     """
     try:
         yield
@@ -61,7 +73,9 @@ def located(database: Database, program: str, span: Span) -> Iterator[None]:
                 near = did_you_mean(table, database.tables())
                 problem += "" if near == "." else near.replace("; d", ". D")
         place = place_of(table or other, program, span)
-        raise type(error)(pointed(problem, program, place)[0]) from error
+        is_mistake = (table or other) and _MISTAKE.search(problem)
+        kind = MistakeError if is_mistake else type(error)
+        raise kind(pointed(problem, program, place)[0]) from error
 
 
 def _name(wording: re.Pattern[str], problem: str) -> str:

@@ -247,9 +247,19 @@ def open_database(url: str | None = None) -> Database:
     except ModuleNotFoundError as error:
         package = _PACKAGES.get(str(error.name).partition(".")[0])
         if package is None:
-            raise
+            raise UsageError(
+                f"--database={without_password(url)}: the driver {error.name} of {kind} is not "
+                f"installed. Install it: pip install {str(error.name).replace('_', '-')}"
+            ) from error
         raise MissingExtraError(package, "sql", f"The database {kind}") from error
-    raise UsageError(
-        f"--database={without_password(url)}: expected duckdb:///FILE, sqlite:///FILE, "
-        "postgresql://USER:PASSWORD@HOST/NAME, mysql://... or another URL of SQLAlchemy's."
+    raise unknown_kind(url)
+
+
+def unknown_kind(url: str) -> UsageError:
+    """Return the error of a URL that names no kind of database."""
+    return UsageError(
+        f"--database={without_password(url)}: this is no URL of a database. Expected "
+        "duckdb:///FILE, sqlite:///FILE, postgresql://USER:PASSWORD@HOST/NAME, "
+        "mysql://USER:PASSWORD@HOST/NAME, mariadb://... or another URL of SQLAlchemy's, such as "
+        "oracle+oracledb://..., whose driver is installed."
     )

@@ -329,8 +329,8 @@ def _at_label(request: TrainRequest) -> Iterator[None]:
 def _scale(label: ColumnSummary, model: str) -> dict[str, float]:
     if label.kind != "number" or label.mean is None:
         raise DataError(
-            f"{model} predicts a number; {label.name!r} holds {in_words(label.type)}. Use a classifier, or "
-            "LABEL with a column of numbers."
+            f"{model} predicts a number; {label.name!r} holds {in_words(label.type)}. Use a "
+            "classifier, or LABEL with a column of numbers."
         )
     if not label.deviation:
         raise DataError(
@@ -358,8 +358,8 @@ def _classes(label: ColumnSummary, model: str, reporter: Reporter) -> list[Any]:
     """Return the values of a label as classes, in order."""
     if label.kind == "time":
         raise DataError(
-            f"{label.name!r} holds {in_words(label.type)}, which are no classes. Select CAST({label.name} AS "
-            "VARCHAR), or use LABEL with another column."
+            f"{label.name!r} holds {in_words(label.type)}, which are no classes. Select "
+            f"CAST({label.name} AS VARCHAR), or use LABEL with another column."
         )
     if label.values is None:
         raise DataError(

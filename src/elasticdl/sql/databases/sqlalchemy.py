@@ -23,7 +23,7 @@ from sqlalchemy.pool import NullPool, StaticPool
 
 from elasticdl.errors import UnavailableError, UsageError
 from elasticdl.job import without_password
-from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
+from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo, unknown_kind
 from elasticdl.sql.databases.plain import to_write
 from elasticdl.sql.databases.transaction import BaseDatabase, Transaction, is_query, watched
 from elasticdl.sql.databases.tuples import Column, rows_of, tuples_of
@@ -78,6 +78,8 @@ class SQLAlchemyConnection(BaseDatabase):
                 # Each reader has a connection of its own, and closing one ends what it runs.
                 poolclass=StaticPool if self.is_in_memory else NullPool,
             )
+        except exc.NoSuchModuleError:
+            raise unknown_kind(url) from None
         except (exc.ArgumentError, ValueError) as error:
             raise UsageError(f"--database={without_password(url)}: {error}") from None
         self.name = without_password(url)
