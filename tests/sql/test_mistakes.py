@@ -365,6 +365,20 @@ def test_class_counts_must_fit_the_values_that_the_rows_have(tmp_path) -> None:
     assert not list((tmp_path / "x").glob("v*"))
 
 
+def test_dates_for_timestamps_are_noted_and_times_of_day_refused(tmp_path, capfd) -> None:
+    run(
+        "CREATE TABLE t AS SELECT TIMESTAMP '2024-01-01' + to_days(i::INT) AS day, i AS y "
+        f"FROM range(40) r(i); SELECT day, y FROM t TO TRAIN regressor.DNN WITH {SHORT} INTO m;"
+        "SELECT day::DATE AS day FROM t TO PREDICT p.y USING m;"
+        "SELECT day::DATE AS day, y FROM t TO EVALUATE m;",
+        tmp_path,
+    )
+    note = "'day' holds dates, and m was trained on timestamps. A date counts as its midnight."
+    assert capfd.readouterr().err.count(note) == 2
+    error = error_of("SELECT TIME '10:00' AS day, 1 AS y TO PREDICT q.y USING m", tmp_path)
+    assert "'day' holds times of day here; m was trained on timestamps" in str(error)
+
+
 def test_booleans_may_be_the_label(tmp_path) -> None:
     *_, rows = run(
         "CREATE TABLE t AS SELECT i AS a, i % 3 = 0 AS b FROM range(40) rows(i);"

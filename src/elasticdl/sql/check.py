@@ -306,6 +306,8 @@ def _kind(type_: str) -> str:
 _KINDS = {
     "numbers": re.compile(r"u?int|float|double|halffloat|decimal|bool"),
     "text": re.compile(r"(large_)?string"),
+    # Before dates: a time of day is none.
+    "times of day": re.compile(r"time(32|64)"),
     "time": re.compile(r"date|time"),
 }
 

@@ -10,8 +10,12 @@ Used by `check.py`, `training.py`, `features.py`, `prediction.py` and the files 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # By the words of a type, as the databases write them; the first that matches counts.
 _KINDS = (
@@ -80,6 +84,25 @@ def in_words(type_: pa.DataType | str) -> str:
     """
     found = str(type_)
     return next((words for words, pattern in _WORDS if re.match(pattern, found)), found)
+
+
+def note_on_times(schema: pa.Schema, trained: Mapping[str, str], model: str) -> str:
+    """Return what to note of columns that hold dates instead of timestamps, or the other way.
+
+    Args:
+        schema: Columns of a query, as the model knows them.
+        trained: Column -> its Arrow type when the model was trained.
+        model: The model's name.
+    """
+    pairs = {
+        each.name: (in_words(each.type), in_words(trained.get(each.name, ""))) for each in schema
+    }
+    found = [
+        f"{name!r} holds {now}, and {model} was trained on {then}"
+        for name, (now, then) in pairs.items()
+        if {now, then} == {"dates", "timestamps"}
+    ]
+    return f"{'; '.join(found)}. A date counts as its midnight." if found else ""
 
 
 def why_unfit(column: str, type_: str, values: str) -> str:

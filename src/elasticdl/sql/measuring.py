@@ -33,6 +33,7 @@ from elasticdl.evaluation.phase import running_states
 from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.complaints import check_distinct
 from elasticdl.sql.database import Rows
+from elasticdl.sql.kinds import note_on_times
 from elasticdl.sql.labelled import Labelled
 from elasticdl.sql.names import matching, written_like
 from elasticdl.sql.settings import for_rows
@@ -291,6 +292,8 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
         schema = pa.schema(
             [each.with_name(name) for each, name in zip(rows.schema, names, strict=True)]
         )
+        if times := note_on_times(schema, record.details.get("types", {}), request.model):
+            note(times)
         batches = (batch.rename_columns(names) for batch in rows.batches)
         labelled = Labelled(Rows(schema, batches), label)
         stored = write_snapshot(

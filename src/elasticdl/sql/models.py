@@ -115,6 +115,10 @@ class Models:
         current = self._folder.read_bytes(f"{name}/{_CURRENT}")
         return self._version(name, int(json.loads(current)["version"]))
 
+    def versions(self, name: str) -> list[ModelVersion]:
+        """Return all versions of a model, the newest first, those not complete among them."""
+        return [self._version(name, number) for number in reversed(self._versions(name))]
+
     @contextlib.contextmanager
     def training(
         self, name: str, statement: str, database: str, note: Note = ignore_note

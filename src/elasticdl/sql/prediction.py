@@ -28,7 +28,7 @@ from elasticdl.errors import DataError, UsageError
 from elasticdl.scratch import TemporaryFolder
 from elasticdl.sql.complaints import check_distinct
 from elasticdl.sql.database import DatabaseError, Rows
-from elasticdl.sql.kinds import kind_of_values, why_generated, why_unfit
+from elasticdl.sql.kinds import kind_of_values, note_on_times, why_generated, why_unfit
 from elasticdl.sql.names import matching, parts, shown, written_like
 from elasticdl.sql.rewrite import KEY_PREFIX, with_key
 from elasticdl.sql.settings import for_rows
@@ -168,7 +168,9 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
     try:
         with (
             database.read(how.select) as read,
-            _Keys(_as_trained(read, request, record, database), folder / "keys.parquet") as rows,
+            _Keys(
+                _as_trained(read, request, record, database, reporter), folder / "keys.parquet"
+            ) as rows,
         ):
             try:
                 return write_snapshot(
@@ -185,13 +187,19 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
 
 
 def _as_trained(
-    rows: Rows, request: PredictRequest, record: ModelRecord, database: Database
+    rows: Rows,
+    request: PredictRequest,
+    record: ModelRecord,
+    database: Database,
+    reporter: Reporter,
 ) -> Rows:
     """Return rows whose columns have the names that a model knows them by, each its own."""
     trained = record.details.get("columns", [])
     names = written_like(rows.schema.names, trained, database.dialect)
     check_distinct(names, request.statement, request.begins_at)
     schema = rows.schema.empty_table().rename_columns(names).schema
+    if note := note_on_times(schema, record.details.get("types", {}), request.using):
+        reporter.note(note)
     return Rows(schema, (batch.rename_columns(names) for batch in rows.batches))
 
 
