@@ -379,6 +379,17 @@ def test_dates_for_timestamps_are_noted_and_times_of_day_refused(tmp_path, capfd
     assert "'day' holds times of day here; m was trained on timestamps" in str(error)
 
 
+def test_another_label_may_stand_beside_the_one_trained_on(models) -> None:
+    selected = "FROM employee TO EVALUATE m LABEL pay;"
+    *_, beside, alone = run(
+        f"{TABLES}SELECT *, 7.0 * years AS pay {selected}"
+        f"SELECT role, years, 7.0 * years AS pay {selected}",
+        models,
+    )
+
+    assert beside == alone
+
+
 def test_booleans_may_be_the_label(tmp_path) -> None:
     *_, rows = run(
         "CREATE TABLE t AS SELECT i AS a, i % 3 = 0 AS b FROM range(40) rows(i);"

@@ -288,13 +288,17 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
                 f"The SELECT has no column {called!r} with the true values; it has "
                 f"{listed(names)}{did_you_mean(called, names)} Name it with LABEL."
             )
-        names[names.index(called)] = label
+        at = names.index(called)
+        # The column that the model was trained on has no say where another one is named.
+        kept = [i for i, name in enumerate(names) if i == at or name != label]
+        names[at] = label
+        names = [names[i] for i in kept]
         schema = pa.schema(
-            [each.with_name(name) for each, name in zip(rows.schema, names, strict=True)]
+            [rows.schema.field(i).with_name(name) for i, name in zip(kept, names, strict=True)]
         )
         if times := note_on_times(schema, record.details.get("types", {}), request.model):
             note(times)
-        batches = (batch.rename_columns(names) for batch in rows.batches)
+        batches = (batch.select(kept).rename_columns(names) for batch in rows.batches)
         labelled = Labelled(Rows(schema, batches), label)
         stored = write_snapshot(
             schema, _first(labelled, most), str(folder / "rows"), purpose="evaluate on"
