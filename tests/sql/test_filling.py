@@ -194,6 +194,7 @@ def test_a_schema_in_front_of_the_table_in_postgresql(postgresql) -> None:
     run(
         postgresql.url,
         "DROP SCHEMA IF EXISTS sales CASCADE",
+        "DROP TABLE IF EXISTS t CASCADE",
         "CREATE SCHEMA sales",
         "CREATE TABLE sales.t (id INTEGER PRIMARY KEY, v FLOAT8)",
     )
