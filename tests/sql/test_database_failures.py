@@ -270,3 +270,85 @@ def test_a_trigger_that_refuses_leaves_everything_in_postgresql(postgresql) -> N
     assert ask(postgresql.url, "SELECT max(v) FROM many") == [(0.0,)]
     with open_database(postgresql.url) as database:
         assert list(database.table("many").columns) == ["id", "v"]
+
+
+_SUPPRESSED = {
+    "postgresql": (
+        (
+            "CREATE OR REPLACE FUNCTION suppress() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$BEGIN IF NEW.id < 3 THEN RETURN NULL; END IF; RETURN NEW; END$$"
+        ),
+        "CREATE TRIGGER suppressing BEFORE UPDATE ON many FOR EACH ROW EXECUTE FUNCTION suppress()",
+    ),
+    "a rule of postgresql": (
+        "CREATE RULE suppressing AS ON UPDATE TO many WHERE OLD.id < 3 DO INSTEAD NOTHING",
+    ),
+    "sqlite": (
+        (
+            "CREATE TRIGGER suppressing BEFORE UPDATE ON many WHEN NEW.id < 3 "
+            "BEGIN SELECT RAISE(IGNORE); END"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "a rule of postgresql", "sqlite", "sqlalchemy"])
+def test_rows_that_a_trigger_leaves_as_they_are_end_a_fill(kind, request, tmp_path) -> None:
+    drivers = {"sqlite": "sqlite", "sqlalchemy": "sqlite+pysqlite"}
+    url = (
+        f"{drivers[kind]}:///{tmp_path}/test.db"
+        if kind in drivers
+        else request.getfixturevalue("postgresql").url
+    )
+    with open_database(url) as database, database.run("DROP TABLE IF EXISTS many"):
+        pass
+    create(url, 10)
+    with open_database(url) as database:
+        for statement in _SUPPRESSED["sqlite" if kind in drivers else kind]:
+            with database.run(statement):
+                pass
+        # 20 is gone, which is no failure.
+        batch = pa.record_batch({"k": [1, 2, 5, 20], "v": [1.0] * 4})
+        with pytest.raises(DatabaseError, match="many was not filled: 2 .*trigger"):
+            database.fill("many", ["id"], Rows(batch.schema, [batch]))
+        assert ask(url, "SELECT max(v) FROM many") == [(0.0,)]
+        rest = batch.slice(2)
+        assert database.fill("many", ["id"], Rows(rest.schema, [rest])) == 1
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_a_column_that_two_programs_add_at_once_is_filled_by_both(kind, request) -> None:
+    server = request.getfixturevalue(kind)
+    server.query("DROP TABLE IF EXISTS many")
+    create(server.url, 2)
+
+    def at_once(column: str, *values) -> list:
+        """Fill one row each by two programs, both of which find the column missing."""
+        both_began, found = threading.Barrier(2, timeout=20), [None, None]
+
+        def fill(key: int) -> None:
+            batch = pa.record_batch({"k": [key], column: [values[key]]})
+
+            def batches():
+                both_began.wait()
+                yield batch
+
+            with open_database(server.url) as database:
+                try:
+                    found[key] = database.fill("many", ["id"], Rows(batch.schema, batches()))
+                except DatabaseError as error:
+                    found[key] = str(error)
+
+        threads = [threading.Thread(target=fill, args=(key,)) for key in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        return found
+
+    assert at_once("same", 0.5, 1.5) == [1, 1]
+    assert ask(server.url, "SELECT id, same FROM many ORDER BY id") == [(0, 0.5), (1, 1.5)]
+    done, refused = sorted(at_once("other", 0.5, "word"), key=str)
+    assert done == 1
+    assert "the column other is " in refused
+    assert ask(server.url, "SELECT count(other) AS n FROM many") == [(1,)]

@@ -338,3 +338,19 @@ def check_key(url: str, request, plan) -> None:
             (batch,) = rows.batches
             found = batch.to_pylist()[0]
     assert [float(value) for value in found.values()] == [len(key), sum(range(len(key)))]
+
+
+def test_what_is_no_query_has_rows_as_well_in_mariadb(mariadb) -> None:
+    mariadb.query(
+        "DROP TABLE IF EXISTS shown", "CREATE TABLE shown (id INTEGER PRIMARY KEY, w VARCHAR(9))"
+    )
+
+    assert ("shown",) in mariadb.query("SHOW TABLES")
+    assert [row[:2] for row in mariadb.query("DESCRIBE shown")] == [
+        ("id", "int(11)"),
+        ("w", "varchar(9)"),
+    ]
+    # A result without a row keeps its columns.
+    assert mariadb.query("SHOW TABLES LIKE 'missing'") == []
+    assert mariadb.query("INSERT INTO shown VALUES (1, 'a') RETURNING id, w") == [(1, "a")]
+    assert mariadb.query("SELECT w FROM shown") == [("a",)]

@@ -121,6 +121,38 @@ def test_a_missing_column_is_added_with_the_type_of_the_values(place) -> None:
     ]  # fmt: skip
 
 
+def test_a_value_that_the_table_refuses_is_told_without_our_update(place) -> None:
+    place.run(
+        "CREATE TABLE people (id INTEGER PRIMARY KEY, score DOUBLE PRECISION CHECK (score < 5), "
+        "n DECIMAL(4,2))",
+        "INSERT INTO people VALUES (1, 1, 1)",
+    )
+    for column in ("score", "n"):
+        if "sql" in place.kind and place.kind not in {"postgresql", "mariadb"} and column == "n":
+            continue  # SQLite takes it
+        with pytest.raises(DatabaseError) as caught:
+            place.database.fill("people", ["id"], given([1], **{column: [1234.5]}))
+        said = str(caught.value)
+        assert f"people cannot be filled ({column}): " in said
+        assert "elasticdl_" not in said
+        assert "UPDATE" not in said
+        assert "Failed to" not in said
+
+
+def test_a_generated_column_is_not_filled(place) -> None:
+    kind = "VIRTUAL" if place.kind.startswith("duckdb") else "STORED"
+    place.run(
+        "CREATE TABLE people (id INTEGER PRIMARY KEY, score DOUBLE PRECISION, "
+        f"twice DOUBLE PRECISION GENERATED ALWAYS AS (2 * score) {kind})",
+        "INSERT INTO people (id, score) VALUES (1, 1)",
+    )
+    assert list(place.database.table("people").generated) == ["twice"]
+    with pytest.raises(DatabaseError, match="the column twice is generated"):
+        place.database.fill("people", ["id"], given([1], twice=[4.0]))
+    assert place.database.fill("people", ["id"], given([1], score=[4.0])) == 1
+    assert place.rows("SELECT score, twice FROM people") == [(4.0, 8.0)]
+
+
 def test_rows_that_are_gone_are_not_counted(place) -> None:
     people(place)
 
@@ -539,3 +571,11 @@ def test_a_wrong_password_is_an_error_that_does_not_show_it(kind, request) -> No
     assert "wrongword" not in str(caught.value)
     with pytest.raises(DatabaseError):
         open_database(server.url.removesuffix("/test") + "/nowhere")
+
+
+def test_a_url_of_no_database_names_those_that_there_are() -> None:
+    with pytest.raises(UsageError, match="no URL of a database.*duckdb:.*mariadb:") as caught:
+        open_database("foo://me:secret@x")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(UsageError, match="pip install oracledb"):
+        open_database("oracle+oracledb://x/y")

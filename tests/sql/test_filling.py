@@ -103,8 +103,8 @@ def url(tmp_path) -> str:
     run(
         there,
         "CREATE TABLE t (id INTEGER PRIMARY KEY, a INTEGER, v DOUBLE, word VARCHAR, whole INTEGER, "
-        "money DECIMAL(10,2))",
-        "INSERT INTO t VALUES (1, 1, NULL, NULL, NULL, NULL)",
+        "money DECIMAL(10,2), twice DOUBLE GENERATED ALWAYS AS (2 * a) VIRTUAL)",
+        "INSERT INTO t (id, a) VALUES (1, 1)",
         "CREATE SCHEMA other",
         "CREATE TABLE other.t (id INTEGER, a INTEGER)",
     )
@@ -149,6 +149,7 @@ def test_rows_that_are_not_those_of_the_table_are_refused(url, select, reason) -
         ("whole", REGRESSOR, "fractions that it would lose"),
         ("v", CLASSIFIER, "v is DOUBLE, and the values are texts"),
         ("id", REGRESSOR, "part of its key"),
+        ("twice", REGRESSOR, "the column twice is generated"),
         ("ID", CLASSIFIER, "the values are texts|part of its key"),
     ],
 )
@@ -193,6 +194,7 @@ def test_a_schema_in_front_of_the_table_in_postgresql(postgresql) -> None:
     run(
         postgresql.url,
         "DROP SCHEMA IF EXISTS sales CASCADE",
+        "DROP TABLE IF EXISTS t CASCADE",
         "CREATE SCHEMA sales",
         "CREATE TABLE sales.t (id INTEGER PRIMARY KEY, v FLOAT8)",
     )

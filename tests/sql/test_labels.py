@@ -18,6 +18,12 @@ def run(program: str, tmp_path) -> None:
     ("select", "clauses", "problem", "place"),
     [
         ("i AS a, NULL::INT AS y", "LABEL y", "'y', .* in any of the 20 rows", "y"),
+        (
+            "i AS a, CASE WHEN i < 3 THEN 'inf'::DOUBLE ELSE i END AS y",
+            "LABEL y",
+            "line 1, .*'y', which is to be predicted, is infinite in 3 rows",
+            "y",
+        ),
         ("i AS a, i AS y", "WITH validation.fraction=0.99", "All 20 rows are held out", None),
         ("i AS z, i AS y", "COLUMN z, y LABEL y", "'y' is the label, .*cannot be a feature", "y"),
         ("i AS z, i AS y", "COLUMN INDICATOR(y)", "'y' is the label, .*cannot be a feature", "y"),
@@ -54,3 +60,14 @@ def test_rare_classes_are_named(tmp_path, capfd) -> None:
 
     run(f"{train}, class_counts=[195, 4, 1] INTO m;", tmp_path)
     assert "WITH class_counts" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("extension", ["EVALUATE m", "EXPLAIN m WITH explain.num_rows=5"])
+def test_an_infinite_label_is_not_measured(extension, tmp_path) -> None:
+    with pytest.raises(DataError, match="'y', .* is infinite in 1 row"):
+        run(
+            "CREATE TABLE t AS SELECT i AS a, 2.0::DOUBLE * i AS y FROM range(20) r(i);"
+            f"SELECT * FROM t TO TRAIN regressor.DNN WITH {SHORT} INTO m;"
+            f"UPDATE t SET y = '-inf' WHERE a = 2; SELECT * FROM t TO {extension}",
+            tmp_path,
+        )

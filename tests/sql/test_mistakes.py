@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl.errors import DataError, ElasticDLError
+from elasticdl.errors import DataError, ElasticDLError, UsageError
 from elasticdl.sql import training
 from elasticdl.sql.check import evaluate_request, predict_request, train_request
 from elasticdl.sql.database import DatabaseError, open_database
@@ -59,6 +59,7 @@ def caret_of(error: ElasticDLError) -> str:
 
 
 TRAIN = "SELECT * FROM employee TO TRAIN regressor.DNN"
+CLASSIFY = "SELECT * FROM employee TO TRAIN classifier.DNN"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,9 @@ TRAIN = "SELECT * FROM employee TO TRAIN regressor.DNN"
         ("SELECT * FROM employee TRIAN regressor.DNN INTO x", "TRIAN", "did you mean 'TRAIN'?"),
         ("SELECT * FROM testdata TO PREDIC testdata.p USING m", "PREDIC", "mean 'PREDICT'?"),
         # Clauses.
+        ("SELECT * FROM employee TRAIN regressor.DNN", "", "TRAIN needs INTO.*INTO my_model"),
+        (TRAIN, "", "TRAIN needs INTO and a name for the trained model, such as INTO my_model"),
+        ("SELECT * FROM testdata PREDICT testdata.p", "", "PREDICT needs USING"),
         (f"{TRAIN} LABEL salary, role INTO x", ",", "LABEL takes one name"),
         (f"{TRAIN} WITH train.num_epochs=1 seed=2 INTO x", "seed", "needs a comma"),
         (f"{TRAIN} INTO label", "label", "in double quotes"),
@@ -88,6 +92,18 @@ TRAIN = "SELECT * FROM employee TO TRAIN regressor.DNN"
             "num_classes=1",
             "from 2 to",
         ),
+        (f"{CLASSIFY} WITH class_counts=[1, 'a'] INTO x", "class_counts=[1, 'a']", "how many rows"),
+        (
+            f"{CLASSIFY} WITH classes=['a', 'b'], class_counts=[1] INTO x",
+            "class_counts=[1]",
+            "each of the 2 classes",
+        ),
+        (
+            f"{CLASSIFY} WITH num_classes=3, class_counts=[1, 2] INTO x",
+            "class_counts=[1, 2]",
+            "each of the 3 classes",
+        ),
+        (f"{CLASSIFY} WITH classes=['a', 'a'] INTO x", "classes=['a', 'a']", "'a' twice"),
         # A query to validate on.
         (
             f"{TRAIN} WITH validation.select='SELECT role FROM employee' INTO x",
@@ -104,10 +120,26 @@ TRAIN = "SELECT * FROM employee TO TRAIN regressor.DNN"
         (
             "SELECT 7 AS role, years FROM testdata TO PREDICT t2.p USING m",
             "m",
-            "'role' holds numbers.*on text",
+            "'role' holds whole numbers.*on text",
         ),
         ("SELECT role, salary FROM employee TO EVALUATE m", "m", "no column 'years'"),
         ("SELECT role, salary FROM employee TO EXPLAIN m", "m", "no column 'years'"),
+        # True values of another type.
+        (
+            "SELECT role, years, 'much' AS salary FROM employee TO EVALUATE m",
+            "m",
+            "'salary' holds text.*m was trained on numbers",
+        ),
+        (
+            "SELECT role, years, today() AS day FROM employee TO EVALUATE m LABEL day",
+            "day",
+            "'day' holds dates.*m was trained on numbers",
+        ),
+        (
+            "SELECT years, salary, 7 AS role FROM employee TO EXPLAIN c",
+            "c",
+            "'role' holds whole numbers.*c was trained on text",
+        ),
         (
             "SELECT * FROM testdata TO PREDICT testdata.p WITH predict.probability=q USING m",
             "predict.probability=q",
@@ -139,9 +171,33 @@ def test_what_the_database_refuses_is_pointed_at(statement, place, models) -> No
     error = error_of(statement, models)
 
     assert isinstance(error, DatabaseError)
-    assert error.exit_code == DataError.exit_code
+    # As a wrong name in LABEL or COLUMN.
+    assert error.exit_code == (4 if "too old" in statement else 2)
     assert re.search(r"^line [34], column \d+: duckdb://: ", str(error)), error
     assert caret_of(error) == place
+
+
+@pytest.mark.parametrize(
+    "extension",
+    ["TO PREDICT t2.p USING m", "TO PREDICT testdata.p USING m", "TO EVALUATE m", "TO EXPLAIN m"],
+)
+def test_two_columns_of_one_name_are_refused_with_their_place(extension, models) -> None:
+    error = error_of(
+        f"SELECT role, years, 7 AS salary, 'x' AS\nrole FROM testdata {extension}", models
+    )
+
+    assert isinstance(error, DataError)
+    assert "line 4, column 1: Two columns are called 'role'" in str(error), error
+    assert caret_of(error) == "role"
+
+
+def test_two_columns_to_validate_on_of_one_name_are_refused(models) -> None:
+    error = error_of(
+        f"{TRAIN} WITH validation.select='SELECT *, role FROM employee', {SHORT} INTO x", models
+    )
+
+    assert "Two columns are called 'role'" in str(error), error
+    assert caret_of(error) == "validation.select"
 
 
 def test_names_may_have_spaces_quotes_and_keywords_in_them(tmp_path) -> None:
@@ -299,6 +355,41 @@ def test_a_table_that_was_mended_trains_by_the_same_statement(tmp_path) -> None:
         assert models.current("m").number == 1
 
 
+def test_class_counts_must_fit_the_values_that_the_rows_have(tmp_path) -> None:
+    error = error_of(f"{CLASSIFY} WITH class_counts=[1, 2]\nLABEL role INTO x", tmp_path)
+
+    assert isinstance(error, UsageError)
+    assert "'role' has 3 different values: 'boss', 'chef', 'clerk'" in str(error), error
+    assert caret_of(error) == "class_counts"
+    # Nothing is left of a training that did not begin.
+    assert not list((tmp_path / "x").glob("v*"))
+
+
+def test_dates_for_timestamps_are_noted_and_times_of_day_refused(tmp_path, capfd) -> None:
+    run(
+        "CREATE TABLE t AS SELECT TIMESTAMP '2024-01-01' + to_days(i::INT) AS day, i AS y "
+        f"FROM range(40) r(i); SELECT day, y FROM t TO TRAIN regressor.DNN WITH {SHORT} INTO m;"
+        "SELECT day::DATE AS day FROM t TO PREDICT p.y USING m;"
+        "SELECT day::DATE AS day, y FROM t TO EVALUATE m;",
+        tmp_path,
+    )
+    note = "'day' holds dates, and m was trained on timestamps. A date counts as its midnight."
+    assert capfd.readouterr().err.count(note) == 2
+    error = error_of("SELECT TIME '10:00' AS day, 1 AS y TO PREDICT q.y USING m", tmp_path)
+    assert "'day' holds times of day here; m was trained on timestamps" in str(error)
+
+
+def test_another_label_may_stand_beside_the_one_trained_on(models) -> None:
+    selected = "FROM employee TO EVALUATE m LABEL pay;"
+    *_, beside, alone = run(
+        f"{TABLES}SELECT *, 7.0 * years AS pay {selected}"
+        f"SELECT role, years, 7.0 * years AS pay {selected}",
+        models,
+    )
+
+    assert beside == alone
+
+
 def test_booleans_may_be_the_label(tmp_path) -> None:
     *_, rows = run(
         "CREATE TABLE t AS SELECT i AS a, i % 3 = 0 AS b FROM range(40) rows(i);"
@@ -316,7 +407,7 @@ def test_booleans_may_be_the_label(tmp_path) -> None:
     [
         (
             "SELECT years, today() + years::INT AS day FROM employee TRAIN classifier.DNN INTO x",
-            r"'day' is date32.*CAST\(day AS VARCHAR\)",
+            r"'day' holds dates.*CAST\(day AS VARCHAR\)",
         ),
         (
             "SELECT role, years / 7.0 AS share FROM employee TO TRAIN classifier.DNN INTO x",
@@ -324,7 +415,7 @@ def test_booleans_may_be_the_label(tmp_path) -> None:
         ),
         (
             "SELECT 0.5::DECIMAL * years AS s FROM employee\nTRAIN classifier.DNN LABEL s INTO x",
-            r"line 4, column 28: 's' is .* fractions, such as 0.5 \(decimal",
+            r"line 4, column 28: 's' is .* fractions, such as 0.5 \(7 diff",
         ),
         ("SELECT role, 1 AS a FROM employee TO TRAIN regressor.DNN INTO x", "column 19: .*every"),
         ("SELECT * FROM employee WHERE false TO TRAIN regressor.DNN INTO x", "no row"),
@@ -359,6 +450,7 @@ def test_each_database_is_understood_when_it_misses_a_name(kind, request, tmp_pa
                 list(execute(statement, session))
             error = caught.value
 
+            assert error.exit_code == UsageError.exit_code, error
             assert caret_of(error) == place, error
             assert str(error).startswith(f"line {1 + statement.count(chr(10))}, "), error
             if place == "stuff_of_mistakes":

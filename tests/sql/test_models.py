@@ -34,6 +34,22 @@ def test_a_new_statement_makes_a_new_version_and_the_old_one_stays(models) -> No
     assert models.current("m").record.is_complete
 
 
+def test_versions_are_listed_with_the_newest_first(models) -> None:
+    trained(models)
+    trained(models, "t")
+    begun(models, "u")
+
+    listed = [(each.number, each.record.is_complete) for each in models.versions("m")]
+    assert listed == [(3, False), (2, True), (1, True)]
+
+
+def test_the_number_of_a_training_that_did_not_begin_is_used_again(models) -> None:
+    trained(models)
+    models.discard(begun(models, "a"))
+
+    assert begun(models, "b").number == 2
+
+
 def test_an_incomplete_training_is_resumed_by_its_own_statement_only(models) -> None:
     trained(models)
     first = begun(models, "a")

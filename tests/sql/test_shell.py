@@ -145,7 +145,7 @@ def test_the_first_error_ends_a_file_with_its_exit_code(shop, tmp_path) -> None:
     (tmp_path / "report.sql").write_text("SELECT 1 AS a;\nSELECT b FROM nowhere;\nSELECT 2 AS c;")
 
     done = run(shop, "-f", str(tmp_path / "report.sql"), "--format=json")
-    assert done.returncode == 4
+    assert done.returncode == 2
     assert done.stdout == b'[\n  {"a": 1}\n]\n'
     assert b"nowhere" in done.stderr
 

@@ -125,3 +125,30 @@ def test_what_has_too_many_digits_is_refused(label, model, problem, tmp_path) ->
     )
     with pytest.raises(DataError, match=problem):
         list(execute(statement, Session("duckdb://", str(tmp_path))))
+
+
+def test_classes_on_both_sides_of_2_63_are_trained_on_and_filled(tmp_path) -> None:
+    both = [5, 2**63 + 1]
+    *_, made, kinds = [
+        [row for batch in result.rows.batches for row in batch.to_pylist()] if result.rows else []
+        for result in execute(
+            "CREATE TABLE t AS SELECT i AS id, i % 2 AS a, CASE WHEN i % 2 = 0 THEN 5::UBIGINT "
+            "ELSE 9223372036854775809::UBIGINT END AS kind FROM range(60) r(i);"
+            f"SELECT a, kind FROM t TO TRAIN classifier.DNN WITH {SHORT} INTO m;"
+            "SELECT id, a FROM t TO PREDICT p.kind USING m;"
+            "SELECT a FROM t TO PREDICT t.again USING m;"
+            "SELECT a FROM t WHERE false TO PREDICT empty.kind USING m;"
+            "SELECT table_name, data_type FROM information_schema.columns "
+            "WHERE column_name IN ('kind', 'again') ORDER BY table_name, column_name;"
+            "SELECT p.kind, again FROM t JOIN p USING (id) WHERE p.kind <> t.again "
+            "OR p.kind NOT IN (5, 9223372036854775809)",
+            Session("duckdb://", str(tmp_path)),
+        )
+    ]
+
+    assert kinds == []
+    assert [(row["table_name"], row["data_type"]) for row in made] == [
+        (table, "UBIGINT") for table in ("empty", "p", "t", "t")
+    ]
+    predicted = Classes.of(both).predictions(np.eye(2))["prediction"]
+    assert predicted.tolist() == both

@@ -14,10 +14,13 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UsageError
 from elasticdl.sql.columns import features_of
 from elasticdl.sql.complaints import place_of
+from elasticdl.sql.kinds import in_words
 from elasticdl.sql.measuring import (
     IMPORTANCES,
     METRICS,
@@ -38,13 +41,12 @@ from elasticdl.sql.training import TrainRequest
 from elasticdl.syntax import literal_eval
 from elasticdl.zoo.catalogue import entries
 from elasticdl.zoo.folder import PREBUILT
+from elasticdl.zoo.prebuilt.label import Classes
 from elasticdl.zoo.prebuilt.limits import problem_with
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
-
-    import pyarrow as pa
 
     from elasticdl.sql.database import Database
     from elasticdl.sql.models import ModelRecord, Models
@@ -153,6 +155,8 @@ def predict_request(
         options=settings.options,
         probability=settings.probability,
         output=settings.output,
+        statement=statement.text,
+        begins_at=_line_and_column(program, statement.span.start),
     )
     try:
         plan(request, database, record)
@@ -175,6 +179,8 @@ def evaluate_request(
         label=None if statement.label is None else label,
         into=None if statement.into is None else statement.into.name,
         options=options,
+        statement=statement.text,
+        begins_at=_line_and_column(program, statement.span.start),
     )
 
 
@@ -190,6 +196,8 @@ def explain_request(
         select=statement.select,
         model=statement.model.text,
         into=None if statement.into is None else statement.into.name,
+        statement=statement.text,
+        begins_at=_line_and_column(program, statement.span.start),
         **options,
     )
 
@@ -204,17 +212,25 @@ def _checked_label(
     """Return the column with the true values.
 
     Raises:
-        StatementError: The SELECT has none, or lacks a feature.
+        StatementError: The SELECT has none, it is of another type than when training, or a feature
+            is missing.
     """
     record = models.current(statement.model.text).record
     schema = _as_trained(database.schema(statement.select), record, database)
     _check_features(schema, record, statement.model, program)
     what = " with the true values"
+    span = statement.model.span if label is None else label.span
     if label is not None:
-        return _found(label.text, schema.names, what, program, label.span)
-    if record.label not in schema.names:
-        raise _missing(record.label, schema.names, what, program, statement.model.span)
-    return record.label
+        found = _found(label.text, schema.names, what, program, span)
+    elif record.label in schema.names:
+        found = record.label
+    else:
+        raise _missing(record.label, schema.names, what, program, span)
+    type_ = schema.field(schema.names.index(found)).type
+    problem = _unlike_trained(found, type_, record.label, record, statement.model.text)
+    if problem:
+        raise StatementError(problem, program, span)
+    return found
 
 
 def _check_into(
@@ -236,21 +252,37 @@ def _as_trained(schema: pa.Schema, record: ModelRecord, database: Database) -> p
 
 def _check_features(schema: pa.Schema, record: ModelRecord, model: Word, program: str) -> None:
     """Raise a `StatementError` if the SELECT has not the columns that a model was trained on."""
-    types = record.details.get("types", {})
     for name in _columns_of(record.details.get("params", {}).get("columns", [])):
         why = f", which {model.text} was trained on"
         if name not in schema.names:
             raise _missing(name, schema.names, why, program, model.span)
-        was, is_ = _kind(types.get(name, "")), _kind(str(schema.field(name).type))
-        if was and is_ and was != is_:
-            cast = "VARCHAR" if was == "text" else "DOUBLE PRECISION"
-            help_ = "" if was == "time" else f" Convert it: CAST({name} AS {cast}) AS {name}."
-            raise StatementError(
-                f"The column {name!r} holds {is_} here ({schema.field(name).type}); {model.text} "
-                f"was trained on {was} ({types[name]}).{help_}",
-                program,
-                model.span,
-            )
+        problem = _unlike_trained(name, schema.field(name).type, name, record, model.text)
+        if problem:
+            raise StatementError(problem, program, model.span)
+
+
+def _unlike_trained(
+    name: str, type_: pa.DataType, trained: str, record: ModelRecord, model: str
+) -> str:
+    """Return why a column has not the type that a model was trained on; empty if it has.
+
+    Args:
+        name: The column, as the SELECT calls it.
+        type_: Its type.
+        trained: What it was called when training.
+        record: How the model was trained.
+        model: The model's name.
+    """
+    then = record.details.get("types", {}).get(trained, "")
+    was, is_ = _kind(then), _kind(str(type_))
+    if not was or was == is_ or pa.types.is_null(type_) or (trained != record.label and not is_):
+        return ""
+    cast = {"text": "VARCHAR", "numbers": "DOUBLE PRECISION"}.get(was)
+    help_ = f" Convert it: CAST({name} AS {cast}) AS {name}." if cast else ""
+    return (
+        f"The column {name!r} holds {in_words(type_)} here; {model} was trained on "
+        f"{in_words(then)}.{help_}"
+    )
 
 
 def _columns_of(features: Any) -> Iterator[str]:
@@ -274,6 +306,8 @@ def _kind(type_: str) -> str:
 _KINDS = {
     "numbers": re.compile(r"u?int|float|double|halffloat|decimal|bool"),
     "text": re.compile(r"(large_)?string"),
+    # Before dates: a time of day is none.
+    "times of day": re.compile(r"time(32|64)"),
     "time": re.compile(r"date|time"),
 }
 
@@ -328,11 +362,14 @@ def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
     loaded.
     """
     defaults = {p.name: p.default for p in _entry(statement.model, program, zoo).params}
+    given = {n.text.removeprefix("model."): v.value for n, v in statement.attributes.items()}
     for name, value in statement.attributes.items():
         key = name.text.removeprefix("model.")
         if key not in defaults:
             continue
         problem = "" if zoo is not None else problem_with(key, value.value)
+        if key in {"classes", "class_counts"} and zoo is None:
+            problem = problem or _unlike_classes(key, given)
         problem = _unlike(value.value, defaults[key]) or problem
         if problem:
             raise StatementError(
@@ -340,6 +377,19 @@ def _check_values(statement: Train, program: str, zoo: Path | None) -> None:
                 program,
                 Span(name.span.start, value.span.stop),
             )
+
+
+def _unlike_classes(name: str, given: Mapping[str, Any]) -> str:
+    """Return what is wrong with classes, or with class_counts beside them; empty if nothing is."""
+    classes, counts = given.get("classes"), given.get("class_counts")
+    try:
+        known = None if classes is None else len(Classes.of(classes).values)
+    except UsageError as error:
+        return str(error).removeprefix("--params: ").rstrip(".") if name == "classes" else ""
+    known = given.get("num_classes") if known is None else known
+    if name == "classes" or counts is None or known is None or len(counts) == known:
+        return ""
+    return f"expected how many rows each of the {known:,} classes has"
 
 
 def _unlike(value: Any, default: str | None) -> str:

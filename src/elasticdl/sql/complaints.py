@@ -1,4 +1,4 @@
-"""Where in a program belongs what a database complains about.
+"""Where in a program belongs what a database, or the rows of a query, complain about.
 
     Table with name employe does not exist!    SELECT * FROM employe TO TRAIN ...
                                                              ^^^^^^^
@@ -6,7 +6,8 @@
 Each database words it in its own way; where none of the wordings below is found, the statement's
 first word is pointed at.
 
-Used by `execute.py`.
+Used by `execute.py`, and by `training.py`, `prediction.py` and `measuring.py` for what only the
+rows tell.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import re
 from typing import TYPE_CHECKING
 
 from elasticdl.data.wording import did_you_mean
+from elasticdl.errors import DataError, UsageError
 from elasticdl.sql.database import DatabaseError
 from elasticdl.sql.statements import Span, pointed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from elasticdl.sql.database import Database
 
@@ -33,8 +35,20 @@ _OTHER = re.compile(
     r"""(?:[Cc]olumn|function|Function with name|near)\s+["'`]?(?P<name>[^"'`\s;,]+)"""
     r"""|no such (?:column|function): (?P<name2>\S+)"""
 )
+# A name that there is none of, or a statement that cannot be understood.
+_MISTAKE = re.compile(
+    r"(?i)does not exist|doesn't exist|no such (table|column|function)|not found|"
+    r"unknown (column|table)|referenced column|syntax"
+)
 # DuckDB and PostgreSQL repeat the statement, with a caret of their own.
 _REPEATED = re.compile(r"\s*^LINE \d+:.*", re.MULTILINE | re.DOTALL)
+
+
+class MistakeError(DatabaseError, UsageError):
+    """The database knows no such name, or does not understand the statement."""
+
+    # As of names that are looked up here, such as those of LABEL.
+    exit_code = UsageError.exit_code
 
 
 @contextlib.contextmanager
@@ -47,7 +61,7 @@ def located(database: Database, program: str, span: Span) -> Iterator[None]:
         span: The statement.
 
     Raises:
-        DatabaseError: With line, column and a caret.
+        DatabaseError: With line, column and a caret; a `MistakeError` if it is about a name.
     """
     try:
         yield
@@ -59,7 +73,9 @@ def located(database: Database, program: str, span: Span) -> Iterator[None]:
                 near = did_you_mean(table, database.tables())
                 problem += "" if near == "." else near.replace("; d", ". D")
         place = place_of(table or other, program, span)
-        raise type(error)(pointed(problem, program, place)[0]) from error
+        is_mistake = (table or other) and _MISTAKE.search(problem)
+        kind = MistakeError if is_mistake else type(error)
+        raise kind(pointed(problem, program, place)[0]) from error
 
 
 def _name(wording: re.Pattern[str], problem: str) -> str:
@@ -79,3 +95,44 @@ def place_of(name: str, program: str, span: Span) -> Span:
             return Span(*found.span())
     first = re.compile(r"\w*").match(program, span.start)
     return Span(*first.span()) if first is not None else span
+
+
+def pointed_in(problem: str, statement: str, begins_at: tuple[int, int], span: Span) -> str:
+    """Return a problem with its place in the program.
+
+    Args:
+        problem: What is wrong, as sentences.
+        statement: The statement's text.
+        begins_at: Line and column of the statement in its program.
+        span: The part of the statement that is wrong.
+    """
+    line, column = begins_at
+    before = "\n" * (line - 1) + " " * (column - 1)
+    place = Span(len(before) + span.start, len(before) + span.stop)
+    return pointed(problem, before + statement, place)[0]
+
+
+def check_distinct(
+    names: Sequence[str], statement: str, begins_at: tuple[int, int], at: str = ""
+) -> None:
+    """Raise a `DataError` with its place if two columns share a name.
+
+    Only the rows tell: as a subquery, a SELECT gets other names from DuckDB and SQLite.
+
+    Args:
+        names: Columns of the query, as the model knows them.
+        statement: The statement's text; empty if it is not known.
+        begins_at: Line and column of the statement in its program.
+        at: What to point at; empty points at the second of the two columns.
+    """
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is None:
+        return
+    problem = f"Two columns are called {twice!r}. Give one another name: SELECT ... AS other_name."
+    if not statement:
+        raise DataError(problem)
+    whole = Span(0, len(statement))
+    place = place_of(at or twice, statement, whole)
+    if not at:
+        place = place_of(twice, statement, Span(place.stop, whole.stop))
+    raise DataError(pointed_in(problem, statement, begins_at, place))

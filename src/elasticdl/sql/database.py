@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, Self
@@ -85,6 +85,7 @@ class TableInfo:
         casts: Column of the key -> type to convert it to in a SELECT, where its own would lose
             digits on the way.
         definition: SQL that a view stands for; empty if it is none, or not known.
+        generated: Columns that the database computes, and nobody else may write.
     """
 
     parts: tuple[str, ...]
@@ -93,6 +94,7 @@ class TableInfo:
     why_no_key: str = ""
     casts: Mapping[str, str] = field(default_factory=dict)
     definition: str = ""
+    generated: Collection[str] = ()
 
     @property
     def name(self) -> str:
@@ -174,8 +176,8 @@ class Database(Protocol):
             How many rows were matched.
 
         Raises:
-            DatabaseError: The database refuses, a key is given twice, or the values do not fit
-                the column; the table is as it was.
+            DatabaseError: The database refuses, a key is given twice, the values do not fit
+                the column, or a trigger keeps rows as they are; the table is as it was.
             UnavailableError: The connection is lost; the table is as it was.
         """
         ...
@@ -245,9 +247,19 @@ def open_database(url: str | None = None) -> Database:
     except ModuleNotFoundError as error:
         package = _PACKAGES.get(str(error.name).partition(".")[0])
         if package is None:
-            raise
+            raise UsageError(
+                f"--database={without_password(url)}: the driver {error.name} of {kind} is not "
+                f"installed. Install it: pip install {str(error.name).replace('_', '-')}"
+            ) from error
         raise MissingExtraError(package, "sql", f"The database {kind}") from error
-    raise UsageError(
-        f"--database={without_password(url)}: expected duckdb:///FILE, sqlite:///FILE, "
-        "postgresql://USER:PASSWORD@HOST/NAME, mysql://... or another URL of SQLAlchemy's."
+    raise unknown_kind(url)
+
+
+def unknown_kind(url: str) -> UsageError:
+    """Return the error of a URL that names no kind of database."""
+    return UsageError(
+        f"--database={without_password(url)}: this is no URL of a database. Expected "
+        "duckdb:///FILE, sqlite:///FILE, postgresql://USER:PASSWORD@HOST/NAME, "
+        "mysql://USER:PASSWORD@HOST/NAME, mariadb://... or another URL of SQLAlchemy's, such as "
+        "oracle+oracledb://..., whose driver is installed."
     )

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.data.column_summary import is_whole
+from elasticdl.sql.kinds import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -140,7 +141,7 @@ def _why_not(column: ColumnSummary) -> str:
     if column.kind == "empty":
         return "it has no value in any row"
     if column.kind == "other":
-        return f"nothing can be learned from {column.type}"
+        return f"nothing can be learned from {in_words(column.type)}"
     if column.kind == "list" and column.list_size is None:
         return "its lists differ in length; name it in COLUMN as SEQ_CATEGORY_ID"
     if column.num_missing == 0 and column.is_constant:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from elasticdl.sql.database import Rows
 
 
-class NoLabelError(DataError):
-    """None of a query's rows has a label."""
+class LabelError(DataError):
+    """No row of a query has a label, or one has none that can be learned."""
 
 
 class Labelled:
@@ -32,18 +32,19 @@ class Labelled:
 
     Attributes:
         num_without: How many rows without a label were read so far.
+        num_infinite: How many rows with an infinite label were read so far.
     """
 
     def __init__(self, rows: Rows, label: str) -> None:
         self._rows, self._label = rows, label
-        self.num_without = 0
+        self.num_without = self.num_infinite = 0
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches.
 
         Raises:
             UsageError: There is no such column.
-            NoLabelError: There are rows, and none of them has a label.
+            LabelError: There are rows, and none of them has a label, or one is infinite.
         """
         at = self._rows.schema.get_field_index(self._label)
         if at < 0:
@@ -57,6 +58,7 @@ class Labelled:
             label = batch.column(at)
             if pa.types.is_floating(label.type):
                 label = pc.if_else(pc.is_nan(label), None, label)
+                self.num_infinite += pc.sum(pc.is_inf(label)).as_py() or 0
             num_with += len(label) - label.null_count
             if not label.null_count:
                 yield batch
@@ -64,9 +66,20 @@ class Labelled:
             self.num_without += label.null_count
             yield batch.filter(label.is_valid())
         if self.num_without and not num_with:
-            raise NoLabelError(
+            raise LabelError(
                 f"The column {self._label!r}, which is to be predicted, has no value in any of the "
                 f"{counted(self.num_without, 'row')} of the SELECT. Name another one with LABEL."
+            )
+
+        self.check_finite()
+
+    def check_finite(self) -> None:
+        """Raise a `LabelError` if a label that was read so far is infinite."""
+        if self.num_infinite:
+            raise LabelError(
+                f"The column {self._label!r}, which is to be predicted, is infinite in "
+                f"{counted(self.num_infinite, 'row')}. Leave such rows out, or select NULL in "
+                "their place."
             )
 
     @property

@@ -31,7 +31,9 @@ from elasticdl.engines.record_data import open_records
 from elasticdl.errors import UsageError
 from elasticdl.evaluation.phase import running_states
 from elasticdl.scratch import TemporaryFolder
+from elasticdl.sql.complaints import check_distinct
 from elasticdl.sql.database import Rows
+from elasticdl.sql.kinds import note_on_times
 from elasticdl.sql.labelled import Labelled
 from elasticdl.sql.names import matching, written_like
 from elasticdl.sql.settings import for_rows
@@ -66,6 +68,8 @@ class EvaluateRequest:
         label: The column with the true values; None takes the one it was trained on.
         into: The table for the metrics; None only shows them.
         options: Options of `api.evaluation_job`.
+        statement: The statement's text, for errors.
+        begins_at: Line and column of the statement in its program.
     """
 
     select: str
@@ -73,6 +77,8 @@ class EvaluateRequest:
     label: str | None = None
     into: Name | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    statement: str = ""
+    begins_at: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,8 @@ class ExplainRequest:
         into: The table for the importances; None only shows them.
         num_rows: How many rows are used, the first ones.
         repeats: How often each column is shuffled.
+        statement: The statement's text, for errors.
+        begins_at: Line and column of the statement in its program.
     """
 
     select: str
@@ -92,6 +100,8 @@ class ExplainRequest:
     into: Name | None = None
     num_rows: int = MOST_EXPLAINED_ROWS
     repeats: int = REPEATS
+    statement: str = ""
+    begins_at: tuple[int, int] = (1, 1)
 
 
 def evaluate(
@@ -109,9 +119,7 @@ def evaluate(
     version = models.current(request.model)
     kept = check_into(request.into, METRICS, database)
     with TemporaryFolder() as folder:
-        stored = _read(
-            database, request.select, folder, version.record, request.label, note=reporter.note
-        )
+        stored = _read(request, database, folder, version.record, request.label, note=reporter.note)
         outcome = api.evaluate(
             trained_model=version.uri,
             data=stored.training,
@@ -144,8 +152,8 @@ def explain(
     kept = check_into(request.into, IMPORTANCES, database)
     with TemporaryFolder() as folder:
         stored = _read(
+            request,
             database,
-            request.select,
             folder,
             version.record,
             None,
@@ -245,8 +253,8 @@ def metrics_table(metrics: Mapping[str, Any]) -> pa.Table:
 
 
 def _read(  # noqa: PLR0917 - a query, and what is to become of it
+    request: EvaluateRequest | ExplainRequest,
     database: Database,
-    select: str,
     folder: Path,
     record: ModelRecord,
     called: str | None,
@@ -257,8 +265,8 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
     """Store the rows of a query that have a label.
 
     Args:
+        request: What is asked for.
         database: Where to read.
-        select: The query.
         folder: For the rows.
         record: How the model was trained.
         called: What the query calls it; None is the same.
@@ -267,27 +275,36 @@ def _read(  # noqa: PLR0917 - a query, and what is to become of it
 
     Raises:
         UsageError: The query has no such column.
-        DataError: There is no row with a label.
+        DataError: There is no row with a label, or two columns share a name.
     """
     label = record.label
     called = called or label
-    with database.read(select) as rows:
+    with database.read(request.select) as rows:
         trained = record.details.get("columns", [])
         names = written_like(rows.schema.names, trained, database.dialect)
+        check_distinct(names, request.statement, request.begins_at)
         if called not in names:
             raise UsageError(
                 f"The SELECT has no column {called!r} with the true values; it has "
                 f"{listed(names)}{did_you_mean(called, names)} Name it with LABEL."
             )
-        names[names.index(called)] = label
+        at = names.index(called)
+        # The column that the model was trained on has no say where another one is named.
+        kept = [i for i, name in enumerate(names) if i == at or name != label]
+        names[at] = label
+        names = [names[i] for i in kept]
         schema = pa.schema(
-            [each.with_name(name) for each, name in zip(rows.schema, names, strict=True)]
+            [rows.schema.field(i).with_name(name) for i, name in zip(kept, names, strict=True)]
         )
-        batches = (batch.rename_columns(names) for batch in rows.batches)
+        if times := note_on_times(schema, record.details.get("types", {}), request.model):
+            note(times)
+        batches = (batch.select(kept).rename_columns(names) for batch in rows.batches)
         labelled = Labelled(Rows(schema, batches), label)
         stored = write_snapshot(
             schema, _first(labelled, most), str(folder / "rows"), purpose="evaluate on"
         )
+        # Of the first rows only, the end of them all was not reached.
+        labelled.check_finite()
     if labelled.note:
         note(labelled.note)
     return stored

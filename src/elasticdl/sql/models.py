@@ -115,6 +115,10 @@ class Models:
         current = self._folder.read_bytes(f"{name}/{_CURRENT}")
         return self._version(name, int(json.loads(current)["version"]))
 
+    def versions(self, name: str) -> list[ModelVersion]:
+        """Return all versions of a model, the newest first, those not complete among them."""
+        return [self._version(name, number) for number in reversed(self._versions(name))]
+
     @contextlib.contextmanager
     def training(
         self, name: str, statement: str, database: str, note: Note = ignore_note
@@ -166,8 +170,13 @@ class Models:
         self._folder.write_bytes(f"{version.name}/{_CURRENT}", current)
         self.forget_rows(version)
 
+    def discard(self, version: ModelVersion) -> None:
+        """Delete a version whose training did not begin; its number is used again."""
+        self.forget_rows(version)
+        self._folder.delete(f"{version.name}/v{version.number}.json")
+
     def forget_rows(self, version: ModelVersion) -> None:
-        """Delete the rows that a version was to be trained on; a next start reads them anew."""
+        """Delete the rows that a version is trained on; a next start reads them anew."""
         self._folder.delete(f"{version.name}/v{version.number}.rows")
 
     def _write(self, name: str, number: int, record: ModelRecord) -> None:

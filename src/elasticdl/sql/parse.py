@@ -9,7 +9,8 @@ of these, outside of parentheses:
 
 * `TO TRAIN`, `TO PREDICT`, `TO EVALUATE` or `TO EXPLAIN`;
 * one of these verbs alone, if a name and one of the clauses WITH, COLUMN, LABEL, USING and INTO
-  follow. (`SELECT a FROM t train` is an alias: no name and no clause follow.)
+  follow, or a name with a dot that ends the statement: a clause is missing then. (`SELECT a FROM t
+  train` is an alias: no name and no clause follow.)
 
 Used by `execute.py`, the shell, the notebook and the server.
 """
@@ -175,6 +176,9 @@ def _is_followed_by_clause(tokens: Sequence[Token], index: int) -> bool:
     after += 1
     while _is_name(tokens, after + 1) and tokens[after].text in {".", "-", "/", ":"}:
         after += 2
+    if after == len(tokens):
+        # `ORDER BY train DESC` is the database's.
+        return tokens[-2].text == "."
     # `JOIN predict p USING (id)` is the database's.
     parenthesis = after + 1 < len(tokens) and tokens[after + 1].token_type == TokenType.L_PAREN
     return _word(tokens, after) in CLAUSES and not parenthesis

@@ -26,12 +26,14 @@ from elasticdl.data.wording import counted, listed
 from elasticdl.engines import progress
 from elasticdl.errors import DataError, UsageError
 from elasticdl.scratch import TemporaryFolder
+from elasticdl.sql.complaints import check_distinct
 from elasticdl.sql.database import DatabaseError, Rows
-from elasticdl.sql.kinds import kind_of_values, why_unfit
+from elasticdl.sql.kinds import kind_of_values, note_on_times, why_generated, why_unfit
 from elasticdl.sql.names import matching, parts, shown, written_like
 from elasticdl.sql.rewrite import KEY_PREFIX, with_key
 from elasticdl.sql.settings import for_rows
 from elasticdl.sql.target import check_appended, is_read, view_of
+from elasticdl.zoo.prebuilt.label import as_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,6 +60,8 @@ class PredictRequest:
         options: Options of `api.prediction_job`.
         probability: Column for the probability of the predicted class; None writes none.
         output: Which output of the model to write; None takes the prediction.
+        statement: The statement's text, for errors.
+        begins_at: Line and column of the statement in its program.
     """
 
     select: str
@@ -67,6 +71,8 @@ class PredictRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     probability: str | None = None
     output: str | None = None
+    statement: str = ""
+    begins_at: tuple[int, int] = (1, 1)
 
     @property
     def columns(self) -> list[str]:
@@ -112,7 +118,7 @@ def predict(
     where, columns = shown(request.table), request.columns
     with TemporaryFolder() as folder:
         predicted = str(folder / "predicted")
-        snapshot = _read(how, database, version.record, folder, reporter)
+        snapshot = _read(request, how, database, version.record, folder, reporter)
         if isinstance(snapshot, pa.Schema):
             made = "" if how.key else _made_empty(request, database, snapshot, version.record)
             reporter.note(
@@ -149,15 +155,22 @@ def _result(table: str, columns: Sequence[str], num_rows: int) -> pa.Table:
     return pa.table({"table": [table] * count, "column": columns, "rows": [num_rows] * count})
 
 
-def _read(
-    how: Plan, database: Database, record: ModelRecord, folder: Path, reporter: Reporter
+def _read(  # noqa: PLR0917 - a query, and what is to become of it
+    request: PredictRequest,
+    how: Plan,
+    database: Database,
+    record: ModelRecord,
+    folder: Path,
+    reporter: Reporter,
 ) -> Snapshot | pa.Schema:
     """Store the rows to predict; returns their columns if there is no row."""
     reporter.started("Reading rows", 0, "rows")
     try:
         with (
             database.read(how.select) as read,
-            _Keys(_as_trained(read, record, database), folder / "keys.parquet") as rows,
+            _Keys(
+                _as_trained(read, request, record, database, reporter), folder / "keys.parquet"
+            ) as rows,
         ):
             try:
                 return write_snapshot(
@@ -173,11 +186,20 @@ def _read(
         reporter.ended()
 
 
-def _as_trained(rows: Rows, record: ModelRecord, database: Database) -> Rows:
-    """Return rows whose columns have the names that a model knows them by."""
+def _as_trained(
+    rows: Rows,
+    request: PredictRequest,
+    record: ModelRecord,
+    database: Database,
+    reporter: Reporter,
+) -> Rows:
+    """Return rows whose columns have the names that a model knows them by, each its own."""
     trained = record.details.get("columns", [])
     names = written_like(rows.schema.names, trained, database.dialect)
+    check_distinct(names, request.statement, request.begins_at)
     schema = rows.schema.empty_table().rename_columns(names).schema
+    if note := note_on_times(schema, record.details.get("types", {}), request.using):
+        reporter.note(note)
     return Rows(schema, (batch.rename_columns(names) for batch in rows.batches))
 
 
@@ -194,9 +216,7 @@ def _made_empty(
     params = record.details.get("params", {})
     if request.output not in {None, _PREDICTION} or not {"classes", "label_mean"} & params.keys():
         return f"{shown(request.table)} is not made yet"
-    classes = params.get("classes")
-    type_ = pa.array(classes).type if classes else pa.float64()
-    fields = [*schema, pa.field(request.column, type_)]
+    fields = [*schema, pa.field(request.column, _class_type(params) or pa.float64())]
     if request.probability:
         fields.append(pa.field(request.probability, pa.float64()))
     database.append(request.table, Rows(pa.schema(fields), []))
@@ -282,6 +302,8 @@ def _checked_columns(request: PredictRequest, table: TableInfo, record: ModelRec
         why_not = why_unfit(column, type_, kind) if kind else ""
         if column in table.key:
             why_not = f"the column {column} is part of its key."
+        if column in table.generated:
+            why_not = why_generated(column)
         if why_not:
             raise UsageError(f"{shown(request.table)} cannot take the predictions: {why_not}")
         if kind == "number" and (digits := re.search(r"(?i)(dec|num)\w*\(.*\)", type_)):
@@ -295,9 +317,17 @@ def _predicted_kind(request: PredictRequest, record: ModelRecord | None) -> str:
     if request.output not in {None, _PREDICTION}:
         return ""
     params = record.details.get("params", {}) if record is not None else {}
-    if params.get("classes"):
-        return kind_of_values(pa.array(params["classes"]).type)
+    class_type = _class_type(params)
+    if class_type is not None:
+        return kind_of_values(class_type)
     return "number" if "label_mean" in params else ""
+
+
+def _class_type(params: Mapping[str, Any]) -> pa.DataType | None:
+    """Return the type of a classifier's predictions; None of another model."""
+    classes = params.get("classes")
+    # A model file of a user's own may call something else so.
+    return pa.array(as_array(classes)).type if classes and isinstance(classes, list) else None
 
 
 class _Keys:

@@ -2,6 +2,7 @@
 
     section   | step | name        | value
     model     |      | statement   | SELECT ... TO TRAIN ...
+    version   |      | v2          | SELECT ... TO TRAIN ...        all versions, the newest first
     metric    |      | val_loss    | 0.12
     training  |  200 | loss        | 0.34     the curve, at most 50 steps of it
     validation|  200 | loss        | 0.40
@@ -44,7 +45,7 @@ def show_train(name: str, models: Models) -> pa.Table:
         UsageError: There is no trained model of this name.
     """
     version = models.current(name)
-    rows = [*_model(version), *_curve(version)]
+    rows = [*_model(version), *_versions(name, models), *_curve(version)]
     columns = zip(*rows, strict=True)
     return pa.table([pa.array(column) for column in columns], schema=_SCHEMA)
 
@@ -65,6 +66,12 @@ def _model(version: ModelVersion) -> Iterator[tuple[str, int | None, str, str]]:
     for key, value in known.items():
         yield "model", None, key, value if isinstance(value, str) else json.dumps(value)
     yield from _numbers("metric", None, record.details.get("metrics", {}))
+
+
+def _versions(name: str, models: Models) -> Iterator[tuple[str, int | None, str, str]]:
+    for version in models.versions(name):
+        unfinished = "" if version.record.is_complete else "(training not complete) "
+        yield "version", None, f"v{version.number}", f"{unfinished}{version.record.statement}"
 
 
 def _curve(version: ModelVersion) -> Iterator[tuple[str, int | None, str, str]]:

@@ -125,7 +125,7 @@ def check_takes(table: TableInfo, name: Name, columns: Sequence[str]) -> None:
             f"The table {shown(name)} has no column {missing[0]!r}; it has "
             f"{', '.join(table.columns)}. {help_}, or select other columns."
         )
-    others = [column for column in table.columns if column not in targets]
+    others = [column for column in table.columns if column not in {*targets, *table.generated}]
     if others:
         raise UsageError(
             f"The table {shown(name)} holds something else than these rows: its "

@@ -19,18 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl import api, zoo
 from elasticdl.data.snapshot import NoRowError, Snapshot, read_snapshot, write_snapshot
-from elasticdl.data.wording import counted
+from elasticdl.data.wording import counted, listed
 from elasticdl.engines import progress
-from elasticdl.errors import DataError
+from elasticdl.errors import DataError, ElasticDLError, UsageError
 from elasticdl.job import ModelReference
-from elasticdl.sql.complaints import place_of
+from elasticdl.sql.complaints import check_distinct, place_of, pointed_in
 from elasticdl.sql.database import Rows
 from elasticdl.sql.features import derive, resolve
-from elasticdl.sql.labelled import Labelled, NoLabelError
+from elasticdl.sql.kinds import in_words
+from elasticdl.sql.labelled import LabelError, Labelled
 from elasticdl.sql.measuring import metrics_table
 from elasticdl.sql.names import written_like
 from elasticdl.sql.settings import DEFAULT_FRACTION
-from elasticdl.sql.statements import Span, pointed
+from elasticdl.sql.statements import Span
 from elasticdl.training.create import quiet_frameworks
 
 if TYPE_CHECKING:
@@ -124,22 +125,15 @@ def _trained(
     version: ModelVersion,
     reporter: Reporter,
 ) -> Outcome:
-    snapshot = read_snapshot(version.rows) if version.is_resumed else None
-    if snapshot is None:
-        snapshot = _snapshot(request, database, version, reporter)
-        if not database.is_in_memory:
-            # Its cache takes memory, and a file of DuckDB's is locked while it is open.
-            database.close()
-    else:
-        reporter.note(
-            f"Resuming version {version.number} of {request.into} on the "
-            f"{counted(snapshot.num_training, 'row')} that were read before."
-        )
+    stored = read_snapshot(version.rows) if version.is_resumed else None
     try:
-        params = _params(request, snapshot, reporter)
-    except DataError:
-        # The table may be mended before the same statement is given again.
-        models.forget_rows(version)
+        snapshot, params = _prepared(request, stored, database, version, reporter)
+    except ElasticDLError as error:
+        # The table or the statement may be mended, so neither the rows nor the number are kept.
+        if not version.is_resumed:
+            models.discard(version)
+        elif isinstance(error, DataError):
+            models.forget_rows(version)
         raise
     outcome = api.train(
         model_def=request.model,
@@ -155,6 +149,28 @@ def _trained(
         models.complete(version, _record(request, version, snapshot, params, outcome))
         reporter.note(f"{request.into}, version {version.number}: {version.uri}")
     return outcome
+
+
+def _prepared(
+    request: TrainRequest,
+    stored: Snapshot | None,
+    database: Database,
+    version: ModelVersion,
+    reporter: Reporter,
+) -> tuple[Snapshot, dict[str, Any]]:
+    """Return the rows, read now if they are not stored yet, and the model's parameters."""
+    snapshot = stored
+    if snapshot is None:
+        snapshot = _snapshot(request, database, version, reporter)
+        if not database.is_in_memory:
+            # Its cache takes memory, and a file of DuckDB's is locked while it is open.
+            database.close()
+    else:
+        reporter.note(
+            f"Resuming version {version.number} of {request.into} on the "
+            f"{counted(snapshot.num_training, 'row')} that were read before."
+        )
+    return snapshot, _params(request, snapshot, reporter)
 
 
 def _check_params(request: TrainRequest) -> None:
@@ -175,13 +191,13 @@ def _snapshot(
     reporter.started("Reading rows", 0, "rows")
     try:
         with database.read(request.select) as rows:
-            _check_distinct(request, rows.schema.names)
+            check_distinct(rows.schema.names, request.statement, request.begins_at)
             labelled = Labelled(rows, request.label)
             held_out, validation = request.validation_fraction, None
             if request.validation_select is not None:
                 held_out = 0.0
                 names = rows.schema.names
-                validation = _held(request.validation_select, request.label, names, database)
+                validation = _held(request, names, database)
             snapshot = write_snapshot(
                 rows.schema,
                 labelled,
@@ -191,7 +207,7 @@ def _snapshot(
                 on_rows=lambda count: reporter.advanced(count, {}),
                 held_column=request.label,
             )
-    except NoLabelError:
+    except LabelError:
         with _at_label(request):
             raise
     except NoRowError as error:
@@ -227,14 +243,15 @@ def _no_row(request: TrainRequest, error: NoRowError) -> DataError:
 
 
 def _held(
-    select: str, label: str, columns: Collection[str], database: Database
+    request: TrainRequest, columns: Collection[str], database: Database
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows to validate on, when the others have been read."""
-    with database.read(select) as rows:
+    with database.read(str(request.validation_select)) as rows:
         names = written_like(rows.schema.names, columns, database.dialect)
+        check_distinct(names, request.statement, request.begins_at, at="validation.select")
         schema = rows.schema.empty_table().rename_columns(names).schema
         batches = (batch.rename_columns(names) for batch in rows.batches)
-        yield from Labelled(Rows(schema, batches), label)
+        yield from Labelled(Rows(schema, batches), request.label)
 
 
 def _params(request: TrainRequest, snapshot: Snapshot, reporter: Reporter) -> dict[str, Any]:
@@ -245,6 +262,7 @@ def _params(request: TrainRequest, snapshot: Snapshot, reporter: Reporter) -> di
         label = _checked_label(snapshot, request.label)
         if "classes" in takes and "num_classes" not in params and "classes" not in params:
             params["classes"] = _classes(label, request.model, reporter)
+            _check_counts(params, request)
             _note_rare(label, snapshot, request, reporter)
         scale = {"label_mean", "label_scale"}
         if scale <= takes and not scale & params.keys():
@@ -273,6 +291,21 @@ def _params(request: TrainRequest, snapshot: Snapshot, reporter: Reporter) -> di
     return params
 
 
+def _check_counts(params: Mapping[str, Any], request: TrainRequest) -> None:
+    """Raise a `UsageError` with its place if class_counts does not fit the label's values."""
+    classes, counts = params["classes"], params.get("class_counts")
+    if counts is None or len(counts) == len(classes):
+        return
+    named = listed([str(value) for value in classes[:_MANY_CLASSES]])
+    problem = (
+        f"class_counts={list(counts)!r} has {counted(len(counts), 'number')}, and "
+        f"{request.label!r} has {len(classes):,} different values: {named}. Expected how many rows "
+        "each has, in this order."
+    )
+    place = place_of("class_counts", request.statement, Span(0, len(request.statement)))
+    raise UsageError(pointed_in(problem, request.statement, request.begins_at, place))
+
+
 def _rounded(features: Sequence[Mapping[str, Any]], snapshot: Snapshot) -> list[str]:
     """Return the columns that are features as numbers and lose digits by that."""
     sources = [each.get("of", each) if each["kind"] == "bucket" else each for each in features]
@@ -288,42 +321,20 @@ def _at_label(request: TrainRequest) -> Iterator[None]:
     except DataError as error:
         if request.label_at is None:
             raise
-        raise type(error)(_pointed(str(error), request, Span(*request.label_at))) from error
-
-
-def _pointed(problem: str, request: TrainRequest, span: Span) -> str:
-    """Return a problem with its place in the program; the span is one of the statement."""
-    line, column = request.begins_at
-    before = "\n" * (line - 1) + " " * (column - 1)
-    place = Span(len(before) + span.start, len(before) + span.stop)
-    shown, *_ = pointed(problem, before + request.statement, place)
-    return shown
-
-
-def _check_distinct(request: TrainRequest, names: Sequence[str]) -> None:
-    """Raise a `DataError` with its place if two columns share a name.
-
-    Only the rows tell: as a subquery, a SELECT gets other names from DuckDB and SQLite.
-    """
-    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if twice is None:
-        return
-    whole = Span(0, len(request.statement))
-    first = place_of(twice, request.statement, whole)
-    second = place_of(twice, request.statement, Span(first.stop, whole.stop))
-    problem = f"Two columns are called {twice!r}. Give one another name: SELECT ... AS other_name."
-    raise DataError(_pointed(problem, request, second))
+        raise type(error)(
+            pointed_in(str(error), request.statement, request.begins_at, Span(*request.label_at))
+        ) from error
 
 
 def _scale(label: ColumnSummary, model: str) -> dict[str, float]:
     if label.kind != "number" or label.mean is None:
         raise DataError(
-            f"{model} predicts a number; {label.name!r} is {label.type}. Use a classifier, or "
-            "LABEL with a column of numbers."
+            f"{model} predicts a number; {label.name!r} holds {in_words(label.type)}. Use a "
+            "classifier, or LABEL with a column of numbers."
         )
     if not label.deviation:
         raise DataError(
-            f"The values of {label.name!r} ({label.type}) are so large and so near to each other "
+            f"The values of {label.name!r} are so large and so near to each other "
             f"that {model}, which computes with about 15 digits, sees no difference. Select "
             f"{label.name} - the_least_one AS {label.name}."
         )
@@ -347,12 +358,12 @@ def _classes(label: ColumnSummary, model: str, reporter: Reporter) -> list[Any]:
     """Return the values of a label as classes, in order."""
     if label.kind == "time":
         raise DataError(
-            f"{label.name!r} is {label.type}, which is no class. Select CAST({label.name} AS "
-            "VARCHAR), or use LABEL with another column."
+            f"{label.name!r} holds {in_words(label.type)}, which are no classes. Select "
+            f"CAST({label.name} AS VARCHAR), or use LABEL with another column."
         )
     if label.values is None:
         raise DataError(
-            f"{label.name!r} has too many different values for classes ({label.type}). Use a "
+            f"{label.name!r} has too many different values for classes. Use a "
             "regressor, or LABEL with another column."
         )
     values = sorted(value for value, _ in label.values)
@@ -360,14 +371,14 @@ def _classes(label: ColumnSummary, model: str, reporter: Reporter) -> list[Any]:
         values[0] >= -(2**63) and values[-1] < (2**63 if values[0] < 0 else 2**64)
     ):
         raise DataError(
-            f"{label.name!r} has whole numbers of more than 64 bits ({label.type}), which are no "
+            f"{label.name!r} has whole numbers of more than 64 bits, which are no "
             f"classes. Select CAST({label.name} AS VARCHAR) AS {label.name}."
         )
     fraction = next((v for v in values if isinstance(v, float) and not v.is_integer()), None)
     if fraction is not None:
         raise DataError(
-            f"{label.name!r} is a number with fractions, such as {fraction!r} ({label.type}, "
-            f"{len(values):,} different values), and {model} predicts classes. Use a regressor, "
+            f"{label.name!r} is a number with fractions, such as {fraction!r} "
+            f"({len(values):,} different values), and {model} predicts classes. Use a regressor, "
             f"such as regressor.DNN. If each value is a class, select CAST({label.name} AS VARCHAR)"
             f" AS {label.name}."
         )

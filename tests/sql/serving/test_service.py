@@ -291,7 +291,7 @@ def test_a_job_runs_without_its_client(serve) -> None:
         assert [next(results.__iter__()) for _ in range(2)] == [Head(("a",)), Row((1,))]
         with pytest.raises(RemoteError, match="y does not exist") as caught:
             list(results)
-    assert caught.value.exit_code == 4
+    assert caught.value.exit_code == 2
 
 
 def test_sessions_beyond_the_most_are_refused(serve) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import duckdb
@@ -44,6 +45,10 @@ _ROWID = "rowid"
 _NO_RESULT = (["Count"], ["Success"])
 _READER = "elasticdl_reader"
 _PART_ROWS = 1 << 20
+# What repeats a statement of ours, not of the user's.
+_OURS = re.compile(
+    r"(?s) when casting from source column elasticdl_\w+|\n\nLINE \d+: .*\belasticdl_given\b.*"
+)
 
 
 class DuckDB(BaseDatabase):
@@ -83,7 +88,7 @@ class DuckDB(BaseDatabase):
         try:
             yield
         except duckdb.Error as error:
-            message = f"{self.name}: {str(error).strip()}"
+            message = f"{self.name}: {_OURS.sub('', str(error)).strip()}"
             if isinstance(error, duckdb.IOException) and "lock on file" in message:
                 raise UnavailableError(message) from error
             if isinstance(error, duckdb.TransactionException) and "onflict" in message:
@@ -136,6 +141,14 @@ class DuckDB(BaseDatabase):
         types = {row[0]: row[1] for row in columns}
         is_null = {row[0]: row[2] for row in columns}
         database, schema, table = full
+        generated = [
+            row[0]
+            for row in self._ask(
+                "SELECT column_name FROM information_schema.columns WHERE is_generated = 'ALWAYS' "
+                f"AND table_catalog = {literal(database)} AND table_schema = {literal(schema)} "
+                f"AND table_name = {literal(table)}"
+            )
+        ]
         for _, key in sorted(
             self._ask(
                 "SELECT constraint_type <> 'PRIMARY KEY', constraint_column_names "
@@ -145,12 +158,12 @@ class DuckDB(BaseDatabase):
             )
         ):
             if all(is_null[column] == "NO" for column in key):
-                return TableInfo(full, types, key)
+                return TableInfo(full, types, key, generated=generated)
         if _ROWID in {column.lower() for column in types}:
             why_not = (
                 f"{shown(name)} has no PRIMARY KEY, and a column called rowid hides its row numbers"
             )
-            return TableInfo(full, types, (), why_not)
+            return TableInfo(full, types, (), why_not, generated=generated)
         try:
             self._ask(f"SELECT {_ROWID} FROM {self.quote(full)} LIMIT 0")
         except DatabaseError:
@@ -160,7 +173,7 @@ class DuckDB(BaseDatabase):
                 f"AND schema_name = {literal(schema)} AND view_name = {literal(table)}"
             )
             return TableInfo(full, types, (), why_not, definition=found[0][0] if found else "")
-        return TableInfo(full, types, (_ROWID,))
+        return TableInfo(full, types, (_ROWID,), generated=generated)
 
     def _full_name(self, name: Name) -> tuple[str, ...] | None:
         """Return database, schema and table; None if there is no such table or view."""

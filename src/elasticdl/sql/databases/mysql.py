@@ -49,6 +49,7 @@ _OPTIONS = {
 }
 # Too many connections, shutdown, lock waits, deadlocks, killed, no server, lost.
 _LATER = {0, 1040, 1053, 1203, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055}
+_DUPLICATE_COLUMN = 1060
 _BINARY = 63  # the number of the character set of bytes
 _DIGITS = 38
 _LOCK_WAIT_S = 50
@@ -99,7 +100,7 @@ class MySQL(SQLAlchemyConnection):
         reason = getattr(error, "orig", error)
         if "Name or service not known" in str(reason):
             return False
-        code = reason.args[0] if reason.args else None
+        code = _code(error)
         return isinstance(reason, OSError) or (
             isinstance(error, exc.OperationalError | exc.InterfaceError | exc.InternalError)
             and code in _LATER
@@ -118,6 +119,8 @@ class MySQL(SQLAlchemyConnection):
     def _known_columns(self, result: sa.CursorResult[Any]) -> list[Column] | None:
         # What the standard description leaves out: signs and character sets.
         cursor: Any = result.cursor
+        if cursor is None or cursor._result is None:  # noqa: SLF001
+            return None
         return [self._column(field) for field in cursor._result.fields]  # noqa: SLF001
 
     def _column(self, field: Any) -> Column:
@@ -164,12 +167,14 @@ class MySQL(SQLAlchemyConnection):
             return None
         where, _, kind, engine = next(row for row in known if row[1] == actual)
         columns = self._ask(
-            "SELECT column_name, column_type, is_nullable FROM information_schema.columns "
+            "SELECT column_name, column_type, is_nullable, generation_expression <> '' "
+            "FROM information_schema.columns "
             "WHERE table_schema = :schema AND table_name = :name ORDER BY ordinal_position",
             schema=where,
             name=actual,
         )
         types = {row[0]: row[1] for row in columns}
+        generated = [row[0] for row in columns if row[3]]
         full = (where, actual)
         why_not = self._why_not(shown(name), kind, engine)
         if why_not:
@@ -181,7 +186,7 @@ class MySQL(SQLAlchemyConnection):
             )
             # NULL without the right to see it.
             definition = (found[0][0] or "") if found else ""
-            return TableInfo(full, types, (), why_not, definition=definition)
+            return TableInfo(full, types, (), why_not, definition=definition, generated=generated)
         key = self._key_of(where, actual, {row[0] for row in columns if row[2] == "NO"})
         if not key:
             why_not = (
@@ -189,7 +194,7 @@ class MySQL(SQLAlchemyConnection):
                 f"NULL. Add one: ALTER TABLE {shown(name)} ADD COLUMN id BIGINT AUTO_INCREMENT "
                 "PRIMARY KEY"
             )
-        return TableInfo(full, types, key, why_not)
+        return TableInfo(full, types, key, why_not, generated=generated)
 
     def _why_not(self, name: str, kind: str, engine: str | None) -> str:
         if "VIEW" in kind:
@@ -244,12 +249,19 @@ class MySQL(SQLAlchemyConnection):
     def _added(
         self, transaction: Transaction, info: TableInfo, missing: Sequence[tuple[str, str]]
     ) -> Iterator[None]:
-        added: list[str] = []
+        table, added = self.quote(info.parts), list[str]()
         try:
             for name, type_ in missing:
                 column = column_name(name, self.mark)
-                transaction.run(f"ALTER TABLE {self.quote(info.parts)} ADD COLUMN {column} {type_}")
-                added.append(column)
+                alter = f"ALTER TABLE {table} ADD COLUMN {column} {type_}"
+                try:
+                    transaction.run(alter)
+                except exc.OperationalError as error:
+                    # Another program was faster.
+                    if _code(error) != _DUPLICATE_COLUMN or self._still_missing(info, missing):
+                        raise
+                else:
+                    added.append(column)
             yield
             transaction.run("COMMIT")
         except BaseException:
@@ -257,7 +269,11 @@ class MySQL(SQLAlchemyConnection):
             with contextlib.suppress(exc.SQLAlchemyError, OSError):
                 transaction.run("ROLLBACK")
                 for column in added:
-                    transaction.run(f"ALTER TABLE {self.quote(info.parts)} DROP COLUMN {column}")
+                    # Another program may have filled it meanwhile.
+                    if not transaction.ask(
+                        f"SELECT 1 FROM {table} WHERE {column} IS NOT NULL LIMIT 1"
+                    ):
+                        transaction.run(f"ALTER TABLE {table} DROP COLUMN {column}")
             raise
 
     def _update(
@@ -326,6 +342,12 @@ class _Transaction(Transaction):
                 connection.exec_driver_sql(statement, values)
             count += len(values)
         return count
+
+
+def _code(error: Exception) -> int | None:
+    """Return the server's number of an error."""
+    reason = getattr(error, "orig", error)
+    return reason.args[0] if reason.args else None
 
 
 def _to_mysql(column: pa.Array) -> list[Any]:

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from elasticdl.errors import UsageError
 from elasticdl.sql.database import DatabaseError, Rows
+from elasticdl.sql.kinds import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -237,5 +238,5 @@ def written_type(found: pa.DataType, words: Mapping[str, str]) -> str:
         return words["timestamp" if found.tz is None else "timestamp with zone"]
     word = words.get(str(found))
     if word is None:
-        raise UsageError(f"Values of the type {found} cannot be written to a table.")
+        raise UsageError(f"Columns of {in_words(found)} cannot be written to a table here.")
     return word

@@ -31,7 +31,7 @@ from elasticdl.job import without_password
 from elasticdl.sql.database import DatabaseError, Rows, TableInfo
 from elasticdl.sql.databases.plain import UnreadableTypeError, as_decimal, plain_rows, plain_type
 from elasticdl.sql.databases.transaction import GIVEN, BaseDatabase, Transaction, is_query
-from elasticdl.sql.names import literal, parts, shown
+from elasticdl.sql.names import column_name, literal, parts, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -59,6 +59,12 @@ _LOST = re.compile(
 _NEVER = re.compile(
     r"FATAL:  (?!the database system is|sorry, too many|remaining connection|terminating)"
     r"|Name or service not known|canceling statement due to (user request|statement timeout)"
+)
+# What the driver adds before and after the server's message.
+_REPEATED = re.compile(
+    r"^\w+: (?:\[libpq\] )?Failed to (?:prepare|execute) query(?: '.*?')?: (?=ERROR|FATAL)"
+    r"|\n\. SQLSTATE: \w+$",
+    re.DOTALL,
 )
 _EXACT = re.compile(
     r"smallint|integer|bigint|text|character varying|uuid|date|timestamp|bytea|boolean"
@@ -111,7 +117,7 @@ class PostgreSQL(BaseDatabase):
         for password in self._passwords:
             text = text.replace(password, "***")
         # The driver repeats the query, which may be long.
-        text = without_password(text).partition("\n\nQuery was:")[0].strip()
+        text = _REPEATED.sub("", without_password(text).partition("\n\nQuery was:")[0]).strip()
         state = getattr(error, "sqlstate", None) or ""
         lost = isinstance(error, OSError) or bool(_LOST.search(text))
         io = getattr(error, "status_code", None) == adbc_driver_manager.AdbcStatusCode.IO
@@ -221,7 +227,8 @@ class PostgreSQL(BaseDatabase):
         if oid is None:
             return None
         columns = self._ask(
-            "SELECT attname::text, format_type(atttypid, atttypmod), attnotnull, attnum::int "
+            "SELECT attname::text, format_type(atttypid, atttypmod), attnotnull, attnum::int, "
+            "attgenerated <> '' OR attidentity = 'a' "
             f"FROM pg_attribute WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped "
             "ORDER BY attnum"
         )
@@ -230,6 +237,7 @@ class PostgreSQL(BaseDatabase):
             f"JOIN pg_namespace n ON n.oid = relnamespace WHERE pg_class.oid = {oid}"
         )[0]
         types = {column[0]: column[1] for column in columns}
+        generated = [column[0] for column in columns if column[4]]
         full = (schema, table)
         if kind not in {"r", "p"}:
             what = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}.get(kind)
@@ -246,13 +254,14 @@ class PostgreSQL(BaseDatabase):
             if all(column is not None and column[1] for column in key):
                 names = [column[0] for column in key if column is not None]
                 casts = {each: "text" for each in names if not _EXACT.match(types[each])}
-                return TableInfo(full, types, names, casts=casts)
+                return TableInfo(full, types, names, casts=casts, generated=generated)
         return TableInfo(
             full,
             types,
             (),
             f"{shown(name)} has neither a PRIMARY KEY nor a UNIQUE constraint on columns that are "
             f"NOT NULL. Add one: ALTER TABLE {shown(name)} ADD COLUMN id bigserial PRIMARY KEY",
+            generated=generated,
         )
 
     def _oid(self, name: Name) -> int | None:
@@ -285,6 +294,19 @@ class PostgreSQL(BaseDatabase):
                 yield _Transaction(cursor)
             with self._errors():
                 connection.commit()
+
+    @contextlib.contextmanager
+    def _added(
+        self, transaction: Transaction, info: TableInfo, missing: Sequence[tuple[str, str]]
+    ) -> Iterator[None]:
+        for name, type_ in missing:
+            added = f"{column_name(name)} {type_}"
+            # It waits for another program that adds the column.
+            transaction.run(
+                f"ALTER TABLE {self.quote(info.parts)} ADD COLUMN IF NOT EXISTS {added}"
+            )
+        self._still_missing(info, missing)
+        yield
 
     def close(self) -> None:
         """See `Database`: nothing is kept open."""

@@ -23,10 +23,11 @@ from sqlalchemy.pool import NullPool, StaticPool
 
 from elasticdl.errors import UnavailableError, UsageError
 from elasticdl.job import without_password
-from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo
+from elasticdl.sql.database import BATCH_ROWS, DatabaseError, Rows, TableInfo, unknown_kind
 from elasticdl.sql.databases.plain import to_write
 from elasticdl.sql.databases.transaction import BaseDatabase, Transaction, is_query, watched
 from elasticdl.sql.databases.tuples import Column, rows_of, tuples_of
+from elasticdl.sql.kinds import in_words
 from elasticdl.sql.names import matching, parts, shown
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class SQLAlchemyConnection(BaseDatabase):
                 # Each reader has a connection of its own, and closing one ends what it runs.
                 poolclass=StaticPool if self.is_in_memory else NullPool,
             )
+        except exc.NoSuchModuleError:
+            raise unknown_kind(url) from None
         except (exc.ArgumentError, ValueError) as error:
             raise UsageError(f"--database={without_password(url)}: {error}") from None
         self.name = without_password(url)
@@ -103,7 +106,10 @@ class SQLAlchemyConnection(BaseDatabase):
 
     def _error(self, error: Exception) -> Exception:
         reason = error.orig if isinstance(error, exc.DBAPIError) else error
-        text = str(reason).strip()
+        given: tuple[Any, ...] = getattr(reason, "args", ())
+        # MySQL's drivers give the server's number and its message.
+        is_numbered = len(given) == 2 and isinstance(given[0], int)  # noqa: PLR2004 - these two
+        text = (f"{given[1]} ({given[0]})" if is_numbered else str(reason)).strip()
         if self._password:
             text = text.replace(self._password, "***")
         text = f"{self.name}: {without_password(text)}"
@@ -152,6 +158,8 @@ class SQLAlchemyConnection(BaseDatabase):
                 result = query.wait_for(lambda: prepared.exec_driver_sql(statement))
             reading = _Reading(result, self._errors, query)
             try:
+                # A result that is read to its end has no cursor to ask any more.
+                columns = self._known_columns(result) if result.returns_rows else None
                 if not result.returns_rows or not is_query(statement):
                     # INSERT ... RETURNING, for example
                     reading.read_all()
@@ -160,7 +168,6 @@ class SQLAlchemyConnection(BaseDatabase):
                 if not result.returns_rows:
                     yield None
                     return
-                columns = self._known_columns(result)
                 if columns is None:
                     columns = _columns_of(list(result.keys()), reading.peek())
                 yield rows_of(columns, reading.fetch, self.name)
@@ -204,6 +211,7 @@ class SQLAlchemyConnection(BaseDatabase):
                 return None
             columns = inspector.get_columns(actual, where)
             types = {c["name"]: _type_text(c["type"], self._engine.dialect) for c in columns}
+            generated = [c["name"] for c in columns if c.get("computed")]
             full = (*schema, actual)
             definition = ""
             if actual in inspector.get_view_names(where):
@@ -220,7 +228,7 @@ class SQLAlchemyConnection(BaseDatabase):
                 ]
         for key in keys:
             if key and not_null >= set(key):
-                return TableInfo(full, types, key)
+                return TableInfo(full, types, key, generated=generated)
         return TableInfo(
             full,
             types,
@@ -228,6 +236,7 @@ class SQLAlchemyConnection(BaseDatabase):
             f"{shown(name)} has neither a PRIMARY KEY nor a UNIQUE constraint on columns that are "
             f"NOT NULL. Add one: ALTER TABLE {shown(name)} ADD PRIMARY KEY (...)",
             definition=definition,
+            generated=generated,
         )
 
     def tables(self) -> Sequence[str]:
@@ -268,11 +277,13 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
         targets = self._targets(info, key, fields)
         names = [target or field.name for field, target in zip(fields, targets, strict=True)]
         filled = _table(info.parts, {name: sa.types.NullType() for name in [*key, *names]})
+        match = [filled.c[name] == sa.bindparam(f"key_{i}") for i, name in enumerate(key)]
         statement = (
             sa.update(filled)
-            .where(*(filled.c[name] == sa.bindparam(f"key_{i}") for i, name in enumerate(key)))
+            .where(*match)
             .values({name: sa.bindparam(f"value_{i}") for i, name in enumerate(names)})
         )
+        exists = sa.select(sa.literal(1)).select_from(filled).where(*match)
         parameters = [f"key_{i}" for i in range(len(key))]
         parameters += [f"value_{i}" for i in range(len(names))]
         seen: set[tuple[Any, ...]] = set()
@@ -285,7 +296,10 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
                         f"ALTER TABLE {self.quote(info.parts)} ADD {added}"
                     )
 
+            unchanged = 0
+
             def update(values: list[tuple[Any, ...]]) -> int:
+                nonlocal unchanged
                 changed = 0
                 for row in values:
                     if query.is_cancelled:
@@ -294,14 +308,22 @@ class SQLAlchemyDatabase(SQLAlchemyConnection):
                     if given in seen:
                         raise self._twice(table, ", ".join(str(value) for value in given))
                     seen.add(given)
-                    done = connection.execute(statement, dict(zip(parameters, row, strict=True)))
+                    bound = dict(zip(parameters, row, strict=True))
+                    with self._filling(info, names):
+                        done = connection.execute(statement, bound)
                     changed += max(0, done.rowcount)
+                    if done.rowcount == 0:
+                        is_there = connection.execute(exists, dict(list(bound.items())[: len(key)]))
+                        unchanged += is_there.first() is not None
                 return changed
 
-            return sum(
+            count = sum(
                 query.wait_for(functools.partial(update, values))
                 for values in tuples_of(rows, pa.Array.to_pylist)
             )
+            if unchanged:
+                raise self._unchanged(table, unchanged)
+            return count
 
     def append(self, table: Name, rows: Rows) -> int:
         """See `Database`."""
@@ -407,7 +429,7 @@ def _sql_type(found: pa.DataType) -> Any:
     if pa.types.is_list(found):
         return sa.JSON
     if str(found) not in _SQL_TYPES:
-        raise UsageError(f"Values of the type {found} cannot be written to a table.")
+        raise UsageError(f"Columns of {in_words(found)} cannot be written to a table here.")
     return _SQL_TYPES[str(found)]
 
 

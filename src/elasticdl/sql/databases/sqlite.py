@@ -241,6 +241,9 @@ class SQLite(BaseDatabase):
             columns = connection.execute(
                 f'SELECT name, type, "notnull", pk FROM pragma_table_xinfo({at})'
             ).fetchall()
+            generated = _column_of(
+                connection, f"SELECT name FROM pragma_table_xinfo({at}) WHERE hidden IN (2, 3)"
+            )
             full, types = (where, actual), {row[0]: row[1] for row in columns}
             if kind == "view":
                 why_not = f"{shown(name)} is a view, whose rows have no numbers"
@@ -261,6 +264,7 @@ class SQLite(BaseDatabase):
                 (),
                 f"{shown(name)} has no PRIMARY KEY, and its row numbers are hidden by "
                 "columns called rowid, _rowid_ and oid",
+                generated=generated,
             )
         # A key is compared as it is written, not as a time.
         casts = {
@@ -268,7 +272,7 @@ class SQLite(BaseDatabase):
             for each in key
             if "DATE" in types.get(each, "").upper() or "TIME" in types.get(each, "").upper()
         }
-        return TableInfo(full, types, key, casts=casts)
+        return TableInfo(full, types, key, casts=casts, generated=generated)
 
     def tables(self) -> Sequence[str]:
         """See `Database`."""

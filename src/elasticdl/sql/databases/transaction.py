@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pyarrow as pa
 
+from elasticdl.data.wording import counted
 from elasticdl.sql.database import DatabaseError, Rows
 from elasticdl.sql.databases.plain import to_write, written_type
 from elasticdl.sql.databases.queries import Queries
-from elasticdl.sql.kinds import kind_of_values, why_unfit
+from elasticdl.sql.kinds import kind_of_column, kind_of_values, why_generated, why_unfit
 from elasticdl.sql.names import column_name, matching, quoted, shown
 
 if TYPE_CHECKING:
@@ -111,6 +112,22 @@ class BaseDatabase(ABC):
         """See `Database`."""
 
     @abstractmethod
+    def _errors(self) -> AbstractContextManager[None]:
+        """Raise what the driver raises as an error of ours."""
+
+    @contextlib.contextmanager
+    def _filling(self, info: TableInfo, names: Sequence[str]) -> Iterator[None]:
+        """Raise what the database refuses with the columns that it is about."""
+        try:
+            with self._errors():
+                yield
+        except DatabaseError as error:
+            problem = str(error).removeprefix(f"{self.name}: ")
+            raise DatabaseError(
+                f"{self.name}: {info.name} cannot be filled ({', '.join(names)}): {problem}"
+            ) from error
+
+    @abstractmethod
     def _begin(self) -> AbstractContextManager[Transaction]:
         """Begin a transaction; it is committed at the end, or rolled back by an error."""
 
@@ -163,13 +180,20 @@ class BaseDatabase(ABC):
             with self._added(transaction, info, missing):
                 matched = dict(zip(keys, key, strict=True))
                 written = dict(zip(names, values, strict=True))
-                changed = sum(
-                    transaction.run(self._update(info, matched, written, part))
-                    for part in transaction.given_parts()
-                )
+                with self._filling(info, names):
+                    changed = sum(
+                        transaction.run(self._update(info, matched, written, part))
+                        for part in transaction.given_parts()
+                    )
                 if changed < num_given:
-                    # Some rows are gone, or their key is there twice.
+                    # Some rows are gone, their key is there twice, or a trigger kept them.
                     self._check_duplicates(transaction, table, keys)
+                    ((there,),) = transaction.ask(
+                        f"SELECT count(*) FROM {self.quote(info.parts)} AS filled, "
+                        f"{GIVEN} AS given WHERE {self._match(info, matched)}"
+                    )
+                    if there > changed:
+                        raise self._unchanged(table, there - changed)
         return changed
 
     def append(self, table: Name, rows: Rows) -> int:
@@ -242,6 +266,8 @@ class BaseDatabase(ABC):
             why_not = why_unfit(target, info.columns[target], kind_of_values(field.type))
             if target in key:
                 why_not = f"the column {target} is part of the key."
+            if target in info.generated:
+                why_not = why_generated(target)
             if why_not:
                 raise DatabaseError(f"{self.name}: {info.name} cannot take this: {why_not}")
         return targets
@@ -254,10 +280,26 @@ class BaseDatabase(ABC):
         self, transaction: Transaction, info: TableInfo, missing: Sequence[tuple[str, str]]
     ) -> Iterator[None]:
         """Add columns; takes them away again if the block fails and the database does not."""
-        for name, type_ in missing:
+        for name, type_ in self._still_missing(info, missing):
             added = f"{column_name(name, self.mark)} {type_}"
             transaction.run(f"ALTER TABLE {self.quote(info.parts)} ADD COLUMN {added}")
         yield
+
+    def _still_missing(
+        self, info: TableInfo, missing: Sequence[tuple[str, str]]
+    ) -> Sequence[tuple[str, str]]:
+        """Return the columns that no other program has added meanwhile.
+
+        Raises:
+            DatabaseError: It has added one that the values do not fit.
+        """
+        now = self._known(info.parts).columns
+        for name, type_ in missing:
+            there = matching(name, now)
+            why_not = why_unfit(there, now[there], kind_of_column(type_)) if there else ""
+            if why_not:
+                raise DatabaseError(f"{self.name}: {info.name} cannot take this: {why_not}")
+        return [each for each in missing if matching(each[0], now) is None]
 
     def _update(
         self, info: TableInfo, keys: Mapping[str, str], values: Mapping[str, str], part: str
@@ -300,6 +342,13 @@ class BaseDatabase(ABC):
         return DatabaseError(
             f"{self.name}: {shown(table)} cannot be filled: the SELECT gives the row with the key "
             f"{key} more than once, so it is unclear which prediction counts."
+        )
+
+    def _unchanged(self, table: Name, count: int) -> DatabaseError:
+        return DatabaseError(
+            f"{self.name}: {shown(table)} was not filled: {counted(count, 'row')} of the SELECT "
+            "would not change. A trigger, a rule or a row security policy of the table suppresses "
+            "the UPDATE. Change it, or name another table for the predictions."
         )
 
     def __enter__(self) -> Self:

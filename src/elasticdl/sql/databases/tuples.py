@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from elasticdl.sql.database import DatabaseError, Rows
 from elasticdl.sql.databases.plain import check_years
+from elasticdl.sql.kinds import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,8 +64,8 @@ def _batches(
                 arrays.append(check_years(_array(column, values)))
             except (ValueError, TypeError, ArithmeticError) as error:
                 raise DatabaseError(
-                    f"{name}: column {column.name!r} cannot be read as {column.type}: {error} "
-                    "Convert it in the SELECT: CAST(the_column AS ...)."
+                    f"{name}: column {column.name!r} cannot be read as {in_words(column.type)}: "
+                    f"{error} Convert it in the SELECT: CAST(the_column AS ...)."
                 ) from error
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 

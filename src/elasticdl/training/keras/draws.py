@@ -44,7 +44,8 @@ _SEED_VARIABLE = "seed_generator_state"
 _REPLACED = "_elasticdl_replaced"
 _ADVICE = (
     "Steps could not be repeated after a resume, and workers would draw the same. Draw with "
-    "keras.random, its seed a keras.random.SeedGenerator that is an attribute of the layer."
+    "keras.random, its seed a keras.random.SeedGenerator that is an attribute of the layer; in an "
+    "optimizer or a constraint draw without a seed."
 )
 
 # Operation -> the same distribution, as a function of a seed.
@@ -247,7 +248,8 @@ class Draws:
 
     def _refusal(self, what: str) -> DefinitionError:
         return DefinitionError(
-            f"{self._origin}: the model draws random numbers that cannot be set for a step: {what}."
+            f"{self._origin}: the model or its optimizer draws random numbers that cannot be set "
+            f"for a step: {what}."
             f"\n  {_ADVICE}"
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import textwrap
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.data.batch import Arrays, leaves, map_arrays
-from elasticdl.errors import reason
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +32,8 @@ SAVED_MODEL = "saved_model"
 # Layers of Keras that call what a user wrote.
 _RUNS_CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
 # Of the largest output: the graph may be optimized otherwise.
+# Of what Keras says, which may be the whole config of a model.
+_MOST_SHOWN = 200
 _TOLERANCE = 1e-4
 
 
@@ -236,7 +238,9 @@ def _one_line() -> Any:
     except ExportError:
         raise
     except Exception as error:
-        raise ExportError(reason(error)) from error
+        # Keras writes sentences over several lines, and whole configs.
+        said = textwrap.shorten(str(error), _MOST_SHOWN)
+        raise ExportError(f"{type(error).__name__}: {said}") from error
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import textwrap
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("elasticdl")
 _FILE = "model.pt2"
+_MOST_SHOWN = 200
 
 
 def export(model: nn.Module, arguments: Arguments, folder: Path) -> list[str]:
@@ -53,9 +55,11 @@ def export(model: nn.Module, arguments: Arguments, folder: Path) -> list[str]:
             torch.export.save(program, folder / _FILE)
     except Exception as error:  # noqa: BLE001 - whatever a user's forward cannot do in a graph
         (folder / _FILE).unlink(missing_ok=True)
-        reason = next((line for line in str(error).splitlines() if line.strip()), "")
         _log.warning(
-            "The model cannot be exported for serving: %s: %s", type(error).__name__, reason
+            "The model cannot be exported for serving (torch.export: %s: %s). It trains and "
+            "predicts all the same; what serves it needs its code.",
+            type(error).__name__,
+            textwrap.shorten(str(error), _MOST_SHOWN),
         )
         return []
     return [_FILE]

@@ -99,7 +99,7 @@ class Classes:
         outputs = np.asarray(outputs)
         likeliest = outputs.argmax(axis=-1)
         return {
-            "prediction": np.array(self.values)[likeliest],
+            "prediction": as_array(self.values)[likeliest],
             "probability": np.take_along_axis(outputs, likeliest[:, None], axis=-1)[:, 0],
             "output": outputs,
         }
@@ -132,6 +132,19 @@ class Classes:
             f"{guess} Leave such rows out, or train with all values of the label (the model's "
             "param `classes`)."
         )
+
+
+def as_array(values: Sequence[Value]) -> Array:
+    """Return classes as an array that rounds none of them.
+
+    Example:
+        >>> as_array([5, 2**63 + 1]).tolist(), as_array(["a", "bc"]).dtype.kind
+        ([5, 9223372036854775809], 'U')
+    """
+    whole = [value for value in values if type(value) is int]
+    # NumPy makes float64 of whole numbers on both sides of 2^63.
+    is_wide = len(whole) == len(values) and min(whole) >= 0 and 2**63 <= max(whole) < 2**64
+    return np.array(values, np.uint64 if is_wide else None)
 
 
 def label_entry(label: str, classes: Classes | None) -> dict[str, Any]:

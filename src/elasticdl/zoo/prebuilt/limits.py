@@ -20,6 +20,7 @@ MOST_WEIGHTS = 1_000_000_000
 """Between two layers; Adam needs 16 bytes for each while it trains."""
 
 _FEWEST_CLASSES = 2
+_MOST_ROWS = 2**63 - 1
 
 
 def problem_with(name: str, value: Any) -> str:
@@ -79,6 +80,14 @@ _LIMITS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "num_classes": (
         lambda value: _whole(value, _FEWEST_CLASSES, MOST_UNITS),
         f"a whole number from {_FEWEST_CLASSES} to {MOST_UNITS:,}",
+    ),
+    "class_counts": (
+        lambda value: (
+            isinstance(value, (list, tuple))
+            and all(_whole(each, 0, _MOST_ROWS) for each in value)
+            and any(value)
+        ),
+        "how many rows each class has, such as [195, 5]",
     ),
     "label": (lambda value: isinstance(value, str) and bool(value), "the name of a field"),
     "ignore": (_texts, 'names of fields, such as ["id"]'),
