@@ -17,7 +17,11 @@ class PodState:
 
     def of(self, container: dict[str, Any]) -> dict[str, Any]:
         """Return the status of a pod with this one container."""
-        made: dict[str, Any] = {"phase": self.phase, "qosClass": "Guaranteed", **(self.status or {})}
+        made: dict[str, Any] = {
+            "phase": self.phase,
+            "qosClass": "Guaranteed",
+            **(self.status or {}),
+        }
         if self.container is not None:
             image = container["image"]
             is_ready = "running" in self.container

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
-
 from tests.cluster.api_server import replies
 
 if TYPE_CHECKING:
@@ -183,8 +182,16 @@ def _causes(error: jsonschema.ValidationError) -> Iterator[Object]:
     if error.validator in {"type", "anyOf"}:
         kind = "integer or string" if error.validator == "anyOf" else wanted
         kind = kind[0] if isinstance(kind, list) else kind
-        got = json.dumps({str: "string", bool: "boolean", int: "integer", float: "number",
-                          list: "array", dict: "object"}.get(type(error.instance), "null"))
+        got = json.dumps(
+            {
+                str: "string",
+                bool: "boolean",
+                int: "integer",
+                float: "number",
+                list: "array",
+                dict: "object",
+            }.get(type(error.instance), "null")
+        )
         said = f"Invalid value: {got}: {field} in body must be of type {kind}: {got}"
         yield replies.cause("TypeInvalid", field, said)
     elif error.validator == "enum":
@@ -195,8 +202,11 @@ def _causes(error: jsonschema.ValidationError) -> Iterator[Object]:
         kind = "TooLong" if error.validator == "maxLength" else "TooMany"
         yield replies.cause(kind, field, f"Too long: may not be more than {wanted}")
     else:
-        words = {"pattern": "match", "minimum": "be greater than or equal to",
-                 "maximum": "be less than or equal to"}.get(error.validator, error.validator)
+        words = {
+            "pattern": "match",
+            "minimum": "be greater than or equal to",
+            "maximum": "be less than or equal to",
+        }.get(error.validator, error.validator)
         wanted = f"'{wanted}'" if error.validator == "pattern" else wanted
         said = f"Invalid value: {value}: {field} in body should {words} {wanted}"
         yield replies.cause("Invalid", field, said)

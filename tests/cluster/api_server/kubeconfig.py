@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import base64
 import socket
 from pathlib import Path
 
 import yaml
-
 from tests.cluster.api_server.server import ApiServer
 
-CONTEXTS = ("good", "wrong-token", "unreachable")
+# The cluster and the user of each; the first is the current one.
+CONTEXTS = {
+    "good": ("here", "tester"),
+    "wrong-token": ("here", "stranger"),
+    "untrusted": ("without-certificate", "tester"),
+    "unreachable": ("nowhere", "tester"),
+}
 
 
 def write_kubeconfig(path: Path, server: ApiServer, namespace: str = "default") -> Path:
-    """Write a kubeconfig with the contexts `good` (the current one), `wrong-token`, `unreachable`."""
+    """Write a kubeconfig with a context that works, and one for each way not to get in."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        unreachable = f"http://127.0.0.1:{unused.getsockname()[1]}"
-    cluster_of = dict(zip(CONTEXTS, ("here", "here", "nowhere"), strict=True))
-    user_of = dict(zip(CONTEXTS, ("tester", "stranger", "tester"), strict=True))
+        unreachable = f"https://127.0.0.1:{unused.getsockname()[1]}"
+    trusted = base64.b64encode(server.certificate).decode()
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "good",
         "clusters": [
-            {"name": "here", "cluster": {"server": server.url}},
+            {"name": "here", "cluster": {
+                "server": server.url, "certificate-authority-data": trusted}},
+            {"name": "without-certificate", "cluster": {"server": server.url}},
             {"name": "nowhere", "cluster": {"server": unreachable}},
         ],
         "users": [
@@ -32,9 +39,8 @@ def write_kubeconfig(path: Path, server: ApiServer, namespace: str = "default") 
             {"name": "stranger", "user": {"token": "wrong-token"}},
         ],
         "contexts": [
-            {"name": name, "context": {"cluster": cluster_of[name], "user": user_of[name],
-                                       "namespace": namespace}}
-            for name in CONTEXTS
+            {"name": name, "context": {"cluster": cluster, "user": user, "namespace": namespace}}
+            for name, (cluster, user) in CONTEXTS.items()
         ],
     }  # fmt: skip
     path.write_text(yaml.safe_dump(config))

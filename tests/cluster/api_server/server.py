@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -19,6 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 from tests.cluster.api_server import patches, replies
 from tests.cluster.api_server.access import ANONYMOUS, Access, Fault
 from tests.cluster.api_server.admission import Schema, check_metadata, encode_secret
+from tests.cluster.api_server.certificate import server_context
 from tests.cluster.api_server.resources import (
     ACCESS_REVIEWS,
     BUILT_IN,
@@ -45,6 +47,7 @@ class ApiServer:
 
     Attributes:
         url: Where it listens.
+        certificate: What clients have to trust, as PEM.
         token: The bearer token that it takes.
         store: Its objects; a controller of a test's own may read and write them there.
         access: Who may do what.
@@ -75,7 +78,8 @@ class ApiServer:
         self.cuts = 0
         self._http = _HttpServer(("127.0.0.1", 0), _Handler)
         self._http.api = self
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self.certificate = self._http.certificate
+        self.url = f"https://127.0.0.1:{self._http.server_address[1]}"
 
     def __enter__(self) -> ApiServer:
         threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
@@ -99,7 +103,9 @@ class ApiServer:
 
     def resource(self, group: str, version: str, plural: str) -> Resource | None:
         asked = (group, version, plural)
-        found = (each for each in self.resources if (each.group, each.version, each.plural) == asked)
+        found = (
+            each for each in self.resources if (each.group, each.version, each.plural) == asked
+        )
         return next(found, None)
 
 
@@ -113,9 +119,16 @@ class _HttpServer(ThreadingHTTPServer):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self._tls, self.certificate = server_context()
         self._connections: set[socket.socket] = set()
         # Those that are closed without saying so first.
         self.reset: set[socket.socket] = set()
+
+    def get_request(self) -> tuple[Any, Any]:
+        connection, address = super().get_request()
+        # The handshake is for the connection's own thread.
+        wrapped = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return wrapped, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._connections.add(request)
@@ -137,7 +150,7 @@ class _HttpServer(ThreadingHTTPServer):
         """Leave out what clients do that go away."""
         import sys
 
-        if not isinstance(sys.exception(), ConnectionError):
+        if not isinstance(sys.exception(), (ConnectionError, ssl.SSLError)):
             super().handle_error(request, client_address)
 
 
@@ -205,7 +218,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._reply_text("404 page not found\n", 404)
         api.requests.append(f"{request.verb} {request.resource.qualified}")
         for fault in api.faults:
-            fault.strike(request.verb, request.resource, request.name)
+            name = request.name or self._json().get("metadata", {}).get("name", "")
+            fault.strike(request.verb, request.resource, name)
         api.access.check(user, request.verb, request.resource, request.subresource,
                          request.namespace, request.name)  # fmt: skip
         return self._done(api, request)
@@ -332,7 +346,10 @@ class _Handler(BaseHTTPRequestHandler):
         version = int(asked.query.get("resourceVersion") or 0)
         with store.changed:
             if version and version < store.oldest_version:
-                error = {"type": "ERROR", "object": replies.gone(version, store.oldest_version).body}
+                error = {
+                    "type": "ERROR",
+                    "object": replies.gone(version, store.oldest_version).body,
+                }
                 self._send_event(error)
                 return self._end_stream()
             found = []
@@ -390,7 +407,9 @@ class _Handler(BaseHTTPRequestHandler):
             start = max(start, end - int(asked.query["tailLines"]))
         with_times = asked.query.get("timestamps") == "true"
         if asked.query.get("follow") != "true":
-            return self._reply_text("".join(_line(*each, with_times) for each in log.lines[start:end]))
+            return self._reply_text(
+                "".join(_line(*each, with_times) for each in log.lines[start:end])
+            )
         self._begin_stream("text/plain")
         for moment, line in log.follow(start, lambda: api.cuts != cuts):
             self._send_chunk(_line(moment, line, with_times))
@@ -479,7 +498,11 @@ def _event(change: Change, asked: _Request) -> Object | None:
         return {"type": "DELETED", "object": before} if was else None
     if not asked.matches(after):
         version = after["metadata"]["resourceVersion"]
-        last = {**before, "metadata": {**before["metadata"], "resourceVersion": version}} if was else {}
+        last = (
+            {**before, "metadata": {**before["metadata"], "resourceVersion": version}}
+            if was
+            else {}
+        )
         return {"type": "DELETED", "object": last} if was else None
     return {"type": "MODIFIED" if was else "ADDED", "object": after}
 

@@ -264,7 +264,11 @@ class Store:
             references = metadata.get("ownerReferences", [])
             mine = {reference["uid"] for reference in references}
             blocked |= {one["uid"] for one in references if one.get("blockOwnerDeletion")}
-            if mine and not (mine & owners.keys()) - waiting and "deletionTimestamp" not in metadata:
+            if (
+                mine
+                and not (mine & owners.keys()) - waiting
+                and "deletionTimestamp" not in metadata
+            ):
                 how = "Foreground" if mine & waiting else "Background"
                 self.delete(resource, *_key(each), propagation=how)
                 return True
