@@ -217,8 +217,10 @@ class _Handler(BaseHTTPRequestHandler):
         if request is None:
             return self._reply_text("404 page not found\n", 404)
         api.requests.append(f"{request.verb} {request.resource.qualified}")
+        name = request.name
+        if request.verb == "create":
+            name = self._json().get("metadata", {}).get("name", "")
         for fault in api.faults:
-            name = request.name or self._json().get("metadata", {}).get("name", "")
             fault.strike(request.verb, request.resource, name)
         api.access.check(user, request.verb, request.resource, request.subresource,
                          request.namespace, request.name)  # fmt: skip
@@ -263,6 +265,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._reply(found)
 
     def _json(self) -> Any:
+        if "json" not in self.headers.get("Content-Type", "json"):
+            raise replies.unsupported_media_type(["application/json"])
         try:
             return json.loads(self._body or b"{}")
         except ValueError as error:
@@ -290,16 +294,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _change(self, asked: _Request) -> Callable[[Object], Object]:
         """Return what a PUT or PATCH makes of an object."""
-        body = self._json()
         if asked.verb == "update":
-            self._check_body(asked, body)
-            return lambda _: body
+            whole = self._json()
+            self._check_body(asked, whole)
+            return lambda _: whole
         accepted = [patches.JSON, patches.MERGE]
         if not asked.resource.is_custom:
             accepted.append(patches.STRATEGIC)
         content_type = self.headers.get_content_type()
         if content_type not in accepted:
             raise replies.unsupported_media_type(accepted)
+        body = self._json()
 
         def change(old: Object) -> Object:
             new = patches.patched(content_type, old, body)
