@@ -13,18 +13,13 @@ on the server's store, so that faults of the server are those of the client unde
 from __future__ import annotations
 
 import copy
-import os
 import random
-import signal
-import subprocess
 import threading
-import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tests.cluster.api_server.replies import Refusal
 from tests.cluster.api_server.resources import (
@@ -35,31 +30,18 @@ from tests.cluster.api_server.resources import (
     RAYJOBS,
     SECRETS,
     SERVICES,
-    Object,
 )
-from tests.cluster.api_server.server import ApiServer
-from tests.cluster.api_server.store import PodLog, now, owned_by
+from tests.cluster.api_server.store import now, owned_by
+from tests.cluster.entrypoint import Entrypoint
 from tests.cluster.pod_states import RUNNING, PodState, exited
 
-_LAST_LINES = 20
+if TYPE_CHECKING:
+    from tests.cluster.api_server.resources import Object
+    from tests.cluster.api_server.server import ApiServer
+
 _POLL_S = 0.05
 _ROLES = {"head", "worker", "submitter"}
-
-
-@dataclass
-class _Driver:
-    """An entrypoint that runs, and the submitter's pod that waits for it."""
-
-    process: subprocess.Popen[str]
-    head: str
-    submitter: str
-    log: PodLog
-    reader: threading.Thread
-    told_to_end_at: float | None = None
-
-    def end(self, how: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, how)
+_UNDERWAY = {"Initializing", "Running"}
 
 
 class Operator:
@@ -81,11 +63,11 @@ class Operator:
         self._env, self._rewrite = dict(env or {}), rewrite
         self._held: dict[str, PodState] = {}
         self._refused: dict[str, str] = {}
-        self._drivers: dict[str, _Driver] = {}
+        self._drivers: dict[str, Entrypoint] = {}
         self._is_stopping = False
         self._thread = threading.Thread(target=self._work, name="operator", daemon=True)
 
-    def __enter__(self) -> Operator:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -93,9 +75,7 @@ class Operator:
         self._is_stopping = True
         self._thread.join()
         for driver in self._drivers.values():
-            driver.end(signal.SIGKILL)
-            driver.process.wait()
-            driver.reader.join()
+            driver.kill()
 
     def hold(self, role: str, state: PodState) -> None:
         """Keep pods that do not run yet in a state; `role` is head, worker or submitter."""
@@ -115,9 +95,9 @@ class Operator:
             pod = next(each for each in self._store.list(PODS)
                        if _role(each) == role and each["status"]["phase"] == "Running")  # fmt: skip
             self._set_state(pod, state)
-        for driver in self._drivers.values():
+        for driver in list(self._drivers.values()):
             if driver.head == pod["metadata"]["name"]:
-                driver.end(signal.SIGKILL)
+                driver.kill()
 
     def _work(self) -> None:
         while not self._is_stopping:
@@ -137,30 +117,15 @@ class Operator:
         if "deletionTimestamp" in rayjob["metadata"]:
             return
         state = status.get("jobDeploymentStatus", "")
-        if spec.get("suspend") and state in {"Initializing", "Running"}:
+        if state in _UNDERWAY and spec.get("suspend"):
             self._report(rayjob, jobDeploymentStatus="Suspending")
-        elif state in {"Initializing", "Running"} and _is_overdue(spec, status):
-            self._delete_cluster(rayjob)
-            said = f"The RayJob has passed the activeDeadlineSeconds. StartTime: " \
-                   f"{status['startTime']}. ActiveDeadlineSeconds: {spec['activeDeadlineSeconds']}"  # fmt: skip
-            self._report(rayjob, jobDeploymentStatus="Failed", reason="DeadlineExceeded",
-                         message=said, endTime=now(), failed=1)  # fmt: skip
-        elif state == "":
-            self._begin(rayjob)
-        elif state == "Initializing":
-            self._bring_up(rayjob)
-        elif state == "Running":
-            self._follow(rayjob)
-        elif state == "Suspending":
-            self._delete_cluster(rayjob)
-            if not self._pods(rayjob):
-                self._report(rayjob, jobDeploymentStatus="Suspended", jobStatus="", jobId="",
-                             rayClusterName="", dashboardURL="")  # fmt: skip
-        elif state == "Suspended" and not spec.get("suspend"):
-            self._report(rayjob, jobDeploymentStatus="")
-        elif state in {"Complete", "Failed"} and spec.get("shutdownAfterJobFinishes"):
-            if _age_s(status["endTime"]) >= spec.get("ttlSecondsAfterFinished", 0):
-                self._delete_cluster(rayjob, with_submitter=False)
+        elif state in _UNDERWAY and _is_overdue(spec, status):
+            self._give_up(rayjob)
+        elif state != "ValidationFailed":
+            step = {"": self._begin, "Initializing": self._bring_up, "Running": self._follow,
+                    "Suspending": self._tear_down, "Suspended": self._resume,
+                    "Complete": self._clean_up, "Failed": self._clean_up}[state]  # fmt: skip
+            step(rayjob)
 
     def _begin(self, rayjob: Object) -> None:
         name = rayjob["metadata"]["name"]
@@ -191,9 +156,9 @@ class Operator:
         status, uid = rayjob["status"], rayjob["metadata"]["uid"]
         if status["jobStatus"] in {"SUCCEEDED", "FAILED"}:
             ended = status["jobStatus"] == "SUCCEEDED"
-            reason = {} if ended else {"reason": "AppFailed"}
+            how = {"succeeded": 1} if ended else {"failed": 1, "reason": "AppFailed"}
             self._report(rayjob, jobDeploymentStatus="Complete" if ended else "Failed",
-                         endTime=now(), **{"succeeded" if ended else "failed": 1}, **reason)  # fmt: skip
+                         endTime=now(), **how)  # fmt: skip
             return
         pods = self._keep_pods(rayjob)
         submitter = next((each for each in self._pods(rayjob) if _role(each) == "submitter"
@@ -205,13 +170,39 @@ class Operator:
             if head is not None and submitter is not None:
                 self._drivers[uid] = self._start(rayjob, head, submitter)
                 self._report(rayjob, jobStatus="RUNNING")
-        elif driver.process.poll() is not None:
+        elif driver.is_over:
             self._end_of(rayjob, driver)
 
-    def _end_of(self, rayjob: Object, driver: _Driver) -> None:
-        driver.reader.join()
+    def _give_up(self, rayjob: Object) -> None:
+        self._delete_cluster(rayjob)
+        said = (
+            f"The RayJob has passed the activeDeadlineSeconds. "
+            f"StartTime: {rayjob['status']['startTime']}. "
+            f"ActiveDeadlineSeconds: {rayjob['spec']['activeDeadlineSeconds']}"
+        )
+        self._report(rayjob, jobDeploymentStatus="Failed", reason="DeadlineExceeded",
+                     message=said, endTime=now(), failed=1)  # fmt: skip
+
+    def _tear_down(self, rayjob: Object) -> None:
+        self._delete_cluster(rayjob)
+        if not self._pods(rayjob):
+            self._report(rayjob, jobDeploymentStatus="Suspended", jobStatus="", jobId="",
+                         rayClusterName="", dashboardURL="")  # fmt: skip
+
+    def _resume(self, rayjob: Object) -> None:
+        if not rayjob["spec"].get("suspend"):
+            self._report(rayjob, jobDeploymentStatus="")
+
+    def _clean_up(self, rayjob: Object) -> None:
+        """Remove the RayCluster after the time to live; the submitter's pod stays for its log."""
+        spec = rayjob["spec"]
+        age_s = _age_s(rayjob["status"]["endTime"])
+        if spec.get("shutdownAfterJobFinishes") and age_s >= spec.get("ttlSecondsAfterFinished", 0):
+            self._delete_cluster(rayjob, with_submitter=False)
+
+    def _end_of(self, rayjob: Object, driver: Entrypoint) -> None:
         del self._drivers[rayjob["metadata"]["uid"]]
-        code, namespace = driver.process.returncode, rayjob["metadata"]["namespace"]
+        code = driver.exit_code
         pods = {each["metadata"]["name"]: each for each in self._pods(rayjob)}
         is_lost = pods.get(driver.head, {}).get("status", {}).get("phase") != "Running"
         self._set_state(pods[driver.submitter], exited(1 if code else 0))
@@ -220,34 +211,26 @@ class Operator:
             # The Job's next pod submits the same entrypoint to the next head.
             self._create_submitter(rayjob)
             return
-        last = "\n".join(line for _, line in driver.log.lines[-_LAST_LINES:])
-        said = f"Job entrypoint command failed with exit code {code}, last available logs " \
-               f"(truncated to 20,000 chars):\n{last}"  # fmt: skip
+        said = (
+            f"Job entrypoint command failed with exit code {code}, last available logs (truncated "
+            f"to 20,000 chars):\n{driver.last_lines()}"
+        )
         self._report(rayjob, jobStatus="FAILED" if code else "SUCCEEDED",
                      message=said if code else "Job finished successfully.")  # fmt: skip
 
-    def _start(self, rayjob: Object, head: Object, submitter: Object) -> _Driver:
+    def _start(self, rayjob: Object, head: Object, submitter: Object) -> Entrypoint:
         """Run the entrypoint with the environment of the head's container."""
         namespace = rayjob["metadata"]["namespace"]
         [container, *_] = head["spec"]["containers"]
-        env = {**os.environ}
+        env: dict[str, str] = {}
         for source in container.get("envFrom", []):
             secret = self._store.get(SECRETS, namespace, source["secretRef"]["name"])
             env |= {key: b64decode(value).decode() for key, value in secret["data"].items()}
         env |= {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", self._rewrite(rayjob["spec"]["entrypoint"])],
-            env={**env, **self._env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
         name = submitter["metadata"]["name"]
-        log = self._server.log(namespace, name)
-        reader = threading.Thread(target=_copy_lines, args=(process, log), daemon=True)
-        reader.start()
-        return _Driver(process, head["metadata"]["name"], name, log, reader)
+        command = self._rewrite(rayjob["spec"]["entrypoint"])
+        return Entrypoint(command, {**env, **self._env}, head["metadata"]["name"], name,
+                          self._server.log(namespace, name))  # fmt: skip
 
     def _keep_pods(self, rayjob: Object) -> list[Object]:
         """Create what is missing of a RayCluster, replace failed pods, return those of Ray."""
@@ -291,8 +274,10 @@ class Operator:
                     template: Object) -> None:  # fmt: skip
         namespace = owner["metadata"]["namespace"]
         if why := self._refused.get(role):
-            said = f"Failed to create {role} Pod {namespace}/{prefix}{_letters()}, pods is " \
-                   f"forbidden: {why}"  # fmt: skip
+            said = (
+                f"Failed to create {role} Pod {namespace}/{prefix}{_letters()}, pods is forbidden: "
+                f"{why}"
+            )
             self._record(owner, f"FailedToCreate{role.title()}Pod", said)
             return
         pod = copy.deepcopy(template)
@@ -333,14 +318,9 @@ class Operator:
         for uid, driver in list(self._drivers.items()):
             if driver.head != pod:
                 continue
-            if driver.process.poll() is None:
-                if driver.told_to_end_at is None:
-                    driver.told_to_end_at = time.monotonic()
-                    driver.end(signal.SIGTERM)
-                elif time.monotonic() > driver.told_to_end_at + grace_s:
-                    driver.end(signal.SIGKILL)
+            if not driver.is_over:
+                driver.end(grace_s)
                 return False
-            driver.reader.join()
             del self._drivers[uid]
         return True
 
@@ -420,7 +400,10 @@ def _broken_rule(rayjob: Object) -> str | None:
     if len(name) > 47:
         return f"RayJob name should be no more than 47 characters: {name}"
     if spec.get("ttlSecondsAfterFinished") and not spec.get("shutdownAfterJobFinishes"):
-        return "a RayJob with shutdownAfterJobFinishes set to false cannot have TTLSecondsAfterFinished"  # fmt: skip
+        return (
+            "a RayJob with shutdownAfterJobFinishes set to false cannot have "
+            "TTLSecondsAfterFinished"
+        )
     if spec.get("suspend") and not spec.get("shutdownAfterJobFinishes"):
         return "a RayJob with shutdownAfterJobFinishes set to false is not allowed to be suspended"
     cluster = spec.get("rayClusterSpec", {})
@@ -429,9 +412,3 @@ def _broken_rule(rayjob: Object) -> str | None:
         if tuple(int(part) for part in version.split(".")[:2]) < (2, 52):
             return f"authOptions.mode is 'token' but minimum Ray version is 2.52.0, got {version}"
     return None
-
-
-def _copy_lines(process: subprocess.Popen[str], log: PodLog) -> None:
-    with process.stdout as lines:
-        for line in lines:
-            log.append(line.rstrip("\n"))

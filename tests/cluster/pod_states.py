@@ -49,8 +49,10 @@ def image_pull_back_off(image: str = "registry.example/team/app:gone") -> PodSta
 
 
 def unschedulable(why: str = "3 Insufficient nvidia.com/gpu") -> PodState:
-    said = f"0/3 nodes are available: {why}. preemption: 0/3 nodes are available: 3 No preemption " \
-           "victims found for incoming pod."  # fmt: skip
+    said = (
+        f"0/3 nodes are available: {why}. preemption: 0/3 nodes are available: 3 No preemption "
+        "victims found for incoming pod."
+    )
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
                  "message": said}  # fmt: skip
     return PodState("Pending", None, {"conditions": [condition]}, ("FailedScheduling", said))

@@ -163,15 +163,19 @@ def test_a_client_without_a_token_is_anonymous(api_server):
 
 
 def test_nobody_listens_in_the_unreachable_context(kubeconfig):
-    with kubernetes.config.new_client_from_config(str(kubeconfig), "unreachable") as client:
-        with pytest.raises(urllib3.exceptions.HTTPError):
-            RayJobs(client).list()
+    with (
+        kubernetes.config.new_client_from_config(str(kubeconfig), "unreachable") as client,
+        pytest.raises(urllib3.exceptions.HTTPError, match="Connection refused"),
+    ):
+        RayJobs(client).list()
 
 
 def test_a_server_without_a_known_certificate_is_not_trusted(kubeconfig):
-    with kubernetes.config.new_client_from_config(str(kubeconfig), "untrusted") as client:
-        with pytest.raises(urllib3.exceptions.HTTPError, match="CERTIFICATE_VERIFY_FAILED"):
-            RayJobs(client).list()
+    with (
+        kubernetes.config.new_client_from_config(str(kubeconfig), "untrusted") as client,
+        pytest.raises(urllib3.exceptions.HTTPError, match="CERTIFICATE_VERIFY_FAILED"),
+    ):
+        RayJobs(client).list()
 
 
 # 3

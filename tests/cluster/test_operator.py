@@ -53,11 +53,10 @@ class Cluster:
         ]  # fmt: skip
 
     def log(self):
-        """Return what the newest submitter has written, line by line."""
-        if not (pods := [each for each in self.pods("submitter") if _is_running(each)]):
-            pods = self.pods("submitter")
-        return [line for pod in pods
-                for _, line in self.server.log("default", pod["metadata"]["name"]).lines]  # fmt: skip
+        """Return what the submitters have written, line by line."""
+        logs = [self.server.log("default", each["metadata"]["name"])
+                for each in self.pods("submitter")]  # fmt: skip
+        return [line for log in logs for _, line in log.lines]
 
     def wait(self, condition):
         """Wait until something holds, ten seconds at most."""

@@ -9,7 +9,8 @@ can be tried by hand on a real server with KubeRay's CRDs; what was seen there i
 
  1. Discovery: /version, /api, /apis, /api/v1, /apis/ray.io/v1; a path that is not there is 404 and
     no Status.
- 2. A bearer token that is not known is 401; no token is 403 for `system:anonymous`.
+ 2. TLS with a certificate of its own; a bearer token that is not known is 401; no token is 403 for
+    `system:anonymous`.
  3. What a role does not allow is 403, and SelfSubjectAccessReview says so before.
  4. * A RayJob with an unknown field: 400 "strict decoding error" with fieldValidation=Strict, a
     warning in a header with Warn (the default), silence with Ignore; the field is removed.
@@ -18,13 +19,13 @@ can be tried by hand on a real server with KubeRay's CRDs; what was seen there i
  7. * A name that is none: 422, and so are values of labels; annotations hold 256 KiB.
  8. * A name that is taken: 409 AlreadyExists. generateName makes one. A namespace that is not there
     is 404.
- 9. * Writing with a resourceVersion that is not the newest: 409 Conflict; a RayJob cannot be replaced
-    without one, and a patch needs none.
+ 9. * Writing with a resourceVersion that is not the newest: 409 Conflict; a RayJob cannot be
+    replaced without one, and a patch needs none.
 10. uid, creationTimestamp and resourceVersion are set; generation counts changes of the spec;
     writing what is there already is no write.
 11. * /status changes the status only, and the object itself never its status.
-12. A merge patch removes with null; a JSON patch that fails a test changes nothing; RayJobs take no
-    strategic merge patch (415).
+12. A merge patch removes with null; a JSON patch that fails a test changes nothing; RayJobs take
+    no strategic merge patch (415).
 13. dryRun=All answers as usual and leaves nothing behind.
 14. * Selectors: of labels by equality and by set, of fields by name and what the kind offers.
 15. Deleting in the background removes dependents after their owner, in the foreground before it; a

@@ -1,4 +1,4 @@
-"""What the server checks of an object before it takes it: names, labels, and a custom kind's schema.
+"""What the server checks of an object before it takes it: its names, and a custom kind's schema.
 
 Of a custom kind, unknown fields are refused or removed and defaults are filled in; its rules in CEL
 are not read. Built-in kinds are taken as they are.

@@ -53,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.server.reset.add(self.connection)
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815 - as its base class wants
 
     def _dispatch(self, api: ApiServer) -> None:
         address = urlsplit(self.path)
@@ -77,51 +77,59 @@ class Handler(BaseHTTPRequestHandler):
             fault.strike(request.verb, request.resource, name)
         api.access.check(user, request.verb, request.resource, request.subresource,
                          request.namespace, request.name)  # fmt: skip
-        return self._done(api, request)
+        return getattr(self, f"_{request.verb}")(api, request)
 
-    def _done(self, api: ApiServer, asked: Request) -> None:
-        store, where = api.store, (asked.resource, asked.namespace)
-        if asked.subresource == "log":
-            lines = streams.log(api, asked)
-            if asked.query.get("follow") == "true":
-                return self._stream(lines, "text/plain")
-            return self._reply_text("".join(lines))
-        match asked.verb:
-            case "create":
-                body = self._json()
-                if asked.resource is ACCESS_REVIEWS:
-                    return self._reply({**body, "status": api.access.review(body["spec"])}, 201)
-                self._check_body(asked, body)
-                admit = self._admission(api, asked)
-                return self._reply(store.create(*where, body, admit, dry_run=asked.dry_run), 201)
-            case "get":
-                return self._reply(store.get(*where, asked.name))
-            case "list":
-                with store.changed:
-                    found, version = store.list(*where, asked.matches), store.version
-                return self._reply(_listed(asked.resource, found, version))
-            case "watch":
-                lines = (f"{json.dumps(event)}\n" for event in streams.watch(api, asked))
-                return self._stream(lines, "application/json")
-            case "deletecollection":
-                found = store.list(*where, asked.matches)
-                for each in found:
-                    namespace = each["metadata"].get("namespace", "")
-                    store.delete(asked.resource, namespace, each["metadata"]["name"],
-                                 **self._deletion(asked))  # fmt: skip
-                return self._reply(_listed(asked.resource, found, store.version))
-            case "delete":
-                found, is_gone = store.delete(*where, asked.name, **self._deletion(asked))
-                if is_gone and asked.resource is not PODS:
-                    uid = found["metadata"]["uid"]
-                    found = replies.success(asked.resource, asked.name, uid)
-                return self._reply(found)
-            case _:
-                admit = self._admission(api, asked)
-                found = store.update(*where, asked.name, self._change(asked), admit,
-                                     subresource=asked.subresource,
-                                     dry_run=asked.dry_run)  # fmt: skip
-                return self._reply(found)
+    def _create(self, api: ApiServer, asked: Request) -> None:
+        body = self._json()
+        if asked.resource is ACCESS_REVIEWS:
+            return self._reply({**body, "status": api.access.review(body["spec"])}, 201)
+        self._check_body(asked, body)
+        admit = self._admission(api, asked)
+        made = api.store.create(asked.resource, asked.namespace, body, admit,
+                                dry_run=asked.dry_run)  # fmt: skip
+        return self._reply(made, 201)
+
+    def _get(self, api: ApiServer, asked: Request) -> None:
+        if asked.subresource != "log":
+            return self._reply(api.store.get(asked.resource, asked.namespace, asked.name))
+        lines = streams.log(api, asked)
+        if asked.query.get("follow") == "true":
+            return self._stream(lines, "text/plain")
+        return self._reply_text("".join(lines))
+
+    def _list(self, api: ApiServer, asked: Request) -> None:
+        with api.store.changed:
+            found = api.store.list(asked.resource, asked.namespace, asked.matches)
+            version = api.store.version
+        self._reply(_listed(asked.resource, found, version))
+
+    def _watch(self, api: ApiServer, asked: Request) -> None:
+        lines = (f"{json.dumps(event)}\n" for event in streams.watch(api, asked))
+        self._stream(lines, "application/json")
+
+    def _update(self, api: ApiServer, asked: Request) -> None:
+        admit = self._admission(api, asked)
+        made = api.store.update(asked.resource, asked.namespace, asked.name, self._change(asked),
+                                admit, subresource=asked.subresource,
+                                dry_run=asked.dry_run)  # fmt: skip
+        self._reply(made)
+
+    _patch = _update
+
+    def _delete(self, api: ApiServer, asked: Request) -> None:
+        found, is_gone = api.store.delete(asked.resource, asked.namespace, asked.name,
+                                          **self._deletion(asked))  # fmt: skip
+        if is_gone and asked.resource is not PODS:
+            found = replies.success(asked.resource, asked.name, found["metadata"]["uid"])
+        self._reply(found)
+
+    def _deletecollection(self, api: ApiServer, asked: Request) -> None:
+        found = api.store.list(asked.resource, asked.namespace, asked.matches)
+        for each in found:
+            metadata = each["metadata"]
+            api.store.delete(asked.resource, metadata.get("namespace", ""), metadata["name"],
+                             **self._deletion(asked))  # fmt: skip
+        self._reply(_listed(asked.resource, found, api.store.version))
 
     def _json(self) -> Any:
         if "json" not in self.headers.get("Content-Type", "json"):

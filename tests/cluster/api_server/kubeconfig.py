@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
-from tests.cluster.api_server.server import ApiServer
+
+if TYPE_CHECKING:
+    from tests.cluster.api_server.server import ApiServer
 
 # The cluster and the user of each; the first is the current one.
 CONTEXTS = {

@@ -14,7 +14,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 def patched(content_type: str, value: Any, patch: Any) -> Any:
     """Return a value with a patch applied.
 
-    A strategic merge is done as a merge: lists are replaced, where a real server merges some by key.
+    A strategic merge is done as a merge: lists are replaced, of which a real server merges some.
     """
     wants_list = content_type == JSON
     if isinstance(patch, list) != wants_list:

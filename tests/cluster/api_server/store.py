@@ -1,4 +1,4 @@
-"""The objects and their history: metadata, versions, deletion, owners. Knows neither HTTP nor schemas.
+"""The objects and their history: metadata, versions, deletion, owners. No HTTP and no schemas.
 
 Every write has a number, the object's resourceVersion, and is kept in the history, which watches
 read. An object is never changed in place, so that what a watch is about to send stays as it was.
@@ -132,20 +132,7 @@ class Store:
         with self.changed:
             old = self.get(resource, namespace, name)
             new = change(copy.deepcopy(old))
-            given = new.setdefault("metadata", {})
-            if given.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
-                why = f"Precondition failed: UID in precondition: {given['uid']}, UID in object " \
-                      f"meta: {old['metadata']['uid']}"  # fmt: skip
-                raise replies.conflict(resource, name, why)
-            if given.get("resourceVersion", "0") != old["metadata"]["resourceVersion"]:
-                if "resourceVersion" in given:
-                    why = "the object has been modified; please apply your changes to the latest " \
-                          "version and try again"  # fmt: skip
-                    raise replies.conflict(resource, name, why)
-                if resource.is_custom:
-                    said = "Invalid value: 0: must be specified for an update"
-                    cause = replies.cause("Invalid", "metadata.resourceVersion", said)
-                    raise replies.invalid(resource, name, [cause])
+            _check_same(resource, old, new.setdefault("metadata", {}))
             if subresource == "status":
                 new = old | ({"status": new["status"]} if "status" in new else {})
             elif resource.has_status:
@@ -177,12 +164,7 @@ class Store:
         """Return the object as it was last, and whether it is gone now."""
         with self.changed:
             old = self.get(resource, namespace, name)
-            for field, wanted in (preconditions or {}).items():
-                if (found := old["metadata"][field]) != wanted:
-                    title = "UID" if field == "uid" else "ResourceVersion"
-                    why = f"Precondition failed: {title} in precondition: {wanted}, {title} in " \
-                          f"object meta: {found}"  # fmt: skip
-                    raise replies.conflict(resource, name, why)
+            _check_preconditions(resource, old["metadata"], preconditions or {})
             metadata = copy.deepcopy(old["metadata"])
             finalizers = metadata.setdefault("finalizers", [])
             if propagation == "Foreground" and _FOREGROUND not in finalizers:
@@ -284,6 +266,34 @@ class Store:
 
 def _key(found: Object) -> tuple[str, str]:
     return found["metadata"].get("namespace", ""), found["metadata"]["name"]
+
+
+def _check_same(resource: Resource, old: Object, given: Object) -> None:
+    """Refuse metadata of another object, or of one as it was before."""
+    metadata = old["metadata"]
+    _check_preconditions(resource, metadata, {"uid": given.get("uid", metadata["uid"])})
+    version = given.get("resourceVersion")
+    if version is None and resource.is_custom:
+        said = "Invalid value: 0: must be specified for an update"
+        cause = replies.cause("Invalid", "metadata.resourceVersion", said)
+        raise replies.invalid(resource, metadata["name"], [cause])
+    if version not in {None, metadata["resourceVersion"]}:
+        why = (
+            "the object has been modified; please apply your changes to the latest version and try "
+            "again"
+        )
+        raise replies.conflict(resource, metadata["name"], why)
+
+
+def _check_preconditions(resource: Resource, metadata: Object, wanted: Object) -> None:
+    for field, title in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+        found = metadata[field]
+        if wanted.get(field, found) != found:
+            why = (
+                f"Precondition failed: {title} in precondition: {wanted[field]}, {title} in object "
+                f"meta: {found}"
+            )
+            raise replies.conflict(resource, metadata["name"], why)
 
 
 def _without_status(found: Object) -> Object:
