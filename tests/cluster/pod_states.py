@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tests.cluster.api_server.store import now
+
+_TIMES = {"running": "startedAt", "terminated": "finishedAt"}
+
 
 @dataclass(frozen=True)
 class PodState:
@@ -25,8 +29,12 @@ class PodState:
         if self.container is not None:
             image = container["image"]
             is_ready = "running" in self.container
+            state = {
+                kind: {**said, _TIMES[kind]: now()} if kind in _TIMES else said
+                for kind, said in self.container.items()
+            }
             made["containerStatuses"] = [{
-                "name": container["name"], "image": image, "state": self.container,
+                "name": container["name"], "image": image, "state": state,
                 "imageID": image if is_ready else "", "ready": is_ready, "restartCount": 0,
             }]  # fmt: skip
         return made

@@ -811,3 +811,15 @@ def test_a_secret_comes_back_as_data(core):
     found = core.read_namespaced_secret("s3", "default")
 
     assert (found.data, found.string_data) == ({"KEY": base64.b64encode(b"abc").decode()}, None)
+
+
+def test_quantities_of_pods_are_texts(api_server, core):
+    [container] = TEMPLATE["spec"]["containers"]
+    container = {**container, "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    # The client would not send it so; templates in a RayJob may have numbers.
+    body = {**pod(), "spec": {"containers": [container]}}
+    api_server.store.create(PODS, "default", body)
+
+    found = core.read_namespaced_pod("pod", "default")
+
+    assert found.spec.containers[0].resources.limits == {"nvidia.com/gpu": "1"}

@@ -40,7 +40,7 @@ can be tried by hand on a real server with KubeRay's CRDs; what was seen there i
 21. Logs: in whole, the last lines, since a time, with times, followed until the end; 400 while the
     container waits.
 22. Faults: 403 with the words of a quota, 429 with Retry-After, 500, slow answers.
-23. A secret's stringData comes back as data.
+23. A secret's stringData comes back as data, and quantities of pods come back as texts.
 
 Not there: Table and protobuf answers, OpenAPI, server-side apply, CEL rules, limit and continue
 (all is answered at once), strategic merging of lists, exec and port-forward, validation of built-in

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 from tests.cluster.api_server import replies
+from tests.cluster.api_server.resources import PODS, SECRETS
 
 if TYPE_CHECKING:
     from tests.cluster.api_server.resources import Object, Resource
@@ -48,11 +49,17 @@ def check_metadata(resource: Resource, new: Object) -> None:
         raise replies.invalid(resource, metadata.get("name", ""), causes)
 
 
-def encode_secret(new: Object) -> None:
-    """Move a Secret's `stringData`, which no server returns, into its `data`."""
-    data = new.setdefault("data", {})
-    for name, value in new.pop("stringData", {}).items():
-        data[name] = base64.b64encode(value.encode()).decode()
+def convert(resource: Resource, new: Object) -> None:
+    """Write what clients may write in two ways in the one that a server returns."""
+    if resource is SECRETS:
+        data = new.setdefault("data", {})
+        for name, value in new.pop("stringData", {}).items():
+            data[name] = base64.b64encode(value.encode()).decode()
+    elif resource is PODS:
+        for container in new["spec"]["containers"]:
+            for quantities in container.get("resources", {}).values():
+                if isinstance(quantities, dict):
+                    quantities |= {name: str(each) for name, each in quantities.items()}
 
 
 def _wrong_metadata(metadata: Object) -> Iterator[Object]:

@@ -12,12 +12,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 from tests.cluster.api_server import patches, replies, streams
 from tests.cluster.api_server.access import ANONYMOUS
-from tests.cluster.api_server.admission import check_metadata, encode_secret
+from tests.cluster.api_server.admission import check_metadata
 from tests.cluster.api_server.paths import Request, parsed
 from tests.cluster.api_server.resources import (
     ACCESS_REVIEWS,
     PODS,
-    SECRETS,
     Object,
     Resource,
     discovery,
@@ -188,8 +187,6 @@ class Handler(BaseHTTPRequestHandler):
                 how = asked.query.get("fieldValidation", "Warn")
                 self._warnings += schema.remove_unknown(new, how)
             check_metadata(asked.resource, new)
-            if asked.resource is SECRETS:
-                encode_secret(new)
             if schema is not None:
                 schema.check(new)
 

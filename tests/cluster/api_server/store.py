@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tests.cluster.api_server import replies
+from tests.cluster.api_server.admission import convert
 from tests.cluster.api_server.resources import NAMESPACES, PODS
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Store:
             raise replies.bad_request("resourceVersion should not be set on objects to be created")
         if resource.has_status and resource.is_custom:
             new.pop("status", None)
+        convert(resource, new)
         if resource is PODS:
             new["status"] = {"phase": "Pending", "qosClass": "BestEffort"}
         if not metadata.get("name") and metadata.get("generateName"):
@@ -140,6 +142,7 @@ class Store:
                 new |= {"status": old["status"]} if "status" in old else {}
             kept = {key: old["metadata"][key] for key in _KEPT if key in old["metadata"]}
             new = {**new, "apiVersion": old["apiVersion"], "kind": old["kind"]}
+            convert(resource, new)
             new["metadata"] = {**new["metadata"], **kept,
                                "resourceVersion": old["metadata"]["resourceVersion"]}  # fmt: skip
             if admit is not None:
