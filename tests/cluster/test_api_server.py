@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from itertools import islice
 
 import pytest
+from tests.cluster import pod_states
 from tests.cluster.api_server import Fault, quota_exceeded
 from tests.cluster.api_server.resources import PODS, RAYJOBS
 
@@ -538,11 +539,18 @@ def owned_pod(owner, name="pod"):
     return pod(name, ownerReferences=[reference])
 
 
+def removals(server, after):
+    """Return the names of what was removed after a version, in order."""
+    changes = [each for kind in (RAYJOBS, PODS) for each in server.store.changes(kind, after, 0)]
+    changes.sort(key=lambda each: each.version)
+    return [each.before["metadata"]["name"] for each in changes if each.after is None]
+
+
 @pytest.mark.parametrize(
-    ("policy", "kinds"),
-    [("Background", ["RayJob", "Pod", "Pod"]), ("Foreground", ["Pod", "Pod", "RayJob"])],
+    ("policy", "names"),
+    [("Background", ["job", "one", "two"]), ("Foreground", ["one", "two", "job"])],
 )
-def test_dependents_are_deleted_with_their_owner(api_server, rayjobs, core, policy, kinds):
+def test_dependents_are_deleted_with_their_owner(api_server, rayjobs, core, policy, names):
     owner = rayjobs.create(rayjob())
     for name in ("one", "two"):
         core.create_namespaced_pod("default", owned_pod(owner, name))
@@ -551,13 +559,20 @@ def test_dependents_are_deleted_with_their_owner(api_server, rayjobs, core, poli
 
     rayjobs.delete(propagation_policy=policy)
 
+    assert removals(api_server, before) == names
     assert [each.metadata.name for each in core.list_namespaced_pod("default").items] == ["other"]
     refused(404, rayjobs.get)
-    changes = [each for kind in (RAYJOBS, PODS)
-               for each in api_server.store.changes(kind, before, 0)]  # fmt: skip
-    removals = [each for each in changes if each.after is None]
-    removals.sort(key=lambda each: each.version)
-    assert [each.resource.kind for each in removals] == kinds
+
+
+def test_dependents_of_dependents_are_deleted_before_them(api_server, rayjobs, core):
+    owner = rayjobs.create(rayjob())
+    child = rayjobs.create({**rayjob(), "metadata": owned_pod(owner, "child")["metadata"]})
+    core.create_namespaced_pod("default", owned_pod(child))
+    before = api_server.store.version
+
+    rayjobs.delete(propagation_policy="Foreground")
+
+    assert removals(api_server, before) == ["pod", "child", "job"]
 
 
 def test_a_finalizer_keeps_an_object_until_it_is_taken_off(rayjobs):
@@ -697,7 +712,7 @@ def test_a_watch_that_was_cut_can_be_taken_up_again(api_server, rayjobs):
     _, seen = next(events)
 
     api_server.cut_watches()
-    with pytest.raises(urllib3.exceptions.ProtocolError):
+    with pytest.raises(urllib3.exceptions.ProtocolError, match="ended prematurely"):
         next(events)
     rayjobs.create(rayjob("three"))
 
@@ -723,7 +738,8 @@ def log(api_server, core):
 def test_logs_are_read_in_whole_or_their_last_lines(core, log):
     assert core.read_namespaced_pod_log("pod", "default") == "one\ntwo\nthree\n"
     assert core.read_namespaced_pod_log("pod", "default", tail_lines=1) == "three\n"
-    assert core.read_namespaced_pod_log("pod", "default", since_seconds=60).startswith("one")
+    log.lines[0] = (time.time() - 100, "one")
+    assert core.read_namespaced_pod_log("pod", "default", since_seconds=60) == "two\nthree\n"
 
 
 def test_lines_of_a_log_have_times(core, log):
@@ -745,14 +761,22 @@ def test_a_log_is_followed_until_its_pod_ends(core, log):
     assert list(lines) == []
 
 
-def test_a_container_that_waits_has_no_log(core):
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (pod_states.CREATING, "ContainerCreating"),
+        (pod_states.image_pull_back_off(), "trying and failing to pull image"),
+    ],
+)
+def test_a_container_that_waits_has_no_log(api_server, core, state, words):
     core.create_namespaced_pod("default", pod())
+    status = state.of(TEMPLATE["spec"]["containers"][0])
+    api_server.store.update(PODS, "default", "pod", lambda old: {**old, "status": status},
+                            subresource="status")  # fmt: skip
 
-    status = refused(400, core.read_namespaced_pod_log, "pod", "default")
+    message = refused(400, core.read_namespaced_pod_log, "pod", "default")["message"]
 
-    assert status["message"] == (
-        'container "ray" in pod "pod" is waiting to start: ContainerCreating'
-    )
+    assert message == f'container "ray" in pod "pod" is waiting to start: {words}'
 
 
 # 22

@@ -36,9 +36,9 @@ can be tried by hand on a real server with KubeRay's CRDs; what was seen there i
     timeoutSeconds; what leaves its selection is DELETED for it.
 18. Bookmarks, where asked for, say how far a quiet watch is.
 19. A watch from a version that is forgotten: 200, and an ERROR with a Status of 410 in it.
-20. A connection that is reset can be taken up again behind the last event.
-21. Logs: in whole, the last lines, since a time, with times, followed until the end; 400 while the
-    container waits.
+20. A connection that breaks can be taken up again behind the last event.
+21. Logs: in whole, the last lines, of the last seconds, with times, followed until the end; 400
+    while the container waits.
 22. Faults: 403 with the words of a quota, 429 with Retry-After, 500, slow answers.
 23. A secret's stringData comes back as data, and quantities of pods come back as texts.
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import struct
 from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
@@ -47,10 +45,8 @@ class Handler(BaseHTTPRequestHandler):
         except replies.Refusal as refusal:
             self._reply(refusal.body, refusal.code, refusal.headers)
         except streams.CutError:
-            # Closing it resets it, then.
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            # Without the last chunk: to a client the same as a reset, since TLS hides which it is.
             self.close_connection = True
-            self.server.reset.add(self.connection)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815 - as its base class wants
 

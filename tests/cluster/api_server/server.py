@@ -74,10 +74,10 @@ class ApiServer:
         self.cut_watches()
         self._http.shutdown()
         self._http.server_close()
-        self._http.reset_connections()
+        self._http.end_connections()
 
     def cut_watches(self) -> None:
-        """Reset the connections of all watches and logs that are followed."""
+        """Close the connections of all watches and logs that are followed, in the middle of them."""
         with self.store.changed:
             self.cuts += 1
             self.store.changed.notify_all()
@@ -104,8 +104,6 @@ class HttpServer(ThreadingHTTPServer):
         super().__init__(*args)
         self._tls, self.certificate = server_context()
         self._connections: set[socket.socket] = set()
-        # Those that are closed without saying so first.
-        self.reset: set[socket.socket] = set()
 
     def get_request(self) -> tuple[Any, Any]:
         connection, address = super().get_request()
@@ -119,12 +117,9 @@ class HttpServer(ThreadingHTTPServer):
 
     def shutdown_request(self, request: Any) -> None:
         self._connections.discard(request)
-        if request in self.reset:
-            self.reset.discard(request)
-            return self.close_request(request)
-        return super().shutdown_request(request)
+        super().shutdown_request(request)
 
-    def reset_connections(self) -> None:
+    def end_connections(self) -> None:
         for each in list(self._connections):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

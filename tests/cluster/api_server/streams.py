@@ -20,7 +20,7 @@ _BOOKMARKS_S = 1.0
 
 
 class CutError(Exception):
-    """A test wants the connection to be reset."""
+    """A test wants the connection to break."""
 
 
 def watch(api: ApiServer, asked: Request) -> Iterator[Object]:
@@ -87,8 +87,6 @@ def log(api: ApiServer, asked: Request) -> Iterator[str]:
     found, cuts, oldest = api.log(asked.namespace, asked.name), api.cuts, 0.0
     if "sinceSeconds" in query:
         oldest = time.time() - float(query["sinceSeconds"])
-    elif "sinceTime" in query:
-        oldest = datetime.fromisoformat(query["sinceTime"]).timestamp()
     end = len(found.lines)
     start = sum(moment < oldest for moment, _ in found.lines)
     if "tailLines" in query:
