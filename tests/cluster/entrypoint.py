@@ -68,6 +68,9 @@ class Entrypoint:
             self._signal(signal.SIGKILL)
 
     def _signal(self, which: signal.Signals) -> None:
+        # The number of a process that is over may be another's by now.
+        if self.is_over:
+            return
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, which)
 

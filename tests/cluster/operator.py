@@ -93,7 +93,7 @@ class Operator:
         """Let a running pod fail; without its head's pod an entrypoint is killed."""
         with self._store.changed:
             pod = next(each for each in self._store.list(PODS)
-                       if _role(each) == role and each["status"]["phase"] == "Running")  # fmt: skip
+                       if _role(each) == role and _is_running(each))  # fmt: skip
             self._set_state(pod, state)
         for driver in list(self._drivers.values()):
             if driver.head == pod["metadata"]["name"]:
@@ -121,11 +121,12 @@ class Operator:
             self._report(rayjob, jobDeploymentStatus="Suspending")
         elif state in _UNDERWAY and _is_overdue(spec, status):
             self._give_up(rayjob)
-        elif state != "ValidationFailed":
+        else:
             step = {"": self._begin, "Initializing": self._bring_up, "Running": self._follow,
                     "Suspending": self._tear_down, "Suspended": self._resume,
-                    "Complete": self._clean_up, "Failed": self._clean_up}[state]  # fmt: skip
-            step(rayjob)
+                    "Complete": self._clean_up, "Failed": self._clean_up}.get(state)  # fmt: skip
+            if step is not None:
+                step(rayjob)
 
     def _begin(self, rayjob: Object) -> None:
         name = rayjob["metadata"]["name"]
@@ -142,7 +143,7 @@ class Operator:
     def _bring_up(self, rayjob: Object) -> None:
         """Create the RayCluster and its pods; once they run, the Job that submits."""
         pods = self._keep_pods(rayjob)
-        if not pods or any(each["status"]["phase"] != "Running" for each in pods):
+        if not pods or not all(_is_running(each) for each in pods):
             return
         metadata = rayjob["metadata"]
         self._create(JOBS, rayjob, {"metadata": {"name": metadata["name"]}, "spec": {}})
@@ -161,14 +162,11 @@ class Operator:
                          endTime=now(), **how)  # fmt: skip
             return
         pods = self._keep_pods(rayjob)
-        submitter = next((each for each in self._pods(rayjob) if _role(each) == "submitter"
-                          and each["status"]["phase"] == "Running"), None)  # fmt: skip
         driver = self._drivers.get(uid)
         if driver is None:
-            head = next((each for each in pods if _role(each) == "head"
-                         and each["status"]["phase"] == "Running"), None)  # fmt: skip
-            if head is not None and submitter is not None:
-                self._drivers[uid] = self._start(rayjob, head, submitter)
+            running = {_role(each): each for each in self._pods(rayjob) if _is_running(each)}
+            if pods and running.keys() >= {"head", "submitter"}:
+                self._drivers[uid] = self._start(rayjob, running["head"], running["submitter"])
                 self._report(rayjob, jobStatus="RUNNING")
         elif driver.is_over:
             self._end_of(rayjob, driver)
@@ -186,6 +184,7 @@ class Operator:
     def _tear_down(self, rayjob: Object) -> None:
         self._delete_cluster(rayjob)
         if not self._pods(rayjob):
+            self._drivers.pop(rayjob["metadata"]["uid"], None)
             self._report(rayjob, jobDeploymentStatus="Suspended", jobStatus="", jobId="",
                          rayClusterName="", dashboardURL="")  # fmt: skip
 
@@ -204,8 +203,9 @@ class Operator:
         del self._drivers[rayjob["metadata"]["uid"]]
         code = driver.exit_code
         pods = {each["metadata"]["name"]: each for each in self._pods(rayjob)}
-        is_lost = pods.get(driver.head, {}).get("status", {}).get("phase") != "Running"
-        self._set_state(pods[driver.submitter], exited(1 if code else 0))
+        is_lost = driver.head not in pods or not _is_running(pods[driver.head])
+        if driver.submitter in pods:
+            self._set_state(pods[driver.submitter], exited(1 if code else 0))
         most = rayjob["spec"].get("submitterConfig", {}).get("backoffLimit", 2)
         if is_lost and sum(_role(each) == "submitter" for each in pods.values()) <= most:
             # The Job's next pod submits the same entrypoint to the next head.
@@ -274,9 +274,9 @@ class Operator:
                     template: Object) -> None:  # fmt: skip
         namespace = owner["metadata"]["namespace"]
         if why := self._refused.get(role):
+            name = prefix + _letters()
             said = (
-                f"Failed to create {role} Pod {namespace}/{prefix}{_letters()}, pods is forbidden: "
-                f"{why}"
+                f'Failed to create {role} Pod {namespace}/{name}, pods "{name}" is forbidden: {why}'
             )
             self._record(owner, f"FailedToCreate{role.title()}Pod", said)
             return
@@ -315,14 +315,10 @@ class Operator:
 
     def _has_ended(self, pod: str, grace_s: int) -> bool:
         """End the driver that a pod of a head has; first politely."""
-        for uid, driver in list(self._drivers.items()):
-            if driver.head != pod:
-                continue
-            if not driver.is_over:
-                driver.end(grace_s)
-                return False
-            del self._drivers[uid]
-        return True
+        drivers = [each for each in self._drivers.values() if each.head == pod and not each.is_over]
+        for each in drivers:
+            each.end(grace_s)
+        return not drivers
 
     def _set_state(self, pod: Object, state: PodState) -> None:
         """Report a state of a pod, once, with its event."""
@@ -382,6 +378,10 @@ def _role(pod: Object) -> str | None:
     return _labels(pod).get("ray.io/node-type", "submitter" if "job-name" in _labels(pod) else None)
 
 
+def _is_running(pod: Object) -> bool:
+    return pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+
+
 def _letters() -> str:
     return "".join(random.choices("bcdfghjklmnpqrstvwxz2456789", k=5))
 
@@ -406,7 +406,9 @@ def _broken_rule(rayjob: Object) -> str | None:
         )
     if spec.get("suspend") and not spec.get("shutdownAfterJobFinishes"):
         return "a RayJob with shutdownAfterJobFinishes set to false is not allowed to be suspended"
-    cluster = spec.get("rayClusterSpec", {})
+    if "rayClusterSpec" not in spec:
+        return "one of RayClusterSpec or ClusterSelector must be set"
+    cluster = spec["rayClusterSpec"]
     if cluster.get("authOptions", {}).get("mode") == "token":
         version = cluster.get("rayVersion", "0.0")
         if tuple(int(part) for part in version.split(".")[:2]) < (2, 52):

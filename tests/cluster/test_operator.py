@@ -201,18 +201,18 @@ def test_a_job_past_its_deadline_fails(cluster):
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("name", "change", "words"),
     [
-        ({**job(), "metadata": {"name": "job" * 16}}, "no more than 47 characters"),
-        (job(ttlSecondsAfterFinished=1) | {"metadata": {"name": "job"}}, None),
+        ("job" * 16, {}, "no more than 47 characters"),
+        ("job", {"ttlSecondsAfterFinished": 1, "shutdownAfterJobFinishes": False},
+         "cannot have TTLSecondsAfterFinished"),
+        ("job", {"rayClusterSpec": {**job()["spec"]["rayClusterSpec"], "rayVersion": "2.40.0",
+                                    "authOptions": {"mode": "token"}}}, "minimum Ray version"),
     ],
-)
-def test_the_operator_has_rules_of_its_own(cluster, body, words):
-    name = body["metadata"]["name"]
-    if words is None:
-        body["spec"]["shutdownAfterJobFinishes"] = False
-        words = "cannot have TTLSecondsAfterFinished"
-    cluster.create(body)
+)  # fmt: skip
+def test_the_operator_has_rules_of_its_own(cluster, name, change, words):
+    body = job()
+    cluster.create({**body, "metadata": {"name": name}, "spec": {**body["spec"], **change}})
 
     def status():
         return cluster.store.get(RAYJOBS, "default", name).get("status", {})
@@ -266,13 +266,20 @@ def test_a_lost_worker_is_replaced(cluster, operator, state):
     assert cluster.status["jobStatus"] == "RUNNING"
 
 
-def test_without_its_head_a_job_is_submitted_again_to_the_next(cluster, operator, tmp_path):
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_without_its_head_a_job_is_submitted_again_to_the_next(
+    cluster, operator, tmp_path, is_deleted
+):
     marker = tmp_path / "second"
     command = f"test -e {marker} && echo resumed && exit; touch {marker}; echo begun; sleep 60"
     cluster.create(job(command, submitterConfig={"backoffLimit": 1}))
     cluster.wait(lambda: cluster.log() == ["begun"])
 
-    operator.lose("head", pod_states.exited(137))
+    if is_deleted:
+        [head] = cluster.pods("head")
+        cluster.store.delete(PODS, "default", head["metadata"]["name"])
+    else:
+        operator.lose("head", pod_states.exited(137))
 
     cluster.wait_for("Complete")
     phases = sorted(each["status"]["phase"] for each in cluster.pods("submitter"))

@@ -56,7 +56,7 @@ def convert(resource: Resource, new: Object) -> None:
         for name, value in new.pop("stringData", {}).items():
             data[name] = base64.b64encode(value.encode()).decode()
     elif resource is PODS:
-        for container in new["spec"]["containers"]:
+        for container in new.get("spec", {}).get("containers", []):
             for quantities in container.get("resources", {}).values():
                 if isinstance(quantities, dict):
                     quantities |= {name: str(each) for name, each in quantities.items()}

@@ -77,7 +77,7 @@ class ApiServer:
         self._http.end_connections()
 
     def cut_watches(self) -> None:
-        """Close the connections of all watches and logs that are followed, in the middle of them."""
+        """Close the connections of all watches and of logs that are followed, in their middle."""
         with self.store.changed:
             self.cuts += 1
             self.store.changed.notify_all()
