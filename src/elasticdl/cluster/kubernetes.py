@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -236,6 +237,11 @@ class Kubernetes:
         status, said = int(error.status or 0), _said(error)
         where = f"{self.name}, namespace {self.namespace}"
         match status:
+            case 0:  # There was no answer: the client wraps what TLS says.
+                problem = (
+                    f"The certificate of {self.name} is not one that the kubeconfig trusts "
+                    f"(certificate-authority-data): {said.splitlines()[-1] if said else ''}"
+                )
             case 400 | 422 if is_log:
                 return _NotStartedError(said)
             case 401:
@@ -279,34 +285,36 @@ class _NotStartedError(Exception):
 def _connected(context: str | None) -> tuple[Any, str | None, str]:
     """Return a client, the context's name, and the namespace of the context or the pod."""
     config: Any = kubernetes.config
+    configuration: Any = kubernetes.client.Configuration()
+    # The client would try three times by itself, each time as long as a request may take.
+    configuration.retries = False
     try:
         if context is None and _NAMESPACE_FILE.exists():
-            configuration = kubernetes.client.Configuration()
             config.load_incluster_config(client_configuration=configuration)
             client = kubernetes.client.ApiClient(configuration)
             return client, None, _NAMESPACE_FILE.read_text().strip()
-        contexts, current = config.list_kube_config_contexts()
+        # The client has read the variable when it was imported.
+        file = os.environ.get("KUBECONFIG") or "~/.kube/config"
+        contexts, current = config.list_kube_config_contexts(file)
     except (ConfigException, OSError) as error:
         raise UsageError(
             f"There is no usable kubeconfig ({_reason(error)}). Set KUBECONFIG or make "
             "~/.kube/config, as for kubectl."
         ) from error
-    chosen = (
-        current if context is None else next((c for c in contexts if c["name"] == context), None)
-    )
+    named = {each["name"]: each for each in contexts}
+    chosen = current if context is None else named.get(context)
     if chosen is None:
-        names = ", ".join(sorted(each["name"] for each in contexts))
-        raise UsageError(f"The kubeconfig has no context {context!r}; it has {names}.")
+        raise UsageError(
+            f"The kubeconfig has no context {context!r}; it has {', '.join(sorted(named))}."
+        )
     try:
-        client = config.new_client_from_config(context=chosen["name"])
+        config.load_kube_config(file, chosen["name"], client_configuration=configuration)
     except (ConfigException, OSError) as error:
         raise UsageError(
             f"The context {chosen['name']} of the kubeconfig cannot be used: {_reason(error)}"
         ) from error
-    # The client tries three times by itself, each time as long as a request may take.
-    client.configuration.retries = 0
-    namespace = chosen["context"].get("namespace") or "default"
-    return client, chosen["name"], namespace
+    client = kubernetes.client.ApiClient(configuration)
+    return client, chosen["name"], chosen["context"].get("namespace") or "default"
 
 
 def _said(error: ApiException) -> str:

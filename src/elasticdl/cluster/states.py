@@ -203,7 +203,7 @@ def _refused_pods(events: Iterable[Object]) -> str:
         said = str(event.get("message", ""))
         if "exceeded quota" in said:
             return f"the namespace's quota does not allow more pods: {said}"
-        if event.get("reason") in {"FailedCreate", "FailedToCreatePod"}:
+        if str(event.get("reason", "")).startswith(("FailedCreate", "FailedToCreate")):
             return f"its pods cannot be made: {said}"
     return ""
 

@@ -75,7 +75,7 @@ def submit(
             return Submitted(name, cluster.namespace, is_new=False, is_done=True)
         if not state.has_ended:
             return Submitted(name, cluster.namespace, is_new=False)
-        # The old one keeps its name until it is gone.
+        # Another name: the old one has it until it is gone, and stays if the new one is refused.
         cluster.create(
             {**wanted, "metadata": {**wanted["metadata"], "name": f"{name}-x"}}, dry_run=True
         )
