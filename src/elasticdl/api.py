@@ -38,8 +38,11 @@ from elasticdl.job import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from elasticdl.cluster.kubernetes import Kubernetes
+    from elasticdl.cluster.options import ClusterOptions
+    from elasticdl.cluster.states import JobState
     from elasticdl.engines.audit import AuditReport
     from elasticdl.engines.engine import Outcome, Reporter
 
@@ -165,6 +168,52 @@ def run(job: Job, reporter: Reporter | None = None) -> Outcome:
     return engine(job, reporter) if job.workers is None else _run_on_workers(job, reporter)
 
 
+def run_on_cluster(
+    job: Job,
+    options: ClusterOptions,
+    *,
+    context: str | None = None,
+    patch: Mapping[str, Any] | None = None,
+    detach: bool = False,
+    tell: Callable[[str], None] = print,
+) -> JobState | None:
+    """Submit a job to a Kubernetes cluster and follow it to its end.
+
+    Args:
+        job: What to do, on how many workers.
+        options: With which image and machines.
+        context: Of the kubeconfig; None is the current one.
+        patch: What is merged into the RayJob (RFC 7396).
+        detach: Return when it is submitted.
+        tell: Is given lines for people.
+
+    Returns:
+        How it ended; None if it was detached from.
+
+    Raises:
+        ElasticDLError: It cannot be submitted, or has failed; see `elasticdl.errors`.
+    """
+    from elasticdl.cluster.launch import launch  # noqa: PLC0415 - not for `--help`
+
+    cluster = connect_cluster(context, options.namespace)
+    return launch(job, options, cluster, patch=patch, detach=detach, tell=tell)
+
+
+def connect_cluster(context: str | None = None, namespace: str | None = None) -> Kubernetes:
+    """Return a Kubernetes cluster, as the user's kubeconfig knows it.
+
+    Raises:
+        UsageError: There is no kubeconfig, or no such context in it.
+    """
+    try:
+        from elasticdl.cluster.kubernetes import Kubernetes  # noqa: PLC0415 - imports the client
+    except ModuleNotFoundError as error:
+        if error.name == "kubernetes":
+            raise MissingExtraError("kubernetes", "kubernetes", "--cluster=kubernetes") from error
+        raise
+    return Kubernetes(context, namespace)
+
+
 def _run_on_workers(job: Job, reporter: Reporter) -> Outcome:
     try:
         from elasticdl.engines.elastic import controller, tasks  # noqa: PLC0415 - imports Ray
@@ -193,6 +242,7 @@ def training_job(
     num_workers: int | str | None = None,
     num_spare_workers: int | str = 0,
     ray_address: str | None = None,
+    gpus_per_worker: int | str = Workers.gpus,
     give_up_after: float | str = Workers.give_up_after_s,
     heartbeat_timeout: float | str = Workers.heartbeat_timeout_s,
     join_timeout: float | str = Workers.join_timeout_s,
@@ -229,6 +279,7 @@ def training_job(
             None trains in this process. See `job.Workers` for what follows.
         num_spare_workers: Processes that stand ready beside them.
         ray_address: A Ray cluster; None starts Ray here.
+        gpus_per_worker: GPUs that each worker gets to itself. Needs `num_workers`.
         give_up_after: Seconds without anybody training after which the job fails.
         heartbeat_timeout: Seconds of silence after which a worker is not waited for.
         join_timeout: Seconds the others wait for a living worker that is late.
@@ -266,6 +317,12 @@ def training_job(
             "--skip_bad_records is for training on workers: a record that kills the one process "
             "kills the command. Add --num_workers=1 or more."
         )
+    gpus = _as_int("gpus_per_worker", gpus_per_worker)
+    if gpus and num_workers is None:
+        raise UsageError(
+            f"--gpus_per_worker={gpus} is for training on workers. Add --num_workers; one process "
+            "uses the GPU that it finds."
+        )
     return Job(
         command="train",
         data=_location(data),
@@ -292,6 +349,7 @@ def training_job(
             transfer_timeout_s=_as_seconds("transfer_timeout", transfer_timeout),
             priority=_priority(priority),
             skip_bad_records=skip,
+            gpus=gpus,
         ),
         tracking=tracking_of(
             tracking_uri, experiment, run_name, tensorboard=_as_bool("tensorboard", tensorboard)

@@ -16,7 +16,8 @@ to do. The command line prints the message alone; `--debug` adds the traceback.
     ├── TrainingError         the training cannot go on                            exit code 5
     │   ├── NonFiniteLossError
     │   ├── AggregationError  what parties sent cannot become one model
-    │   └── MessageError      a party and its aggregator do not understand each other
+    │   ├── MessageError      a party and its aggregator do not understand each other
+    │   └── ClusterJobError   a job on a cluster failed                    exit code of the job
     ├── OutputError           the output folder cannot be written or used          exit code 6
     │   ├── OutputBusyError   another process is working on it
     │   ├── OutputLostError   another process has taken it over meanwhile
@@ -147,6 +148,19 @@ class AggregationError(TrainingError):
 
 class MessageError(TrainingError):
     """A message between a party and its aggregator is not one that this version knows."""
+
+
+class ClusterJobError(TrainingError):
+    """A job on a cluster has failed.
+
+    Args:
+        message: Why.
+        exit_code: Of the job's command; 5 where the cluster does not tell.
+    """
+
+    def __init__(self, message: str, exit_code: int = TrainingError.exit_code) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class OutputError(ElasticDLError):

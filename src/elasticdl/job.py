@@ -108,6 +108,7 @@ class Workers:
             makes do with its least.
         skip_bad_records: The records of a batch that kills one worker after the other are left
             out from then on; else the job ends with their names.
+        gpus: GPUs that each worker gets to itself.
     """
 
     min: int
@@ -122,6 +123,7 @@ class Workers:
     transfer_timeout_s: float = 60.0
     priority: Priority = "low"
     skip_bad_records: bool = False
+    gpus: int = 0
 
 
 @dataclass(frozen=True)

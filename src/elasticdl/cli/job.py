@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from elasticdl import api
+from elasticdl.cli import job_cluster
 from elasticdl.cli.printable import echo
 from elasticdl.data.wording import counted
 
@@ -30,6 +31,10 @@ _MOST_SHARDS = 5
 @click.group()
 def job() -> None:
     """Ask what a training did, while it runs or afterwards."""
+
+
+for _command in (job_cluster.list_jobs, job_cluster.show, job_cluster.logs, job_cluster.stop):
+    job.add_command(_command)
 
 
 @job.command("audit")

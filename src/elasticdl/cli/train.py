@@ -7,6 +7,7 @@ from typing import Any, get_args
 import click
 
 from elasticdl import api
+from elasticdl.cli.cluster_options import CommandOfClusters, cluster_options, taken
 from elasticdl.cli.options import print_metrics, reporter_for
 from elasticdl.cli.printable import echo
 from elasticdl.cli.tracking_options import tracking_options
@@ -18,7 +19,7 @@ from elasticdl.job import BestMode, Priority, TrainingOptions, Workers
 _DEFAULTS = TrainingOptions()
 
 
-@click.command(short_help="Train a model; the same command resumes.")
+@click.command(cls=CommandOfClusters, short_help="Train a model; the same command resumes.")
 @click.option(
     "--model_zoo",
     metavar="DIR|URL",
@@ -111,6 +112,12 @@ _DEFAULTS = TrainingOptions()
 )
 @training_workers_options
 @click.option(
+    "--gpus_per_worker",
+    default=Workers.gpus,
+    show_default=True,
+    help="GPUs that each worker gets to itself.",
+)
+@click.option(
     "--give_up_after",
     metavar="SECONDS",
     default=Workers.give_up_after_s,
@@ -180,6 +187,7 @@ _DEFAULTS = TrainingOptions()
 )
 @click.option("--dry_run", is_flag=True, help="Print the job and do nothing.")
 @click.option("--quiet", is_flag=True, help="Print the result only.")
+@cluster_options
 def train(*, dry_run: bool, quiet: bool, **options: Any) -> None:
     """Train a model and leave a TrainedModel in --output.
 
@@ -196,10 +204,19 @@ def train(*, dry_run: bool, quiet: bool, **options: Any) -> None:
       elasticdl train --spec=model.yml --data="data/train/*.recordio" --output=my_model
       elasticdl train --model_def=mnist --data="data/train/*.recordio" --output=my_model \\
           --num_workers=2..4
+      elasticdl train --model_zoo=$HOME/work --model_def=fintech.MyKerasModel \\
+          --data="s3://bucket/train/*.recordio" --output=s3://bucket/my_model \\
+          --num_workers=2..4 --cluster=kubernetes --image=registry/team/app@sha256:...
     """
+    asked, cluster = taken(options)
     job = api.training_job(**options)
     if dry_run:
         echo(job.to_json())
+        return
+    if cluster is not None:
+        from elasticdl.cli.cluster_run import run_on_cluster  # noqa: PLC0415 - imports an extra
+
+        run_on_cluster(job, cluster, asked, quiet=quiet)
         return
     outcome = api.run(job, reporter_for(quiet))
     if not outcome.already_done:

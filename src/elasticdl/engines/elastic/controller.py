@@ -392,7 +392,9 @@ class _Controller:
             # A second sooner than a new one, most of it time of a core.
             actor = self._vacant.pop().actor
         else:
-            actor = WorkerActor.remote(self._run_id, self._assignment)
+            actor = WorkerActor.options(num_gpus=self._workers.gpus).remote(
+                self._run_id, self._assignment
+            )
         process = _Process(self._num_started, actor)
         # Where there are cores to spare that costs nothing; where there are none, neither does one
         # worker less.

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from elasticdl.data.wording import counted
 from elasticdl.engines.elastic.ray_cluster import ConnectedRay, joined_cluster, local_ray
 from elasticdl.engines.elastic.worker import Identity
 from elasticdl.engines.elastic.worker_process import WorkerProcess
+from elasticdl.errors import UsageError
 
 if TYPE_CHECKING:
     from elasticdl.engines.elastic.pace import Pace
@@ -92,7 +94,21 @@ def connected(workers: Workers) -> Iterator[ConnectedRay]:
     else:
         cluster = joined_cluster(workers.ray_address)
     with cluster as connection:
+        if workers.ray_address is None:
+            _check_gpus(workers)
         # A worker's death is an event of ours, in one line; Ray prints a paragraph of its own and
         # has no option against it.
         ray._private.worker.print_to_stdstream = lambda *_, **__: None  # noqa: SLF001
         yield connection
+
+
+def _check_gpus(workers: Workers) -> None:
+    """Raise if this machine will never have the GPUs for the least number of workers."""
+    resources: Any = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    there, wanted = int(resources.get("GPU", 0)), workers.min * workers.gpus
+    if there < wanted:
+        raise UsageError(
+            f"--gpus_per_worker={workers.gpus}: {counted(workers.min, 'worker')} need {wanted} and "
+            f"Ray finds {there} GPUs on this machine. Train on fewer workers, or on a cluster with "
+            "--ray_address or --cluster."
+        )

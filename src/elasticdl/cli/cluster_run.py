@@ -1,0 +1,58 @@
+"""Running a job on a cluster from the command line: submit it, follow it, end as it ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import yaml
+
+from elasticdl import api, user_files
+from elasticdl.cli.printable import echo
+from elasticdl.cluster import rayjob
+from elasticdl.errors import UsageError
+
+if TYPE_CHECKING:
+    from elasticdl.cli.cluster_options import Asked
+    from elasticdl.cluster.options import ClusterOptions
+    from elasticdl.job import Job
+
+
+def run_on_cluster(job: Job, options: ClusterOptions, asked: Asked, *, quiet: bool) -> None:
+    """Do what was asked for.
+
+    Raises:
+        ElasticDLError: The job cannot be submitted; or it failed, with its exit code.
+    """
+    patch = None if asked.patch is None else _patch(asked.patch)
+    if asked.manifest:
+        made = rayjob.manifest(job, options, patch)
+        echo(yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=100).rstrip())
+        return
+    api.run_on_cluster(
+        job,
+        options,
+        context=asked.context,
+        patch=patch,
+        detach=asked.detach,
+        tell=(lambda _: None) if quiet else _say,
+    )
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _patch(path: str) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(user_files.read_text(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--manifest_patch={path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is no YAML: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(
+            f"{path}: expected what is merged into the RayJob, such as\n  spec:\n"
+            "    ttlSecondsAfterFinished: 60"
+        )
+    return found

@@ -1,0 +1,143 @@
+"""What a RayJob and its pods are doing, in words: from the status objects that KubeRay writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticdl.cluster.states import Phase, state_of
+
+
+def rayjob(deployment="", job="", *, spec=None, labels=None, **status):
+    groups = [{"groupName": "workers", "minReplicas": 2, "maxReplicas": 4}]
+    return {
+        "metadata": {"name": "train-1", "labels": labels or {}},
+        "spec": {"rayClusterSpec": {"workerGroupSpecs": groups}, **(spec or {})},
+        "status": {"jobDeploymentStatus": deployment, "jobStatus": job, **status},
+    }
+
+
+def pod(name="worker-1", phase="Running", *, group="workers", **status):
+    limits = {"limits": {"memory": "4Gi"}}
+    return {
+        "metadata": {"name": name, "labels": {"ray.io/group": group}},
+        "spec": {"containers": [{"name": "ray-worker", "image": "r/app", "resources": limits}]},
+        "status": {"phase": phase, **status},
+    }
+
+
+def container(state, **detail):
+    return {"containerStatuses": [{"name": "ray-worker", "state": {state: detail}}]}
+
+
+@pytest.mark.parametrize(
+    ("job", "pods", "phase", "words"),
+    [
+        (rayjob(), [], Phase.WAITING, "waiting for KubeRay"),
+        (
+            rayjob(spec={"suspend": True}, labels={"kueue.x-k8s.io/queue-name": "team"}),
+            [],
+            Phase.WAITING,
+            "in the queue team",
+        ),
+        (rayjob("Suspended"), [], Phase.WAITING, "because it is suspended"),
+        (
+            rayjob("Initializing"),
+            [pod(), pod("worker-2", "Pending")],
+            Phase.STARTING,
+            "1 of 2 pods are running",
+        ),
+        (rayjob("Running", "RUNNING"), [pod(), pod()], Phase.RUNNING, "running on 2 of 4 workers"),
+        (rayjob("Complete", "SUCCEEDED"), [], Phase.SUCCEEDED, "finished"),
+        (rayjob("Complete", "STOPPED"), [], Phase.STOPPED, "the same command resumes"),
+        (
+            rayjob("Failed", "FAILED", reason="DeadlineExceeded"),
+            [],
+            Phase.FAILED,
+            "longer than --deadline",
+        ),
+        (
+            rayjob("ValidationFailed", reason="ValidationFailed", message="no such version"),
+            [],
+            Phase.FAILED,
+            "no such version",
+        ),
+    ],
+)
+def test_a_job_is_told_in_words(job, pods, phase, words):
+    state = state_of(job, pods)
+
+    assert state.phase is phase
+    assert words in state.message
+
+
+def test_the_exit_code_of_the_command_is_found():
+    message = "Job entrypoint command failed with exit code 3, last available logs ..."
+
+    state = state_of(rayjob("Failed", "FAILED", reason="AppFailed", message=message), [])
+
+    assert (state.exit_code, state.message) == (3, "its command ended with exit code 3")
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "advice"),
+    [
+        (
+            container("waiting", reason="ImagePullBackOff", message="not found"),
+            "the image r/app cannot be pulled: not found",
+            "--image_pull_secret",
+        ),
+        (
+            container("waiting", reason="CreateContainerConfigError", message='no secret "s3"'),
+            'it cannot be started: no secret "s3"',
+            "secret or volume",
+        ),
+        (
+            container("terminated", reason="OOMKilled"),
+            "out of memory: it used more than 4Gi",
+            "--memory_per_worker",
+        ),
+        (
+            {"reason": "Evicted", "message": "low on disk"},
+            "evicted by its node: low on disk",
+            "disk",
+        ),
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "PodScheduled",
+                        "reason": "Unschedulable",
+                        "message": "0/3 nodes are available: 3 Insufficient memory.",
+                    }
+                ]
+            },
+            "no node has room for it: 0/3 nodes",
+            "Ask for less",
+        ),
+    ],
+)
+@pytest.mark.parametrize("job", [rayjob("Initializing"), rayjob("Running", "RUNNING")])
+def test_a_pod_that_cannot_run_is_told_with_what_to_do(job, status, words, advice):
+    state = state_of(job, [pod(), pod("worker-2", "Pending", **status)])
+
+    assert f"worker-2: {words}" in state.message
+    assert advice in state.advice
+
+
+def test_a_quota_is_told():
+    events = [{"reason": "FailedToCreatePod", "message": "pods is forbidden: exceeded quota: q"}]
+
+    state = state_of(rayjob("Initializing"), [], events)
+
+    assert "quota does not allow more pods" in state.message
+
+
+def test_a_job_that_failed_for_memory_says_so():
+    killed = pod("head", "Failed", **container("terminated", reason="OOMKilled"))
+
+    state = state_of(
+        rayjob("Failed", "FAILED", reason="AppFailed", message="exit code 137"), [killed]
+    )
+
+    assert state.exit_code == 137
+    assert "head: out of memory" in state.message
