@@ -192,6 +192,15 @@ def test_after_its_time_to_live_only_the_job_and_its_submitter_stay(cluster):
     assert [each["status"]["phase"] for each in cluster.pods()] == ["Succeeded"]
 
 
+def test_its_cluster_stays_for_its_time_to_live(cluster):
+    cluster.create(job(ttlSecondsAfterFinished=600))
+
+    cluster.wait_for("Complete")
+    time.sleep(0.2)
+
+    assert len(cluster.pods()) == 4
+
+
 def test_a_job_past_its_deadline_fails(cluster):
     cluster.create(job("sleep 60", activeDeadlineSeconds=1))
 

@@ -251,6 +251,8 @@ class Kubernetes:
                 )
             case 404:
                 return self._not_found(said)
+            case 410:
+                return UnavailableError(f"{where}: the watch is too old; it is begun again.")
             case 409:
                 return AlreadyExistsError(said)
             case _ if status == _TOO_MANY or status >= _ERRORS_OF_SERVERS:

@@ -44,7 +44,7 @@ can be tried by hand on a real server with KubeRay's CRDs; what was seen there i
 
 Not there: Table and protobuf answers, OpenAPI, server-side apply, CEL rules, limit and continue
 (all is answered at once), strategic merging of lists, exec and port-forward, validation of built-in
-kinds, quotas that count.
+kinds, quotas that count, deleting what a namespace holds.
 """
 
 from __future__ import annotations

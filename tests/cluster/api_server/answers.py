@@ -99,6 +99,8 @@ class Handler(BaseHTTPRequestHandler):
         self._reply(_listed(asked.resource, found, version))
 
     def _watch(self, api: ApiServer, asked: Request) -> None:
+        # Refuses a wrong selector while it still can.
+        _ = asked.matches
         lines = (f"{json.dumps(event)}\n" for event in streams.watch(api, asked))
         self._stream(lines, "application/json")
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tests.cluster.api_server.resources import PODS, Object, Resource
-from tests.cluster.api_server.selectors import selector
+from tests.cluster.api_server.selection import selector
 
 if TYPE_CHECKING:
     from tests.cluster.api_server.server import ApiServer

@@ -29,7 +29,7 @@ Admit = Callable[["Object"], None]
 _FOREGROUND = "foregroundDeletion"
 # Set by the server; what a client writes there is not looked at.
 _KEPT = ("uid", "creationTimestamp", "namespace", "generation", "deletionTimestamp",
-         "deletionGracePeriodSeconds")  # fmt: skip
+         "deletionGracePeriodSeconds", "resourceVersion")  # fmt: skip
 _OVER = {"Succeeded", "Failed"}
 
 
@@ -143,8 +143,8 @@ class Store:
             kept = {key: old["metadata"][key] for key in _KEPT if key in old["metadata"]}
             new = {**new, "apiVersion": old["apiVersion"], "kind": old["kind"]}
             convert(resource, new)
-            new["metadata"] = {**new["metadata"], **kept,
-                               "resourceVersion": old["metadata"]["resourceVersion"]}  # fmt: skip
+            given = {key: each for key, each in new["metadata"].items() if key not in _KEPT}
+            new["metadata"] = given | kept
             if admit is not None:
                 admit(new)
             if new == old or dry_run:
