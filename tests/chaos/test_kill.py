@@ -122,6 +122,7 @@ def storm(model, digits, tmp_path, num_kills, num_epochs):
     "model",
     ["noisy_module", pytest.param("noisy_spec.NoisySpec", marks=pytest.mark.chaos)],
 )
+@pytest.mark.exhaustive
 def test_three_kills_leave_no_trace(model, digits, tmp_path):
     storm(model, digits, tmp_path, num_kills=3, num_epochs=24)
 

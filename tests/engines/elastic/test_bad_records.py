@@ -91,6 +91,7 @@ def test_records_that_kill_end_the_job_with_their_names_or_are_left_out(numbers,
     assert_left_out(training, from_epoch=0, num_epochs=2)
 
 
+@pytest.mark.exhaustive
 def test_what_was_left_out_stays_so_after_a_kill_of_the_driver(numbers, tmp_path):
     model = counting_and(tmp_path, KILLS_WHO_COMPUTES_ON_WHAT_WAS_TRAINED_ON_BEFORE)
     given = arguments(

@@ -149,6 +149,7 @@ def test_a_low_job_makes_room_for_a_high_one_and_grows_back(high_job):
     high_job.high.assert_each_record_counts(1)
 
 
+@pytest.mark.exhaustive
 def test_a_worker_hands_over_before_its_machine_is_taken_away(drained):
     _, reasons = drained
 
@@ -175,6 +176,7 @@ def input_fn(records):
 """
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_takes_all_memory_ends_the_job_and_is_not_started_again(numbers, tmp_path):
     memory = psutil.virtual_memory()
     limit = (memory.total - memory.available + 3e9) / memory.total

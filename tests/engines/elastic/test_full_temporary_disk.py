@@ -42,6 +42,7 @@ def test_a_disk_has_room_until_it_is_full(disk):
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(240)
+@pytest.mark.exhaustive
 def test_a_job_ends_soon_and_names_the_disk_and_the_same_command_resumes(tmp_path, disk):
     data = write_numbers(tmp_path / "numbers.recordio")
     arguments = [

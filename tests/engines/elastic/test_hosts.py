@@ -157,5 +157,6 @@ def test_the_others_go_on_when_a_raylet_is_killed_and_its_host_joins_again(kille
     assert killed_raylet.host in killed_raylet.hosts_after.values()
 
 
+@pytest.mark.exhaustive
 def test_in_a_long_cut_the_job_can_end_and_each_record_has_counted(end):
     end.assert_each_record_counts(NUM_EPOCHS)

@@ -168,6 +168,7 @@ def test_a_job_ends_soon_though_a_process_of_ray_is_stopped(numbers, tmp_path, n
     training.assert_each_record_counts(8)
 
 
+@pytest.mark.exhaustive
 def test_a_model_that_is_slower_than_every_timeout_trains(numbers, tmp_path):
     slow = """
 import time

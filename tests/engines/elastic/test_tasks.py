@@ -383,6 +383,7 @@ def test_an_error_in_the_users_function_ends_the_job_at_once(place, on_workers, 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.exhaustive
 def test_a_part_that_does_not_arrive_is_an_error_that_says_where_to_write(on_workers, monkeypatch):
     from elasticdl.engines.elastic import tasks
 

@@ -221,6 +221,7 @@ def test_it_survives_what_no_client_should_send(serve) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_client_that_goes_away_ends_its_submitter_which_resumes(serve) -> None:
     server = serve()
     client = Client(server.address)

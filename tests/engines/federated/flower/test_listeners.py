@@ -101,6 +101,7 @@ def seen_until_the_end(first, *others):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_simulation_listens_on_nothing(made, commands):
     process = commands.start("simulate", "simulate", made.aggregator, "--num_processes=2")
 
