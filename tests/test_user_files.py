@@ -45,3 +45,24 @@ def test_what_is_missing_is_no_special_file(tmp_path):
     assert user_files.special_kind(tmp_path / "nothing") is None
     with pytest.raises(FileNotFoundError):
         user_files.open_regular(tmp_path / "nothing")
+
+
+def test_a_signal_while_a_file_is_opened_is_not_lost(tmp_path, run_python):
+    """Its exception arrives at any instruction, also where the file is open and has no name yet."""
+    (tmp_path / "file").touch()
+
+    done = run_python(
+        "import random, signal\n"
+        "from elasticdl import user_files\n"
+        "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
+        "for _ in range(1000):\n"
+        "    try:\n"
+        "        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 6e-5))\n"
+        "        while True:\n"
+        f"            user_files.read_bytes({str(tmp_path / 'file')!r})\n"
+        "    except KeyboardInterrupt:\n"
+        "        pass\n"
+        "print('answered')\n"
+    )
+
+    assert done.stdout == "answered\n"

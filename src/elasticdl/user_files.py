@@ -62,13 +62,17 @@ def open_regular(path: Path | str) -> BinaryIO:
     # Before opening: that alone does something to some devices, and fails for a socket.
     check_regular(path)
     # A pipe that has taken the file's place meanwhile does not block; it is refused as well.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - the caller's
     try:
-        _check(os.fstat(descriptor).st_mode, path)
-        return os.fdopen(descriptor, "rb")
+        _check(os.fstat(file.fileno()).st_mode, path)
     except BaseException:
-        os.close(descriptor)
+        file.close()
         raise
+    return file
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def read_bytes(path: Path | str, most_bytes: int | None = None) -> bytes:

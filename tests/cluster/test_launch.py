@@ -12,6 +12,7 @@ from tests.cluster.pod_states import image_pull_back_off, unschedulable
 
 from elasticdl import api
 from elasticdl.cli.main import cli
+from elasticdl.cluster.kubernetes import Kubernetes
 from elasticdl.cluster.options import ClusterOptions
 from elasticdl.errors import ClusterJobError, UnavailableError, UsageError
 
@@ -85,6 +86,23 @@ def test_two_who_submit_at_once_follow_one_job(job, api_server, running):
 
     assert sum("Submitted" in text for text in told) == 1
     assert all(text.endswith("Done: s3://bucket/my_model") for text in told)
+
+
+def test_a_job_that_another_creates_before_the_dry_run_is_followed(job, running, monkeypatch):
+    running(SAYS)
+    create = Kubernetes.create
+
+    def create_after_another(self, manifest, *, dry_run=False):
+        if dry_run:
+            create(self, manifest)
+        return create(self, manifest, dry_run=dry_run)
+
+    monkeypatch.setattr(Kubernetes, "create", create_after_another)
+
+    told = run(job)
+
+    assert "is there already" in told
+    assert told.endswith("Done: s3://bucket/my_model")
 
 
 def test_who_detaches_is_told_what_to_type_next(job, operator):

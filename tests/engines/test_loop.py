@@ -141,6 +141,41 @@ class Losing(Alone):
         return replace(commit, metrics={"loss": (next(self._losses), 1.0)})
 
 
+class Grouping(Alone):
+    """Makes a group of steps of what it gets; `groups` has their sizes."""
+
+    max_group_steps = 4
+
+    def __init__(self, trainer):
+        super().__init__(leads=True)
+        self._trainer, self.groups = trainer, []
+
+    def commit(self, batches, place, *, stop):
+        if stop:
+            return super().commit(batches, place, stop=stop)
+        self.groups.append(len(batches))
+        self._trainer.step += len(batches)
+        row = Row(0, len(batches), finished=batches[-1].finished)
+        return Commit([row], [0], {"loss": (0.0, 1.0)})
+
+
+def test_one_more_step_is_made_where_a_callback_stops_as_an_epoch_begins():
+    def batches(ledger, slots):
+        for epoch, shard, number in itertools.product(range(3), range(2), range(10)):
+            yield FedBatch(epoch, shard, number, batch_of(shard), finished=number == 9)
+
+    def ask_for_the_end(epoch):
+        loop.trainer.hooks.stop_requested = epoch == 1
+
+    loop = loop_of(0, batches, num_epochs=3)
+    loop.committer = Grouping(loop.trainer)
+    loop.trainer.hooks.epoch_begin = ask_for_the_end
+    loop.run()
+
+    assert max(loop.committer.groups) == 4
+    assert loop.trainer.step == 20 + 1
+
+
 def test_which_step_was_the_best_is_known_to_the_end_and_to_who_joins():
     loop = loop_of(0, whole_shards, leads=True, num_epochs=3, best_metric="loss")
     # Two steps an epoch, whose means are 3, 1 and 2.

@@ -80,12 +80,12 @@ def submit(
             {**wanted, "metadata": {**wanted["metadata"], "name": f"{name}-x"}}, dry_run=True
         )
         _remove(cluster, there)
-    else:
-        cluster.create(wanted, dry_run=True)
     try:
+        if there is None:
+            cluster.create(wanted, dry_run=True)
         cluster.create(wanted)
     except AlreadyExistsError:
-        # Somebody gave the same command at the same time.
+        # The same command was run at the same time, and the other one created it first.
         return Submitted(name, cluster.namespace, is_new=False)
     return Submitted(name, cluster.namespace, is_new=True)
 

@@ -481,7 +481,9 @@ class Loop:
         return self._feed
 
     def _group_limit(self, batch: Batch) -> int:
-        if self.trainer.hooks.observes_batches:
+        hooks = self.trainer.hooks
+        if hooks.observes_batches or hooks.stop_requested:
+            # `fit` makes one more batch where a callback has asked for the end before it.
             return 1
         limits = [
             _MAX_GROUP_STEPS,
