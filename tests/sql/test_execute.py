@@ -38,6 +38,7 @@ def test_the_statements_of_the_seed_fill_the_column(shop, sql, tmp_path) -> None
     before = table(shop, "SELECT name, role FROM testdata")
     printed = ended(sql(TRAIN + PREDICT))
 
+    assert "Label: salary, the last selected column. LABEL selects another." in printed
     assert "held out to validate" in printed
     rows = table(shop, "SELECT * FROM testdata")
     assert [{"name": row["name"], "role": row["role"]} for row in rows] == before

@@ -57,9 +57,12 @@ def test_rare_classes_are_named(tmp_path, capfd) -> None:
     with pytest.raises(DataError, match="none of the classes") as caught:
         run("SELECT 1 AS a, 'new' AS y TO EVALUATE m;", tmp_path)
     assert "--params" not in str(caught.value)
+    assert "Label: y, the last selected column." in said
 
-    run(f"{train}, class_counts=[195, 4, 1] INTO m;", tmp_path)
-    assert "WITH class_counts" not in capfd.readouterr().err
+    run(f"{train}, class_counts=[195, 4, 1] LABEL y INTO m;", tmp_path)
+    said = capfd.readouterr().err
+    assert "WITH class_counts" not in said
+    assert "the last selected column" not in said
 
 
 @pytest.mark.parametrize("extension", ["EVALUATE m", "EXPLAIN m WITH explain.num_rows=5"])

@@ -121,6 +121,7 @@ def train_request(
             label_span.start - statement.span.start,
             label_span.stop - statement.span.start,
         ),
+        label_is_last=statement.label is None,
     )
 
 

@@ -72,6 +72,7 @@ class TrainRequest:
         begins_at: Line and column of the statement in its program.
         label_at: Where the label stands in the statement: its first character, and one past its
             last.
+        label_is_last: Whether the statement has no LABEL, so that the label is the last column.
     """
 
     statement: str
@@ -88,6 +89,7 @@ class TrainRequest:
     validation_fraction: float = DEFAULT_FRACTION
     begins_at: tuple[int, int] = (1, 1)
     label_at: tuple[int, int] | None = None
+    label_is_last: bool = False
 
 
 def train(
@@ -188,6 +190,8 @@ def _check_params(request: TrainRequest) -> None:
 def _snapshot(
     request: TrainRequest, database: Database, version: ModelVersion, reporter: Reporter
 ) -> Snapshot:
+    if request.label_is_last:
+        reporter.note(f"Label: {request.label}, the last selected column. LABEL selects another.")
     reporter.started("Reading rows", 0, "rows")
     try:
         with database.read(request.select) as rows:
