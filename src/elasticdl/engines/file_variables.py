@@ -122,10 +122,15 @@ class FileVariables:
         """Yield file, name, value and the module's name."""
         if self._folder is None:
             return
+        # A framework has thousands of modules: a comparison of text tells most of them apart.
+        within = f"{self._folder}/"
         for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if not isinstance(file, str) or not file.startswith(within):
+                continue
             # The name must be the path: what is installed below the folder is not the user's.
             path = self._folder.joinpath(*name.split("."))
-            if getattr(module, "__file__", None) in (f"{path}.py", f"{path}/__init__.py"):
+            if file in (f"{path}.py", f"{path}/__init__.py"):
                 for variable, value in list(vars(module).items()):
                     if not variable.startswith("__"):
                         yield str(module.__file__), variable, value, name
