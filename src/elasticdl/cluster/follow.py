@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from elasticdl.cluster.rayjob import JOB_LABEL
+from elasticdl.cluster.rayjob import JOB_LABEL, SUBMITTER
 from elasticdl.cluster.states import JobState, Phase, state_of
 from elasticdl.errors import UnavailableError, UsageError
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _WINDOW_S = 3
 _GIVEN_UP_S = 600.0
 _BETWEEN_TRIES_S = 2.0
-_SUBMITTER = "ray-job-submitter"
 
 
 def current(cluster: Kubernetes, name: str) -> JobState:
@@ -127,6 +126,6 @@ class _Log:
         for pod in pods:
             name = pod["metadata"]["name"]
             last = self._last.get(name, "")
-            for stamp, line in self._cluster.log_lines(name, _SUBMITTER, after=last):
+            for stamp, line in self._cluster.log_lines(name, SUBMITTER, after=last):
                 self._last[name] = stamp
                 self._on_line(line)
