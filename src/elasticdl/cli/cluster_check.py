@@ -51,6 +51,7 @@ _NO_IMAGE = "registry.example/image"
 @click.option("--service_account", metavar="NAME", help="Account of the pods.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def check(
+    *,
     context: str | None,
     namespace: str | None,
     image: str | None,
@@ -65,7 +66,6 @@ def check(
     env_from_secret: tuple[str, ...],
     image_pull_secret: tuple[str, ...],
     service_account: str | None,
-    *,
     as_json: bool,
 ) -> int:
     """Look whether a job could be submitted to a Kubernetes cluster.

@@ -1,9 +1,9 @@
 """Checking a cluster before a first job: what is there, what is missing, what to do.
 
-    kubeconfig -> server -> credentials -> namespace -> KubeRay, rights, room, names, image -> dry run
+    kubeconfig -> server -> credentials -> namespace -> KubeRay, rights, room, names -> dry run
 
-It asks (`inventory.py`, `registry.py`), and `findings.py` and `room.py` judge. Where nothing more can
-be asked, the findings end. Nothing is created: at the end the server checks a whole RayJob in a dry
+`inventory.py` and `registry.py` ask, `findings.py` and `room.py` judge. Where nothing more can be
+asked, the findings end. Nothing is created: at the end the server checks a whole RayJob in a dry
 run, which tells what no question tells, such as a webhook of the cluster's owner.
 
 Callers: `api.py`.
@@ -202,9 +202,7 @@ def _named(inventory: Inventory, options: ClusterOptions) -> Iterator[Finding]:
     asked: list[tuple[str, str, str, Any]] = []
     if options.priority_class is not None:
         where = ("scheduling.k8s.io", "v1", "priorityclasses", options.priority_class)
-        asked.append(
-            ("priority_class", "PriorityClass", where[-1], inventory.object_of(*where))
-        )
+        asked.append(("priority_class", "PriorityClass", where[-1], inventory.object_of(*where)))
     if options.service_account is not None:
         name = options.service_account
         asked.append(("service_account", "account", name, inventory.service_account(name)))

@@ -29,16 +29,15 @@ _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 401, 403, 404
 _DEFAULT_TAG = "latest"
 # Names without a host mean this registry, which has its API at another name.
 _DEFAULT_REGISTRY, _ITS_API = "docker.io", "registry-1.docker.io"
-_MANIFESTS = ", ".join(
-    [
-        "application/vnd.oci.image.index.v1+json",
-        "application/vnd.oci.image.manifest.v1+json",
-        "application/vnd.docker.distribution.manifest.list.v2+json",
-        "application/vnd.docker.distribution.manifest.v2+json",
-    ]
+_MANIFESTS = (
+    "application/vnd.oci.image.index.v1+json, "
+    "application/vnd.oci.image.manifest.v1+json, "
+    "application/vnd.docker.distribution.manifest.list.v2+json, "
+    "application/vnd.docker.distribution.manifest.v2+json"
 )
 _LOCAL = re.compile(r"(localhost|127\.[\d.]+|\[::1\])(:\d+)?")
-_NAME = re.compile(r"[a-z0-9]+([._/-]+[a-z0-9]+)*")
+_PART = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
+_NAME = re.compile(rf"{_PART}(/{_PART})*")
 _TAG = re.compile(r"\w[\w.-]{0,127}")
 _DIGEST = re.compile(r"[A-Za-z][\w.+-]*:[0-9a-fA-F]{32,}")
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')

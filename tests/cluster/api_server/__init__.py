@@ -44,7 +44,6 @@ can be tried by hand on a real server with KubeRay's CRDs; what was seen there i
 24. Deployments are listed in one namespace or in all, which is a right of its own.
 25. Of an object only the metadata, where the client accepts `as=PartialObjectMetadata`.
 26. A kind that an operator brings along is discovered by its group.
-27. What keeps quotas, limit ranges, nodes, classes and deployments is what a test puts there.
 
 Not there: Table and protobuf answers, OpenAPI, server-side apply, CEL rules, limit and continue
 (all is answered at once), strategic merging of lists, exec and port-forward, validation of built-in
