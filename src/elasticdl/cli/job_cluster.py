@@ -44,16 +44,19 @@ def list_jobs(cluster: str, context: str | None, namespace: str | None) -> None:
     Example:
       elasticdl job list --cluster=kubernetes --namespace=team
     """
-    from elasticdl.cluster.follow import states  # noqa: PLC0415 - not for `--help`
+    from elasticdl.cluster.follow import progress_of, states  # noqa: PLC0415 - not for `--help`
+    from elasticdl.cluster.progress import short  # noqa: PLC0415 - as well
 
     del cluster
-    table = Table("job", "state", "age", "output", box=box.SIMPLE_HEAD)
-    for job, state in states(api.connect_cluster(context, namespace)):
+    connected = api.connect_cluster(context, namespace)
+    table = Table("job", "state", "progress", "age", "output", box=box.SIMPLE_HEAD)
+    for job, state in states(connected):
         output = (job["metadata"].get("annotations") or {}).get("elasticdl.org/output", "")
-        shown = f"{state.phase}: {state.message}"
-        table.add_row(job["metadata"]["name"], printable(shown), _age(job), printable(output))
+        shown = (f"{state.phase}: {state.message}", short(progress_of(connected, job, state)))
+        table.add_row(job["metadata"]["name"], *map(printable, shown), _age(job), printable(output))
     if table.row_count:
-        Console().print(table)
+        # What others wrote into annotations is no markup.
+        Console(markup=False).print(table)
     else:
         echo("There is no job.")
 
@@ -63,11 +66,16 @@ def list_jobs(cluster: str, context: str | None, namespace: str | None) -> None:
 @_where
 def show(name: str, cluster: str, context: str | None, namespace: str | None) -> None:
     """Say what a job is doing, how far it is, and what it is waiting for."""
-    from elasticdl.cluster.follow import current  # noqa: PLC0415 - not for `--help`
+    from elasticdl.cluster.follow import current, progress_of  # noqa: PLC0415 - not for `--help`
     from elasticdl.cluster.launch import shown  # noqa: PLC0415 - as well
+    from elasticdl.cluster.progress import in_words  # noqa: PLC0415 - as well
 
     del cluster
-    echo(shown(current(api.connect_cluster(context, namespace), name)))
+    connected = api.connect_cluster(context, namespace)
+    job, state = current(connected, name)
+    echo(shown(state))
+    if words := in_words(progress_of(connected, job, state)):
+        echo(f"  {words}")
 
 
 @click.command("logs")

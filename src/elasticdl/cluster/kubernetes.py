@@ -192,19 +192,22 @@ class Kubernetes:
             items: list[Object] = json.loads(answer.data)["items"]
         return sorted(items, key=lambda event: str(event.get("lastTimestamp")))
 
-    def log_lines(self, pod: str, container: str, *, after: str = "") -> Iterator[tuple[str, str]]:
+    def log_lines(
+        self, pod: str, container: str, *, after: str = "", last: int | None = None
+    ) -> Iterator[tuple[str, str]]:
         """Yield what a container has printed since a moment: time stamp and line.
 
         Args:
             pod: Name of the pod.
             container: Name of its container; nothing is yielded before it has started.
             after: Time stamp of the last line that is known; empty for all lines.
+            last: How many lines of the end at most; None for all.
         """
         with (
             contextlib.suppress(_NotFoundError, _NotStartedError),
             self.errors(f"read the log of pod {pod}", is_log=True),
         ):
-            options: dict[str, Any] = {}
+            options: dict[str, Any] = {} if last is None else {"tail_lines": last}
             if after:
                 seen = dt.datetime.fromisoformat(after)
                 age = dt.datetime.now(dt.UTC) - seen

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from elasticdl import __version__
 from elasticdl.cluster.command import command
 from elasticdl.errors import UsageError
+from elasticdl.job import RAYJOB_VARIABLE
 
 if TYPE_CHECKING:
     from elasticdl.cluster.options import ClusterOptions, Resources, Volume
@@ -223,7 +224,7 @@ def _template(
     is_worker: bool = False,
 ) -> Manifest:
     num_gpus = job.workers.gpus if is_worker and job.workers is not None else 0
-    env = {**_HEALTH, "HOME": "/tmp", "ELASTICDL_JOB": job.id, **options.env}  # noqa: S108 - its own
+    env = {**_HEALTH, "HOME": "/tmp", RAYJOB_VARIABLE: job.id, **options.env}  # noqa: S108 - its own
     container: Manifest = {
         "name": name,
         "image": options.image,
