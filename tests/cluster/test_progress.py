@@ -1,4 +1,4 @@
-"""Progress on a RayJob: what its annotations say, who writes them, and what happens if nobody may."""
+"""Progress on a RayJob: what its annotations say, who writes them, who reads them."""
 
 from __future__ import annotations
 

@@ -27,8 +27,6 @@ class Handler(BaseHTTPRequestHandler):
             realm = f'Bearer realm="{self.server.realm or f"http://{host}/token"}"'
             scope = f'service="reg",scope="repository:{name}:pull"'
             self.answer(401, {"WWW-Authenticate": f"{realm},{scope}"})
-        elif self.path.startswith("/v2/moved"):
-            self.answer(307, {"Location": f"http://{host}/v2/open/app/manifests/1"})
         elif name == "open/app" and reference in {"1", DIGEST}:
             self.answer(200, {"Docker-Content-Digest": DIGEST})
         else:

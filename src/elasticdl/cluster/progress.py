@@ -1,6 +1,6 @@
 """How far a training is, as annotations of its RayJob: what dashboards and queues read.
 
-    events  --Progress.after-->  Progress  --annotations-->  elasticdl.org/progress: epoch 3/10, 41 %
+    events --Progress.after--> Progress --annotations--> elasticdl.org/progress: epoch 3/10, 41 %
 
 Pure: events in, texts out; no clock but the events'. The names and units of the annotations are a
 contract (docs/kubernetes.md). Where a pod may not write annotations, the same texts are one line of

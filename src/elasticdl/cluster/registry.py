@@ -16,6 +16,7 @@ import re
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
 
@@ -99,7 +100,7 @@ def image(text: str) -> Finding:
         )
     try:
         return _judged(wanted, *_head(wanted))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         return Finding(
             "image",
             Verdict.UNKNOWN,
@@ -191,4 +192,5 @@ def _request(
 
 
 def _reason(error: BaseException) -> str:
-    return str(getattr(error, "reason", "") or error).splitlines()[0]
+    said = str(getattr(error, "reason", "") or error)
+    return said.splitlines()[0] if said else type(error).__name__
