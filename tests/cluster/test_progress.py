@@ -139,6 +139,7 @@ def test_people_read_one_line():
 # Who writes them
 
 MODEL = """
+import os
 import time
 
 import numpy as np
@@ -159,6 +160,8 @@ def data_schema():
 
 def input_fn(records):
     time.sleep(SLEEP_S)
+    while os.path.exists(HOLD):
+        time.sleep(0.02)
     return np.stack([r["x"] for r in records]), np.stack([r["y"] for r in records])
 
 
@@ -210,9 +213,10 @@ def address(api_server):
 
 
 def training(folder, sleep_s=0.0):
-    """Return the options of a training of 16 steps."""
+    """Return the options of a training of 16 steps; it waits while there is a file `hold`."""
     folder.mkdir()
-    (folder / "line.py").write_text(MODEL.replace("SLEEP_S", str(sleep_s)))
+    model = MODEL.replace("SLEEP_S", str(sleep_s)).replace("HOLD", repr(str(folder / "hold")))
+    (folder / "line.py").write_text(model)
     with recordio.Writer(str(folder / "train.recordio")) as writer:
         for number in range(64):
             x = np.float32([number % 7, number % 5]) / 7
@@ -285,7 +289,7 @@ def test_without_the_right_it_is_tried_once_and_told_in_the_log(
 
     assert api_server.requests == [PATCH]
     lines = [line for line in capfd.readouterr().err.splitlines() if progress.is_line(line)]
-    assert len(lines) > 2
+    assert len(lines) >= 2
     assert progress.short(progress.last_line(lines)) == "finished"
     assert annotations(api_server) == {}
     assert weights(options) == unwatched
@@ -325,7 +329,7 @@ def test_outside_a_cluster_nothing_is_imported(run_python):
 def command(*arguments):
     result = CliRunner().invoke(
         cli, ["job", *arguments, "--cluster=kubernetes"], catch_exceptions=False,
-        env={"COLUMNS": "200"},
+        env={"COLUMNS": "80"},
     )  # fmt: skip
     assert result.exit_code == 0
     return result.output
@@ -352,21 +356,26 @@ def wait_until(condition):
 
 
 def test_a_job_on_a_cluster_shows_its_progress_while_it_runs(api_server, account, job, tmp_path):
-    options = training(tmp_path / "zoo", sleep_s=0.1)
+    ours = "elasticdl.org"
+    options = training(tmp_path / "zoo", sleep_s=0.25)
     flags = [f"--{name}={value}" for name, value in options.items()]
     entrypoint = shlex.join([sys.executable, "-c", POD, str(account), "train", *flags])
     host, port = address(api_server)
     env = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
     with Operator(api_server, env, rewrite=lambda _: entrypoint):
         submit(job)
-        wait_until(lambda: "epoch 2/2" in progress.short(annotations(api_server, job.id)))
+        wait_until(lambda: annotations(api_server, job.id))
+        (tmp_path / "zoo/hold").touch()
         shown, listed = command("show", job.id), command("list")
-        command("logs", job.id)
+        (tmp_path / "zoo/hold").unlink()
+        wait_until(lambda: annotations(api_server, job.id).get(f"{ours}/progress") == "finished")
 
     assert "running: running on 1 of 1 workers" in shown
-    assert "; loss " in shown
-    assert "epoch 2/2, " in listed
-    assert annotations(api_server, job.id)["elasticdl.org/progress"] == "finished"
+    assert "  epoch 1/2, " in shown
+    assert "epoch 1/2, " in listed
+    last = annotations(api_server, job.id)
+    assert (last[f"{ours}/step"], last[f"{ours}/eta_s"]) == ("16", "0")
+    assert float(last[f"{ours}/loss"]) < 1
 
 
 def test_where_annotations_are_not_allowed_progress_is_read_from_the_log(api_server, job):
@@ -379,7 +388,9 @@ def test_where_annotations_are_not_allowed_progress_is_read_from_the_log(api_ser
         without_right = command("list")
 
     assert "  epoch 1/2, 25 %\n" in shown
+    # On a terminal of 80 columns as well.
     assert "epoch 1/2, 25 %" in listed
+    assert job.id in listed
     assert job.id in without_right
     assert "epoch" not in without_right
 

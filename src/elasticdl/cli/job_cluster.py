@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -49,14 +49,16 @@ def list_jobs(cluster: str, context: str | None, namespace: str | None) -> None:
 
     del cluster
     connected = api.connect_cluster(context, namespace)
-    table = Table("job", "state", "progress", "age", "output", box=box.SIMPLE_HEAD)
+    rows = []
     for job, state in states(connected):
         output = (job["metadata"].get("annotations") or {}).get("elasticdl.org/output", "")
-        shown = (f"{state.phase}: {state.message}", short(progress_of(connected, job, state)))
-        table.add_row(job["metadata"]["name"], *map(printable, shown), _age(job), printable(output))
-    if table.row_count:
+        progress = short(progress_of(connected, job, state))
+        shown = f"{state.phase}: {state.message}"
+        name = job["metadata"]["name"]
+        rows.append([printable(each) for each in (name, shown, progress, _age(job), output)])
+    if rows:
         # What others wrote into annotations is no markup.
-        Console(markup=False).print(table)
+        Console(markup=False).print(_table(rows))
     else:
         echo("There is no job.")
 
@@ -99,6 +101,20 @@ def stop(name: str, cluster: str, context: str | None, namespace: str | None) ->
     del cluster
     stop_job(api.connect_cluster(context, namespace), name)
     echo(f"{name} is stopped. Give its command again to resume it.")
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Table:
+    """Return the jobs as a table that keeps whole what is typed or compared."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for number, title in enumerate(("job", "state", "progress", "age", "output")):
+        if title in {"state", "output"}:
+            table.add_column(title, overflow="fold")
+        else:
+            width = max(len(row[number]) for row in rows)
+            table.add_column(title, no_wrap=True, min_width=max(width, len(title)))
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _age(job: Object) -> str:
