@@ -77,6 +77,20 @@ def test_the_time_left_is_that_of_all_epochs_or_of_the_steps_that_are_allowed():
     assert told(STARTED, steps(2, 0, num_records=20), max_steps=10)["eta_s"] == "8"
 
 
+def test_steps_that_are_told_right_after_others_were_not_done_in_no_time():
+    # 20 records in a second, of which the second half was told at once.
+    assert told(STARTED, steps(1, 0), steps(2, 0, records_per_s=1e9))["eta_s"] == "14"
+
+
+def test_the_time_left_follows_the_speed_of_late():
+    slow = [steps(step, 0, num_records=1, records_per_s=0.01) for step in range(1, 3)]
+
+    # 298 records at one in 100 s; then 268 at ten in 100 s.
+    assert int(told(STARTED, *slow)["eta_s"]) == 29800
+    fast = [steps(step, 0, num_records=10, records_per_s=0.1) for step in range(3, 6)]
+    assert int(told(STARTED, *slow, *fast)["eta_s"]) == pytest.approx(2680, rel=0.1)
+
+
 def test_workers_are_those_that_take_part():
     joined = [WorkerJoined(step=0, slot=slot, incarnation=slot + 1) for slot in range(3)]
     left = WorkerLeft(step=1, slot=1, incarnation=2)

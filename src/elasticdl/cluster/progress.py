@@ -34,9 +34,9 @@ Annotations: TypeAlias = Mapping[str, str]
 _PREFIX = "elasticdl.org/"
 _NAMES = ("progress", "step", "loss", "workers", "eta_s")
 _LINE = "elasticdl-progress "
-# How much the newest second counts in the speed: the time left does not jump, and follows in a
+# How long the past counts in the speed, in seconds: the time left does not jump, and follows in a
 # minute.
-_NEWEST = 0.1
+_MEMORY_S = 30.0
 _MOST_CHARACTERS = 60
 
 
@@ -53,8 +53,9 @@ class Progress:
         num_seen: Records of that epoch that were trained on.
         step: Updates made.
         loss: Of the last ones; NaN if there were none.
-        records_per_s: Speed.
-        steps_per_s: Speed.
+        recent_s: Seconds that the speed is measured over, the older ones counting less.
+        recent_records: Records that were trained on in them.
+        recent_steps: Updates that were made in them.
         slots: Workers that take part.
         is_finished: All that was asked for is done.
     """
@@ -67,8 +68,9 @@ class Progress:
     num_seen: int = 0
     step: int = 0
     loss: float = math.nan
-    records_per_s: float = 0.0
-    steps_per_s: float = 0.0
+    recent_s: float = 0.0
+    recent_records: float = 0.0
+    recent_steps: float = 0.0
     slots: frozenset[int] = frozenset()
     is_finished: bool = False
 
@@ -138,14 +140,15 @@ class Progress:
         progress = replace(self, epoch=event.epoch, num_seen=seen, step=event.step)
         if not event.num_records:
             return progress
-        progress = replace(progress, loss=event.loss)
-        if event.records_per_s <= 0:
-            return progress
-        steps_per_s = (event.step - self.step) * event.records_per_s / event.num_records
+        # Not a mean of speeds: steps that are told right after others seem to take no time.
+        seconds = event.num_records / event.records_per_s if event.records_per_s > 0 else 0.0
+        kept = math.exp(-seconds / _MEMORY_S)
         return replace(
             progress,
-            records_per_s=_smoothed(self.records_per_s, event.records_per_s),
-            steps_per_s=_smoothed(self.steps_per_s, steps_per_s),
+            loss=event.loss,
+            recent_s=kept * self.recent_s + seconds,
+            recent_records=kept * self.recent_records + event.num_records,
+            recent_steps=kept * self.recent_steps + event.step - self.step,
         )
 
     def _in_words(self) -> str:
@@ -162,13 +165,14 @@ class Progress:
         """Return the seconds until the last step; None if there is nothing to tell from."""
         if self.is_finished:
             return 0.0
-        left = []
-        if self.records_per_s and self.num_records:
-            num_left = (self.num_epochs - self.epoch) * self.num_records - self.num_seen
-            left.append(num_left / self.records_per_s)
-        if self.steps_per_s and self.max_steps:
-            left.append((self.max_steps - self.step) / self.steps_per_s)
-        return max(0.0, min(left)) if left else None
+        if not self.recent_s or not self.recent_records:
+            return None
+        num_left = (self.num_epochs - self.epoch) * self.num_records - self.num_seen
+        left_s = num_left * self.recent_s / self.recent_records
+        if self.max_steps and self.recent_steps:
+            by_steps_s = (self.max_steps - self.step) * self.recent_s / self.recent_steps
+            left_s = min(left_s, by_steps_s)
+        return max(0.0, left_s)
 
 
 def annotations_of(rayjob: Mapping[str, object]) -> dict[str, str]:
@@ -255,7 +259,3 @@ def _left(eta_s: str) -> str:
         return f"{int(eta_s)} s left"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min left" if hours else f"{minutes} min left"
-
-
-def _smoothed(before: float, newest: float) -> float:
-    return newest if not before else (1 - _NEWEST) * before + _NEWEST * newest
