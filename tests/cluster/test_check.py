@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+import yaml
 from tests.cluster.api_server import Fault
 from tests.cluster.api_server.kubeconfig import write_kubeconfig
 from tests.cluster.api_server.resources import (
@@ -137,6 +140,42 @@ def test_an_unusable_kubeconfig_is_one_line(text, check, monkeypatch, tmp_path):
     assert f"There is no usable kubeconfig at {path}" in found["kubeconfig"]
 
 
+def test_a_context_without_credentials_is_told_so(cluster, check, kubeconfig):
+    config = yaml.safe_load(kubeconfig.read_text())
+    config["users"][0]["user"] = {}
+    kubeconfig.write_text(yaml.safe_dump(config))
+
+    code, found = check()
+
+    assert (code, list(found)[-1]) == (2, "credentials")
+    assert "the server takes this machine for system:anonymous Log in" in found["credentials"]
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_another_kind_of_server_is_told_so(check, kubeconfig, monkeypatch, status):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"<html>Welcome</html>")
+
+        def log_message(self, *_):
+            """Be quiet."""
+
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        config = yaml.safe_load(kubeconfig.read_text())
+        config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{server.server_port}"}
+        kubeconfig.write_text(yaml.safe_dump(config))
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        code, found = check()
+        thread.join()
+
+    assert (code, list(found)[-1]) == (2, "server")
+    assert "does not answer as a Kubernetes API server does" in found["server"]
+
+
 def test_a_server_that_stays_silent_is_told_within_seconds(cluster, check, api_server, monkeypatch):
     monkeypatch.setattr("elasticdl.cluster.inventory._TIMEOUT_S", (0.3, 0.3))
     api_server.faults.append(Fault("list", "resourcequotas", delay_s=2))
@@ -265,9 +304,29 @@ def test_a_quota_has_to_have_room(cluster, check, hard, used, code, words):
 
 
 @pytest.mark.parametrize(
+    ("scope", "flags", "code"),
+    [
+        ({"scopes": ["BestEffort"]}, [], 0),
+        ({"scopes": ["NotTerminating"]}, [], 2),
+        ({"scopeSelector": {"matchExpressions": [
+            {"scopeName": "PriorityClass", "operator": "In", "values": ["low"]}]}}, [], 0),
+        ({"scopeSelector": {"matchExpressions": [
+            {"scopeName": "PriorityClass", "operator": "In", "values": ["low"]}]}},
+         ["--priority_class=low"], 2),
+    ],
+)  # fmt: skip
+def test_a_quota_for_other_pods_does_not_count(cluster, check, scope, flags, code):
+    cluster.create(PRIORITY_CLASSES, "", {"metadata": {"name": "low"}})
+    body = quota({"pods": "0"}, {})
+    cluster.create(QUOTAS, "default", {**body, "spec": {**body["spec"], **scope}})
+
+    assert check(*flags)[0] == code
+
+
+@pytest.mark.parametrize(
     ("limit", "code", "words"),
     [
-        ({"type": "Container", "max": {"memory": "8Gi"}}, 0, "ok: the LimitRange allows its pods"),
+        ({"type": "Container", "max": {"memory": "4Gi"}}, 0, "ok: the LimitRange allows its pods"),
         ({"type": "Container", "max": {"memory": "3Gi"}}, 2,
          "worker asks for memory 4Gi, at most 3Gi is allowed"),
         ({"type": "Pod", "min": {"cpu": "600m"}}, 2,

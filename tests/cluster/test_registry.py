@@ -94,8 +94,11 @@ def test_of_what_needs_credentials_nothing_can_be_said():
     assert "cannot tell from here" in found.message
 
 
-@pytest.mark.parametrize("realm", ["file:///etc/passwd", "ftp://127.0.0.1/x", "no address"])
-def test_a_token_is_asked_for_at_addresses_of_the_web_only(realm):
+@pytest.mark.parametrize("realm", ["file://{folder}/token#", "no address"])
+def test_a_token_is_asked_for_at_addresses_of_the_web_only(realm, tmp_path):
+    (tmp_path / "token").write_text('{"token": "for-open/app"}')
+    realm = realm.format(folder=tmp_path)
+
     with registry(wants_token=True, realm=realm) as server:
         assert image(f"{server.host}/open/app:1").verdict is Verdict.UNKNOWN
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _USUAL_NAMESPACES = ("default", "kuberay-operator", "kuberay-system", "ray-system")
 _SEEN_LATER = "If a job waits because of it, elasticdl job show says so."
 _UNAUTHORIZED = 401
+_NOBODY = "system:anonymous"
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def _doors(cluster: Kubernetes, inventory: Inventory) -> Iterator[Finding]:
     try:
         inventory.may("get", "rayjobs", "ray.io")
     except UsageError as error:
-        raise _NothingMoreError(missing("credentials", str(error))) from error
+        raise _NothingMoreError(_refused(cluster, error)) from error
     yield Finding("credentials", Verdict.OK, "the server accepts them")
     namespace = inventory.namespace()
     match namespace:
@@ -164,6 +165,17 @@ def _doors(cluster: Kubernetes, inventory: Inventory) -> Iterator[Finding]:
             yield unknown("pod security", "read the namespace")
         case _:
             yield findings.pod_security(namespace)
+
+
+def _refused(cluster: Kubernetes, error: UsageError) -> Finding:
+    if _NOBODY not in str(error):
+        return missing("credentials", str(error))
+    return missing(
+        "credentials",
+        f"{cluster.name} has none: the server takes this machine for {_NOBODY}",
+        "Log in with your cloud's command, which puts them into the kubeconfig, or name another "
+        "context with --context.",
+    )
 
 
 def _kuberay(cluster: Kubernetes, inventory: Inventory) -> Iterator[Finding]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UnavailableError, UsageError
 
 Object: TypeAlias = Mapping[str, Any]
@@ -214,18 +213,15 @@ def pod_security(namespace: Object) -> Finding:
     return Finding("pod security", Verdict.OK, f"level {level}, which a job's pods keep")
 
 
-def named(flag: str, kind: str, name: str, known: Sequence[str] = ()) -> Finding:
+def named(flag: str, kind: str, name: str) -> Finding:
     """Return the finding that something that was named is not there.
 
     Args:
         flag: That named it.
         kind: What it is.
         name: Its name.
-        known: Names of those that are there.
     """
-    near = did_you_mean(name, known).removeprefix("; ").removesuffix(".")
-    hint = f"D{near[1:]} " if near else ""
-    return missing(kind, f"there is none called {name!r}", f"{hint}Create it, or change --{flag}.")
+    return missing(kind, f"there is none called {name!r}", f"Create it, or change --{flag}.")
 
 
 def _container(deployment: Object) -> Object | None:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import kubernetes
 from kubernetes.client import ApiException
 
+from elasticdl.errors import UsageError
+
 if TYPE_CHECKING:
     from elasticdl.cluster.kubernetes import Kubernetes
 
@@ -63,7 +65,9 @@ class Inventory:
     def version(self) -> str:
         """Return the server's version, such as `v1.36.0`."""
         found = self._read("read the version", self._version.get_code)
-        return str(found["gitVersion"]) if isinstance(found, Mapping) else ""
+        if found is Unread.ABSENT:
+            raise self._foreign()
+        return "" if isinstance(found, Unread) else str(found.get("gitVersion", ""))
 
     def may(self, verb: str, resource: str, group: str = "") -> bool:
         """Return whether this user may do something in the namespace.
@@ -84,7 +88,7 @@ class Inventory:
             answer = self._reviews.create_self_subject_access_review(
                 body, _preload_content=False, _request_timeout=_TIMEOUT_S
             )
-        return bool(json.loads(answer.data)["status"].get("allowed"))
+        return bool((self._parsed(answer).get("status") or {}).get("allowed"))
 
     def served_versions(self, group: str, plural: str) -> Sequence[str] | Unread:
         """Return the versions of a group in which a kind is served, the preferred one first.
@@ -193,8 +197,22 @@ class Inventory:
                 if error.status == _NOT_FOUND:
                     return Unread.ABSENT
                 raise
-        found: Object = json.loads(answer.data)
+        return self._parsed(answer)
+
+    def _parsed(self, answer: Any) -> Object:
+        try:
+            found = json.loads(answer.data)
+        except ValueError:
+            raise self._foreign() from None
+        if not isinstance(found, Mapping):
+            raise self._foreign()
         return found
+
+    def _foreign(self) -> UsageError:
+        return UsageError(
+            f"{self.address} does not answer as a Kubernetes API server does. Is it the address of "
+            "another server? The kubeconfig has it under clusters."
+        )
 
 
 def _items(found: Object | Unread, key: str) -> list[Object]:
