@@ -293,6 +293,29 @@ def test_an_update_waits_for_its_time_but_for_the_last_one(api_server, pod, tmp_
     assert seen == ["", "epoch 1/2, 0 %", "finished"]
 
 
+def test_a_training_that_resumes_tells_what_was_done_before(api_server, pod, tmp_path, monkeypatch):
+    options = {**training(tmp_path / "zoo"), "checkpoint_steps": 5}
+
+    class Interrupting(Silent):
+        def advanced(self, done, facts):
+            if done > 80:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        elasticdl.train(**options, reporter=Interrupting())
+    api_server.store.delete(RAYJOBS, "default", "job")
+    api_server.store.create(RAYJOBS, "default", rayjob("job"))
+    before = api_server.store.version
+    monkeypatch.setattr(annotate, "_INTERVAL_S", 600)
+
+    elasticdl.train(**options, reporter=Silent())
+
+    changes = api_server.store.changes(RAYJOBS, before, 0)
+    seen = [progress.short(progress.annotations_of(each.after)) for each in changes]
+    # Ten of its 16 steps were kept: eight of the first epoch and two of the second.
+    assert seen == ["epoch 2/2, 25 %", "finished"]
+
+
 def test_without_the_right_it_is_tried_once_and_told_in_the_log(
     api_server, pod, tmp_path, capfd, unwatched
 ):
