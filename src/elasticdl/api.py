@@ -18,6 +18,7 @@ lines and SQL have nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -38,8 +39,9 @@ from elasticdl.job import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from elasticdl.cluster.check import Report
     from elasticdl.cluster.kubernetes import Kubernetes
     from elasticdl.cluster.options import ClusterOptions
     from elasticdl.cluster.states import JobState
@@ -205,13 +207,38 @@ def connect_cluster(context: str | None = None, namespace: str | None = None) ->
     Raises:
         UsageError: There is no kubeconfig, or no such context in it.
     """
-    try:
+    with _kubernetes_client():
         from elasticdl.cluster.kubernetes import Kubernetes  # noqa: PLC0415 - imports the client
+    return Kubernetes(context, namespace)
+
+
+def check_cluster(
+    job: Job, options: ClusterOptions, *, context: str | None = None, has_image: bool = True
+) -> Report:
+    """Find out whether a job could be submitted to a Kubernetes cluster; nothing is created.
+
+    Args:
+        job: What would be submitted.
+        options: With which image and machines.
+        context: Of the kubeconfig; None is the current one.
+        has_image: Whether the image is to be looked for in its registry.
+
+    Raises:
+        MissingExtraError: The client of Kubernetes is not installed.
+    """
+    with _kubernetes_client():
+        from elasticdl.cluster.check import check  # noqa: PLC0415 - imports the client
+    return check(job, options, context, has_image=has_image)
+
+
+@contextlib.contextmanager
+def _kubernetes_client() -> Iterator[None]:
+    try:
+        yield
     except ModuleNotFoundError as error:
         if error.name == "kubernetes":
             raise MissingExtraError("kubernetes", "kubernetes", "--cluster=kubernetes") from error
         raise
-    return Kubernetes(context, namespace)
 
 
 def _run_on_workers(job: Job, reporter: Reporter) -> Outcome:

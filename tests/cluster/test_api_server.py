@@ -16,7 +16,7 @@ from itertools import islice
 import pytest
 from tests.cluster import pod_states
 from tests.cluster.api_server import Fault, quota_exceeded
-from tests.cluster.api_server.resources import PODS, RAYJOBS
+from tests.cluster.api_server.resources import DEPLOYMENTS, LOCAL_QUEUES, PODS, RAYJOBS
 
 kubernetes = pytest.importorskip("kubernetes")
 urllib3 = pytest.importorskip("urllib3")
@@ -867,3 +867,57 @@ def test_quantities_of_pods_are_texts(api_server, core):
     found = core.read_namespaced_pod("pod", "default")
 
     assert found.spec.containers[0].resources.limits == {"nvidia.com/gpu": "1"}
+
+
+# 24
+
+
+def test_deployments_of_all_namespaces_are_a_right_of_their_own(api_server, api_client):
+    for namespace in ("default", "team"):
+        body = {"metadata": {"name": "operator"}, "spec": {}}
+        api_server.store.create(DEPLOYMENTS, namespace, body)
+    api = kubernetes.client.CustomObjectsApi(api_client)
+
+    def namespaces(call, *arguments):
+        found = call("apps", "v1", *arguments, "deployments")["items"]
+        return [each["metadata"]["namespace"] for each in found]
+
+    assert namespaces(api.list_cluster_custom_object) == ["default", "team"]
+    assert namespaces(api.list_namespaced_custom_object, "team") == ["team"]
+
+    api_server.access.forbid("list", "deployments.apps", "")
+
+    message = refused(403, namespaces, api.list_cluster_custom_object)["message"]
+    assert message.endswith('in API group "apps" at the cluster scope')
+    assert namespaces(api.list_namespaced_custom_object, "team") == ["team"]
+
+
+# 25
+
+
+def test_only_the_metadata_of_a_secret_can_be_asked_for(api_client, core):
+    core.create_namespaced_secret("default", {"metadata": {"name": "s3"}, "data": {"K": "YWJj"}})
+    api_client.set_default_header(
+        "Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+    )
+
+    answer = core.read_namespaced_secret("s3", "default", _preload_content=False)
+
+    found = json.loads(answer.data)
+    assert (found["kind"], found["metadata"]["name"]) == ("PartialObjectMetadata", "s3")
+    assert "data" not in found
+
+
+# 26
+
+
+def test_a_kind_that_an_operator_brings_along_is_discovered(api_server, api_client):
+    groups = kubernetes.client.ApisApi(api_client)
+    resources = kubernetes.client.CustomObjectsApi(api_client)
+    assert LOCAL_QUEUES.group not in {each.name for each in groups.get_api_versions().groups}
+
+    api_server.resources.append(LOCAL_QUEUES)
+
+    assert LOCAL_QUEUES.group in {each.name for each in groups.get_api_versions().groups}
+    found = resources.get_api_resources(LOCAL_QUEUES.group, LOCAL_QUEUES.version).resources
+    assert [each.name for each in found] == ["localqueues"]

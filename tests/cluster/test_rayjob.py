@@ -186,3 +186,25 @@ def test_a_path_of_this_machine_is_refused_unless_it_is_mounted(name):
 def test_a_job_without_workers_is_refused():
     with pytest.raises(UsageError, match="--num_workers=4"):
         manifest(job_of(num_workers=None), options_of())
+
+
+def test_all_pods_keep_the_strictest_pod_security():
+    volumes = [each for each in EVERYTHING["volumes"] if each.kind != "host"]
+    options = options_of(**{**EVERYTHING, "volumes": volumes, "autoscaling": True})
+    spec = manifest(job_of(), options)["spec"]
+    cluster = spec["rayClusterSpec"]
+    pods = [
+        each["template"]["spec"]
+        for each in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])
+    ]
+    pods.append(spec["submitterPodTemplate"]["spec"])
+
+    # https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
+    for pod in pods:
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not [volume for volume in pod.get("volumes", ()) if "hostPath" in volume]
+    containers = [container for pod in pods for container in pod["containers"]]
+    for each in (*containers, cluster["autoscalerOptions"]):
+        assert each["securityContext"]["allowPrivilegeEscalation"] is False
+        assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}

@@ -195,7 +195,7 @@ def taken(options: dict[str, Any]) -> tuple[Asked, ClusterOptions | None]:
     cpus, memory = given.pop("cpus_per_worker"), given.pop("memory_per_worker")
     return asked, ClusterOptions(
         image=given["image"].removeprefix("docker-pullable://"),
-        ray_version=_ray_version(),
+        ray_version=ray_version(),
         namespace=given["namespace"],
         worker=Resources(
             parse_quantity("cpus_per_worker", cpus),
@@ -230,8 +230,12 @@ def _check_unused(given: dict[str, Any], declared: dict[str, click.Parameter]) -
             raise UsageError(f"--{name} is for jobs on a cluster. Add --cluster=kubernetes.")
 
 
-def _ray_version() -> str:
-    """Return the version of Ray that belongs to this ElasticDL, which the image has too."""
+def ray_version() -> str:
+    """Return the version of Ray that belongs to this ElasticDL, which the image has too.
+
+    Raises:
+        MissingExtraError: Ray is not installed here.
+    """
     try:
         return version("ray")
     except PackageNotFoundError:

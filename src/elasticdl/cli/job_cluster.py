@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -44,16 +44,21 @@ def list_jobs(cluster: str, context: str | None, namespace: str | None) -> None:
     Example:
       elasticdl job list --cluster=kubernetes --namespace=team
     """
-    from elasticdl.cluster.follow import states  # noqa: PLC0415 - not for `--help`
+    from elasticdl.cluster.follow import progress_of, states  # noqa: PLC0415 - not for `--help`
+    from elasticdl.cluster.progress import short  # noqa: PLC0415 - as well
 
     del cluster
-    table = Table("job", "state", "age", "output", box=box.SIMPLE_HEAD)
-    for job, state in states(api.connect_cluster(context, namespace)):
+    connected = api.connect_cluster(context, namespace)
+    rows = []
+    for job, state in states(connected):
         output = (job["metadata"].get("annotations") or {}).get("elasticdl.org/output", "")
+        progress = short(progress_of(connected, job, state))
         shown = f"{state.phase}: {state.message}"
-        table.add_row(job["metadata"]["name"], printable(shown), _age(job), printable(output))
-    if table.row_count:
-        Console().print(table)
+        name = job["metadata"]["name"]
+        rows.append([printable(each) for each in (name, shown, progress, _age(job), output)])
+    if rows:
+        # What others wrote into annotations is no markup.
+        Console(markup=False).print(_table(rows))
     else:
         echo("There is no job.")
 
@@ -63,11 +68,16 @@ def list_jobs(cluster: str, context: str | None, namespace: str | None) -> None:
 @_where
 def show(name: str, cluster: str, context: str | None, namespace: str | None) -> None:
     """Say what a job is doing, how far it is, and what it is waiting for."""
-    from elasticdl.cluster.follow import current  # noqa: PLC0415 - not for `--help`
+    from elasticdl.cluster.follow import current, progress_of  # noqa: PLC0415 - not for `--help`
     from elasticdl.cluster.launch import shown  # noqa: PLC0415 - as well
+    from elasticdl.cluster.progress import in_words  # noqa: PLC0415 - as well
 
     del cluster
-    echo(shown(current(api.connect_cluster(context, namespace), name)))
+    connected = api.connect_cluster(context, namespace)
+    job, state = current(connected, name)
+    echo(shown(state))
+    if words := in_words(progress_of(connected, job, state)):
+        echo(f"  {words}")
 
 
 @click.command("logs")
@@ -91,6 +101,20 @@ def stop(name: str, cluster: str, context: str | None, namespace: str | None) ->
     del cluster
     stop_job(api.connect_cluster(context, namespace), name)
     echo(f"{name} is stopped. Give its command again to resume it.")
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Table:
+    """Return the jobs as a table that keeps whole what is typed or compared."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for number, title in enumerate(("job", "state", "progress", "age", "output")):
+        if title in {"state", "output"}:
+            table.add_column(title, overflow="fold")
+        else:
+            width = max(len(row[number]) for row in rows)
+            table.add_column(title, no_wrap=True, min_width=max(width, len(title)))
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _age(job: Object) -> str:

@@ -8,10 +8,12 @@ Callers: `api.py`, and `elasticdl job logs`.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from elasticdl.cluster.rayjob import JOB_LABEL
+from elasticdl.cluster import progress
+from elasticdl.cluster.rayjob import JOB_LABEL, SUBMITTER
 from elasticdl.cluster.states import JobState, Phase, state_of
 from elasticdl.errors import UnavailableError, UsageError
 
@@ -19,15 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from elasticdl.cluster.kubernetes import Kubernetes, Object
+    from elasticdl.cluster.progress import Annotations
 
 _WINDOW_S = 3
 _GIVEN_UP_S = 600.0
 _BETWEEN_TRIES_S = 2.0
-_SUBMITTER = "ray-job-submitter"
+# Progress is told in one of them, if a training prints no more than ten a second.
+_LAST_LINES = 200
 
 
-def current(cluster: Kubernetes, name: str) -> JobState:
-    """Return what a job is doing.
+def current(cluster: Kubernetes, name: str) -> tuple[Object, JobState]:
+    """Return a job and what it is doing.
 
     Raises:
         UsageError: There is no such job, or it may not be read.
@@ -36,7 +40,7 @@ def current(cluster: Kubernetes, name: str) -> JobState:
     found = cluster.get(name)
     if found is None:
         raise UsageError(f"There is no job {name!r} in the namespace {cluster.namespace}.")
-    return _state(cluster, found)
+    return found, _state(cluster, found)
 
 
 def states(cluster: Kubernetes) -> list[tuple[Object, JobState]]:
@@ -49,6 +53,30 @@ def states(cluster: Kubernetes) -> list[tuple[Object, JobState]]:
     found = cluster.rayjobs(JOB_LABEL)
     found.sort(key=lambda job: str(job["metadata"]["creationTimestamp"]), reverse=True)
     return [(job, _state(cluster, job)) for job in found]
+
+
+def progress_of(cluster: Kubernetes, found: Object, state: JobState) -> Annotations:
+    """Return how far a job is, as its RayJob's annotations tell, or else its log.
+
+    Args:
+        cluster: Where it is.
+        found: Its RayJob.
+        state: What it is doing; logs are read of a job that runs only.
+
+    Returns:
+        Empty if neither tells, or the log may not be read.
+
+    Raises:
+        UnavailableError: The server does not answer.
+    """
+    told: Annotations = progress.annotations_of(found)
+    if told or state.phase is not Phase.RUNNING:
+        return told
+    with contextlib.suppress(UsageError):
+        for pod in _submitters(cluster, found["metadata"]["name"])[-1:]:
+            lines = cluster.log_lines(pod["metadata"]["name"], SUBMITTER, last=_LAST_LINES)
+            return progress.last_line(line for _, line in lines)
+    return told
 
 
 def follow(
@@ -127,6 +155,7 @@ class _Log:
         for pod in pods:
             name = pod["metadata"]["name"]
             last = self._last.get(name, "")
-            for stamp, line in self._cluster.log_lines(name, _SUBMITTER, after=last):
+            for stamp, line in self._cluster.log_lines(name, SUBMITTER, after=last):
                 self._last[name] = stamp
-                self._on_line(line)
+                if not progress.is_line(line):
+                    self._on_line(line)

@@ -5,7 +5,7 @@ Objects are the dictionaries that the server sends. Every error of the client be
     UsageError        no kubeconfig, unknown context, credentials or rights refused, invalid object
     UnavailableError  no answer, too many requests, errors of the server
 
-Callers: `submit.py`, `follow.py`, `check.py`.
+Callers: `submit.py`, `follow.py`, `inventory.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from typing import Any, TypeAlias
 
 import kubernetes
 import urllib3
+import yaml
 from kubernetes.client import ApiException
 from kubernetes.config import ConfigException
 
 from elasticdl.cluster.rayjob import GROUP, VERSION
+from elasticdl.data.wording import did_you_mean
 from elasticdl.errors import UnavailableError, UsageError
 
 Object: TypeAlias = Mapping[str, Any]
@@ -34,6 +36,7 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _TIMEOUT_S = (5.0, 30.0)
 _TOO_MANY, _ERRORS_OF_SERVERS = 429, 500
 _CLOCKS_DIFFER_S = 60
+_UNREADABLE = (ConfigException, OSError, yaml.YAMLError, UnicodeDecodeError)
 
 
 class AlreadyExistsError(Exception):
@@ -51,19 +54,20 @@ class Kubernetes:
         name: What to call the cluster in messages.
         context: Of the kubeconfig; None within a pod of the cluster.
         namespace: Where objects are.
+        client: The client, with the user's credentials.
 
     Raises:
         UsageError: There is no kubeconfig, or no such context in it.
     """
 
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
-        self._client, self.context, own = _connected(context)
+        self.client, self.context, own = _connected(context)
         self.name = self.context or "the cluster of this pod"
         self.namespace = namespace or own
         # The client's types are those of its generated models, not of what is read here.
-        self._objects: Any = kubernetes.client.CustomObjectsApi(self._client)
+        self._objects: Any = kubernetes.client.CustomObjectsApi(self.client)
         self._watch: Any = kubernetes.watch.Watch
-        self._core: Any = kubernetes.client.CoreV1Api(self._client)
+        self._core: Any = kubernetes.client.CoreV1Api(self.client)
 
     def create(self, manifest: Object, *, dry_run: bool = False) -> Object:
         """Create a RayJob; returns it as the server has it.
@@ -77,7 +81,7 @@ class Kubernetes:
             UsageError: The server refuses it.
             UnavailableError: The server does not answer.
         """
-        with self._errors(f"create RayJob {manifest['metadata']['name']}"):
+        with self.errors(f"create RayJob {manifest['metadata']['name']}"):
             made: Object = self._objects.create_namespaced_custom_object(
                 GROUP,
                 VERSION,
@@ -92,7 +96,7 @@ class Kubernetes:
 
     def get(self, name: str) -> Object | None:
         """Return a RayJob; None if there is none of this name."""
-        with contextlib.suppress(_NotFoundError), self._errors(f"read RayJob {name}"):
+        with contextlib.suppress(_NotFoundError), self.errors(f"read RayJob {name}"):
             found: Object = self._objects.get_namespaced_custom_object(
                 GROUP, VERSION, self.namespace, _RAYJOBS, name, _request_timeout=_TIMEOUT_S
             )
@@ -104,7 +108,7 @@ class Kubernetes:
         condition = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         with (
             contextlib.suppress(_NotFoundError, AlreadyExistsError),
-            self._errors(f"delete RayJob {name}"),
+            self.errors(f"delete RayJob {name}"),
         ):
             self._objects.delete_namespaced_custom_object(
                 GROUP,
@@ -118,7 +122,7 @@ class Kubernetes:
 
     def rayjobs(self, selector: str) -> list[Object]:
         """Return the RayJobs with some labels."""
-        with self._errors("list RayJobs"):
+        with self.errors("list RayJobs"):
             found: Mapping[str, Any] = self._objects.list_namespaced_custom_object(
                 GROUP,
                 VERSION,
@@ -139,7 +143,7 @@ class Kubernetes:
             The RayJob; None when it was deleted.
         """
         selected = f"metadata.name={name}"
-        with self._errors(f"watch RayJob {name}"):
+        with self.errors(f"watch RayJob {name}"):
             listed = self._objects.list_namespaced_custom_object(
                 GROUP, VERSION, self.namespace, _RAYJOBS, field_selector=selected,
                 _request_timeout=_TIMEOUT_S,
@@ -165,7 +169,7 @@ class Kubernetes:
 
     def pods(self, selector: str) -> list[Object]:
         """Return the pods with some labels."""
-        with self._errors("list pods"):
+        with self.errors("list pods"):
             answer = self._core.list_namespaced_pod(
                 self.namespace,
                 label_selector=selector,
@@ -178,7 +182,7 @@ class Kubernetes:
     def events(self, kind: str, name: str) -> list[Object]:
         """Return what the cluster reports of an object, the oldest first."""
         selected = f"involvedObject.kind={kind},involvedObject.name={name}"
-        with self._errors("list events"):
+        with self.errors("list events"):
             answer = self._core.list_namespaced_event(
                 self.namespace,
                 field_selector=selected,
@@ -188,19 +192,22 @@ class Kubernetes:
             items: list[Object] = json.loads(answer.data)["items"]
         return sorted(items, key=lambda event: str(event.get("lastTimestamp")))
 
-    def log_lines(self, pod: str, container: str, *, after: str = "") -> Iterator[tuple[str, str]]:
+    def log_lines(
+        self, pod: str, container: str, *, after: str = "", last: int | None = None
+    ) -> Iterator[tuple[str, str]]:
         """Yield what a container has printed since a moment: time stamp and line.
 
         Args:
             pod: Name of the pod.
             container: Name of its container; nothing is yielded before it has started.
             after: Time stamp of the last line that is known; empty for all lines.
+            last: How many lines of the end at most; None for all.
         """
         with (
             contextlib.suppress(_NotFoundError, _NotStartedError),
-            self._errors(f"read the log of pod {pod}", is_log=True),
+            self.errors(f"read the log of pod {pod}", is_log=True),
         ):
-            options: dict[str, Any] = {}
+            options: dict[str, Any] = {} if last is None else {"tail_lines": last}
             if after:
                 seen = dt.datetime.fromisoformat(after)
                 age = dt.datetime.now(dt.UTC) - seen
@@ -221,7 +228,13 @@ class Kubernetes:
                     yield stamp, text
 
     @contextlib.contextmanager
-    def _errors(self, doing: str, *, is_log: bool = False) -> Iterator[None]:
+    def errors(self, doing: str, *, is_log: bool = False) -> Iterator[None]:
+        """Raise our errors for those of the client, within a `with`.
+
+        Args:
+            doing: What the request is for; messages name it.
+            is_log: Whether it reads the log of a container, which may not have started.
+        """
         try:
             yield
         except ApiException as error:
@@ -290,28 +303,30 @@ def _connected(context: str | None) -> tuple[Any, str | None, str]:
     configuration: Any = kubernetes.client.Configuration()
     # The client would try three times by itself, each time as long as a request may take.
     configuration.retries = False
+    # The client has read the variable when it was imported.
+    file = os.environ.get("KUBECONFIG") or "~/.kube/config"
     try:
         if context is None and _NAMESPACE_FILE.exists():
             config.load_incluster_config(client_configuration=configuration)
             client = kubernetes.client.ApiClient(configuration)
             return client, None, _NAMESPACE_FILE.read_text().strip()
-        # The client has read the variable when it was imported.
-        file = os.environ.get("KUBECONFIG") or "~/.kube/config"
         contexts, current = config.list_kube_config_contexts(file)
-    except (ConfigException, OSError) as error:
+    # The client does not look what kind of YAML it reads.
+    except (*_UNREADABLE, AttributeError, KeyError, TypeError) as error:
         raise UsageError(
-            f"There is no usable kubeconfig ({_reason(error)}). Set KUBECONFIG or make "
+            f"There is no usable kubeconfig at {file} ({_reason(error)}). Set KUBECONFIG or make "
             "~/.kube/config, as for kubectl."
         ) from error
     named = {each["name"]: each for each in contexts}
     chosen = current if context is None else named.get(context)
     if chosen is None:
         raise UsageError(
-            f"The kubeconfig has no context {context!r}; it has {', '.join(sorted(named))}."
+            f"The kubeconfig has no context {context!r}; it has {', '.join(sorted(named))}"
+            f"{did_you_mean(str(context), named)}"
         )
     try:
         config.load_kube_config(file, chosen["name"], client_configuration=configuration)
-    except (ConfigException, OSError) as error:
+    except (*_UNREADABLE, AttributeError, KeyError, TypeError) as error:
         raise UsageError(
             f"The context {chosen['name']} of the kubeconfig cannot be used: {_reason(error)}"
         ) from error

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from elasticdl import __version__
 from elasticdl.cluster.command import command
 from elasticdl.errors import UsageError
+from elasticdl.job import RAYJOB_VARIABLE
 
 if TYPE_CHECKING:
     from elasticdl.cluster.options import ClusterOptions, Resources, Volume
@@ -36,7 +37,18 @@ GROUP, VERSION, KIND = "ray.io", "v1", "RayJob"
 # Labels of everything that a job of ours is made of.
 JOB_LABEL = "elasticdl.org/job"
 WORKERS_GROUP = "workers"
+# Container of the pod that submits the command and prints what it prints.
+SUBMITTER = "ray-job-submitter"
 _USER = 1000
+# Both together are the pod security level "restricted".
+_POD_SECURITY = {
+    "runAsNonRoot": True,
+    "runAsUser": _USER,
+    "runAsGroup": _USER,
+    "fsGroup": _USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 # A driver that was told to end writes a checkpoint first.
 _ENDING_S = 60
 # After the loss of a machine Ray waits for period + timeout, four times: about 12 s. Its defaults
@@ -131,6 +143,7 @@ def _spec(job: Job, options: ClusterOptions) -> Manifest:
         # Another RayCluster would have nothing that another head has not.
         "backoffLimit": 0,
         "submitterConfig": {"backoffLimit": options.max_resubmissions},
+        "submitterPodTemplate": _submitter(options),
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": options.ttl_s,
         "rayClusterSpec": _cluster(job, options),
@@ -168,8 +181,38 @@ def _cluster(job: Job, options: ClusterOptions) -> Manifest:
     }
     if options.autoscaling:
         made["enableInTreeAutoscaling"] = True
-        made["autoscalerOptions"] = {"version": "v2", "idleTimeoutSeconds": 120}
+        made["autoscalerOptions"] = {
+            "version": "v2",
+            "idleTimeoutSeconds": 120,
+            "securityContext": _CONTAINER_SECURITY,
+        }
     return made
+
+
+def _submitter(options: ClusterOptions) -> Manifest:
+    """Return the pod that submits the command: KubeRay's own, but for its rights.
+
+    KubeRay would leave these open, and a namespace that is "restricted" would refuse the pod.
+    """
+    pod: Manifest = {
+        "restartPolicy": "Never",
+        "securityContext": _POD_SECURITY,
+        "containers": [
+            {
+                "name": SUBMITTER,
+                "image": options.image,
+                "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108 - its own
+                "resources": {
+                    "requests": {"cpu": "500m", "memory": "200Mi"},
+                    "limits": {"cpu": "1", "memory": "1Gi"},
+                },
+                "securityContext": _CONTAINER_SECURITY,
+            }
+        ],
+    }
+    if options.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": each} for each in options.image_pull_secrets]
+    return {"spec": pod}
 
 
 def _template(
@@ -181,17 +224,13 @@ def _template(
     is_worker: bool = False,
 ) -> Manifest:
     num_gpus = job.workers.gpus if is_worker and job.workers is not None else 0
-    env = {**_HEALTH, "HOME": "/tmp", "ELASTICDL_JOB": job.id, **options.env}  # noqa: S108 - its own
+    env = {**_HEALTH, "HOME": "/tmp", RAYJOB_VARIABLE: job.id, **options.env}  # noqa: S108 - its own
     container: Manifest = {
         "name": name,
         "image": options.image,
         "env": [{"name": key, "value": value} for key, value in env.items()],
         "resources": _resources(resources, num_gpus),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": {**_CONTAINER_SECURITY, "readOnlyRootFilesystem": True},
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
             {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 - as well
@@ -203,13 +242,7 @@ def _template(
     pod: Manifest = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": _ENDING_S,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "fsGroup": _USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": _POD_SECURITY,
         "containers": [container],
         "volumes": [
             {"name": "tmp", "emptyDir": {}},

@@ -8,6 +8,7 @@ Callers: `run.py` for a training on data that is here, `federated/` for one that
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +20,14 @@ from elasticdl.artifacts.event_log import open_event_log
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.errors import OutputError, OutputLostError
 from elasticdl.events import JobFailed
+from elasticdl.job import RAYJOB_VARIABLE
 from elasticdl.scratch import remove_leftovers
 from elasticdl.tracking.follow import FollowedLog
 
 if TYPE_CHECKING:
     from elasticdl.engines.engine import Reporter
     from elasticdl.job import Job
+    from elasticdl.tracking.follow import Log
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +74,19 @@ def note_what_is_kept(error: BaseException, job: Job, store: CheckpointStore) ->
 
 
 @contextlib.contextmanager
+def _told_on_cluster(log: Log, job: Job) -> Iterator[Log]:
+    """Yield a log that also tells the progress on the RayJob of this pod; elsewhere the log."""
+    rayjob = os.environ.get(RAYJOB_VARIABLE)
+    if rayjob is None or "KUBERNETES_SERVICE_HOST" not in os.environ:
+        yield log
+        return
+    from elasticdl.cluster.annotate import ProgressLog  # noqa: PLC0415 - in a cluster only
+
+    with ProgressLog(log, job, rayjob) as told:
+        yield told
+
+
+@contextlib.contextmanager
 def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
     """Claim a job's output and yield what a start of it holds; what its block raises is told.
 
@@ -87,7 +103,8 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
         store = CheckpointStore(folder, job.training.keep_checkpoint_max)
         with (
             store,
-            open_event_log(folder) as log,
+            open_event_log(folder) as written,
+            _told_on_cluster(written, job) as log,
             FollowedLog(log, reporter.note) as events,
             folder.scratch() as scratch,
         ):

@@ -41,6 +41,9 @@ can be tried by hand on a real server with KubeRay's CRDs; what was seen there i
     while the container waits.
 22. Faults: 403 with the words of a quota, 429 with Retry-After, 500, slow answers.
 23. A secret's stringData comes back as data, and quantities of pods come back as texts.
+24. Deployments are listed in one namespace or in all, which is a right of its own.
+25. Of an object only the metadata, where the client accepts `as=PartialObjectMetadata`.
+26. A kind that an operator brings along is discovered by its group.
 
 Not there: Table and protobuf answers, OpenAPI, server-side apply, CEL rules, limit and continue
 (all is answered at once), strategic merging of lists, exec and port-forward, validation of built-in

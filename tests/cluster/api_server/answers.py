@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tests.cluster.api_server.server import ApiServer, HttpServer
     from tests.cluster.api_server.store import Admit
 
+_ONLY_METADATA = "as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
 
 class Handler(BaseHTTPRequestHandler):
     """Answers the requests of one connection, one after another."""
@@ -86,7 +88,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def _get(self, api: ApiServer, asked: Request) -> None:
         if asked.subresource != "log":
-            return self._reply(api.store.get(asked.resource, asked.namespace, asked.name))
+            found = api.store.get(asked.resource, asked.namespace, asked.name)
+            if _ONLY_METADATA in self.headers.get("Accept", ""):
+                found = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+                         "metadata": found["metadata"]}  # fmt: skip
+            return self._reply(found)
         lines = streams.log(api, asked)
         if asked.query.get("follow") == "true":
             return self._stream(lines, "text/plain")

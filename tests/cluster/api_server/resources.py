@@ -59,18 +59,24 @@ RAYJOBS = Resource("ray.io", "v1", "rayjobs", "RayJob", has_status=True)
 RAYCLUSTERS = Resource("ray.io", "v1", "rayclusters", "RayCluster", has_status=True)
 ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews",
                           "SelfSubjectAccessReview", namespaced=False)  # fmt: skip
+QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", has_status=True)
+LIMIT_RANGES = Resource("", "v1", "limitranges", "LimitRange")
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False, has_status=True)
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", has_status=True)
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass",
+                            namespaced=False)  # fmt: skip
+STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass",
+                           namespaced=False)  # fmt: skip
+# Of Kueue, which a server has only where a test adds it.
+LOCAL_QUEUES = Resource("kueue.x-k8s.io", "v1beta1", "localqueues", "LocalQueue")
 
 BUILT_IN = (
     NAMESPACES, PODS, EVENTS, SECRETS, SERVICES,
-    Resource("", "v1", "resourcequotas", "ResourceQuota", has_status=True),
+    QUOTAS, LIMIT_RANGES, NODES, SERVICE_ACCOUNTS, DEPLOYMENTS, JOBS, PRIORITY_CLASSES,
+    STORAGE_CLASSES,
     Resource("", "v1", "configmaps", "ConfigMap"),
-    Resource("", "v1", "nodes", "Node", namespaced=False),
     Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"),
-    Resource("", "v1", "serviceaccounts", "ServiceAccount"),
-    Resource("apps", "v1", "deployments", "Deployment", has_status=True),
-    JOBS,
-    Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False),
-    Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False),
     CRDS, ACCESS_REVIEWS,
 )  # fmt: skip
 KUBERAY = (RAYJOBS, RAYCLUSTERS)

@@ -1,0 +1,204 @@
+"""Telling a training's progress on its RayJob, by the pod that its driver runs in.
+
+    write(event) -> the log, as elsewhere
+                 -> a queue -> a thread -> PATCH the RayJob's annotations
+                                           or, where that is not allowed, a line of the pod's log
+
+Whether the pod's account may do that is its owner's decision: it is tried once, and after a refusal
+never again. Nothing here waits for the training or ends it. An API server that is away misses
+some updates, and the next one tells all.
+
+The image of a job need not have the client of Kubernetes, so this is one request of the standard
+library's. Callers: `engines/attempt.py`, in a pod of a job.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import queue
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+from elasticdl.cluster.progress import Progress, line_of
+from elasticdl.cluster.rayjob import GROUP, VERSION
+from elasticdl.errors import DataError
+from elasticdl.events import JobStarted, parse_events
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from elasticdl.events import Event
+    from elasticdl.job import Job
+    from elasticdl.tracking.follow import Log
+
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_INTERVAL_S = 15.0
+_TIMEOUT_S = 3.0
+# A server that does not answer keeps a finished training no longer than this.
+_DRAIN_S = 5.0
+# Forbidden, and not there: neither will change while the job runs.
+_FOR_GOOD = {403, 404}
+_ERRORS_FROM = 300
+
+_Texts: TypeAlias = Mapping[str, str | None]
+
+
+class ProgressLog:
+    """A log of events that also tells how far the training is, about four times a minute.
+
+    Args:
+        log: Each event goes there first, in the caller's thread.
+        job: What is trained.
+        rayjob: Name of its RayJob.
+        account: Folder with the credentials of the pod's account.
+        interval_s: How long to wait between two updates, the last one aside.
+
+    Attributes:
+        path: The file of the log.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        job: Job,
+        rayjob: str,
+        *,
+        account: Path | None = None,
+        interval_s: float | None = None,
+    ) -> None:
+        self._log = log
+        self.path = log.path
+        self._rayjob: _RayJob | None = _RayJob(rayjob, account or _ACCOUNT)
+        self._interval_s = _INTERVAL_S if interval_s is None else interval_s
+        self._progress = Progress(
+            num_workers=0 if job.workers is None else job.workers.max,
+            max_steps=job.training.max_steps,
+        )
+        self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        # The process may end while a server does not answer: a daemon does not keep it.
+        self._thread = threading.Thread(target=self._work, name="progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._queue.put(None)
+        self._thread.join(_DRAIN_S)
+
+    def write(self, event: Event) -> None:
+        """Write an event to the log, and have the progress told.
+
+        Raises:
+            OutputError: As the log's.
+        """
+        self._log.write(event)
+        self._queue.put(event)
+
+    def publish(self) -> None:
+        """Make sure of the log; the progress is not waited for.
+
+        Raises:
+            OutputError: As the log's.
+        """
+        self._log.publish()
+
+    # --- on the thread --------------------------------------------------------------------
+
+    def _work(self) -> None:
+        told: _Texts = {}
+        next_s = 0.0
+        is_open = True
+        while is_open:
+            is_due = self._progress.annotations() != told
+            wait_s = max(0.0, next_s - time.monotonic()) if is_due else None
+            try:
+                event = self._queue.get(timeout=wait_s)
+            except queue.Empty:
+                pass
+            else:
+                is_open = event is not None
+                if event is not None:
+                    self._take(event)
+            shown = self._progress.annotations()
+            if self._progress.num_epochs and shown != told:
+                if is_open and time.monotonic() < next_s:
+                    continue
+                self._tell(shown)
+                told, next_s = shown, time.monotonic() + self._interval_s
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, JobStarted) and event.resumed_from_step:
+            try:
+                history = parse_events(self.path.read_bytes(), str(self.path))
+            except (OSError, DataError):
+                # The audit names what is wrong with it; here only the epoch is off for a while.
+                history = [event]
+            self._progress = self._progress.of_history(history)
+        elif isinstance(event, JobStarted):
+            self._progress = self._progress.of_history([event])
+        else:
+            self._progress = self._progress.after(event)
+
+    def _tell(self, shown: _Texts) -> None:
+        if self._rayjob is not None:
+            try:
+                status = self._rayjob.annotate(shown)
+            except (OSError, http.client.HTTPException, ValueError):
+                status = 0
+            if status in _FOR_GOOD:
+                self._rayjob = None
+            if 0 < status < _ERRORS_FROM:
+                return
+        sys.stderr.write(f"{line_of(shown)}\n")
+        sys.stderr.flush()
+
+
+class _RayJob:
+    """A RayJob, as the account of a pod of its namespace sees it."""
+
+    def __init__(self, name: str, account: Path) -> None:
+        self._name, self._account = name, account
+
+    def annotate(self, annotations: _Texts) -> int:
+        """Change annotations; returns the status of the answer.
+
+        Raises:
+            OSError: There is no account, or the server does not answer.
+            http.client.HTTPException: What answers speaks something else.
+        """
+        # The token is renewed on the disk while the pod runs.
+        token = (self._account / "token").read_text().strip()
+        namespace = (self._account / "namespace").read_text().strip()
+        host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+        port = int(os.environ.get("KUBERNETES_SERVICE_PORT", "443"))
+        trusted = ssl.create_default_context(cafile=self._account / "ca.crt")
+        server = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=trusted)
+        try:
+            server.request(
+                "PATCH",
+                f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/rayjobs/{self._name}",
+                body=json.dumps({"metadata": {"annotations": annotations}}),
+                headers={
+                    "Authorization": f"Bearer {token}",
+                    "Content-Type": "application/merge-patch+json",
+                    "Accept": "application/json",
+                },
+            )
+            answer = server.getresponse()
+            answer.read()
+            return answer.status
+        finally:
+            server.close()

@@ -1,0 +1,220 @@
+"""What a Kubernetes cluster has besides jobs: operators, rights, quotas, nodes, classes.
+
+Each method asks one question and waits a few seconds for the answer. What this user may not read
+and what is not there are answers as well (`Unread`): a check reports them and goes on.
+
+Callers: `check.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import kubernetes
+from kubernetes.client import ApiException
+
+from elasticdl.errors import UsageError
+
+if TYPE_CHECKING:
+    from elasticdl.cluster.kubernetes import Kubernetes
+
+Object: TypeAlias = Mapping[str, Any]
+
+# Of one request: to connect, and to wait for its answer. A person waits for all of them.
+_TIMEOUT_S = (3.0, 6.0)
+_FORBIDDEN, _NOT_FOUND = 403, 404
+# Names and labels of a secret, without its values.
+_ONLY_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+
+
+class Unread(Enum):
+    """Why there is no answer to a question."""
+
+    FORBIDDEN = "forbidden"
+    ABSENT = "absent"
+
+
+class Inventory:
+    """Questions to a cluster, with a user's credentials.
+
+    Every method raises `UnavailableError` where the server does not answer, and `UsageError` where
+    it accepts neither the credentials nor the request.
+
+    Args:
+        cluster: The cluster, and the namespace that is asked about.
+    """
+
+    def __init__(self, cluster: Kubernetes) -> None:
+        self._cluster = cluster
+        client = kubernetes.client
+        # The client's types are those of its generated models, not of what is read here.
+        self._version: Any = client.VersionApi(cluster.client)
+        self._core: Any = client.CoreV1Api(cluster.client)
+        self._reviews: Any = client.AuthorizationV1Api(cluster.client)
+        self._groups: Any = client.CustomObjectsApi(cluster.client)
+        self._apis: Any = client.ApisApi(cluster.client)
+
+    @property
+    def address(self) -> str:
+        """Where the API server is."""
+        return str(self._cluster.client.configuration.host)
+
+    def version(self) -> str:
+        """Return the server's version, such as `v1.36.0`."""
+        found = self._read("read the version", self._version.get_code)
+        if found is Unread.ABSENT:
+            raise self._foreign()
+        return "" if isinstance(found, Unread) else str(found.get("gitVersion", ""))
+
+    def may(self, verb: str, resource: str, group: str = "") -> bool:
+        """Return whether this user may do something in the namespace.
+
+        Args:
+            verb: Such as `create`.
+            resource: Its plural; with a slash and a subresource, if it is about one.
+            group: Of the resource.
+        """
+        name, _, part = resource.partition("/")
+        attributes = {"verb": verb, "group": group, "resource": name, "subresource": part}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {**attributes, "namespace": self._cluster.namespace}},
+        }
+        with self._cluster.errors("ask for rights"):
+            answer = self._reviews.create_self_subject_access_review(
+                body, _preload_content=False, _request_timeout=_TIMEOUT_S
+            )
+        return bool((self._parsed(answer).get("status") or {}).get("allowed"))
+
+    def served_versions(self, group: str, plural: str) -> Sequence[str] | Unread:
+        """Return the versions of a group in which a kind is served, the preferred one first.
+
+        This asks discovery, which every user may read; few may read definitions (CRDs).
+        """
+        found = self._read("read API groups", self._apis.get_api_versions)
+        if isinstance(found, Unread):
+            return found
+        groups = [each for each in _items(found, "groups") if each["name"] == group]
+        versions = [each["version"] for known in groups for each in known["versions"]]
+        served = []
+        for version in versions:
+            doing = "read API resources"
+            kinds = self._read(doing, self._groups.get_api_resources, group, version)
+            if any(each["name"] == plural for each in _items(kinds, "resources")):
+                served.append(version)
+        return served
+
+    def namespace(self) -> Object | Unread:
+        """Return the namespace."""
+        return self._one("namespace", self._core.read_namespace, self._cluster.namespace)
+
+    def deployments(self, namespace: str | None, **selectors: str) -> Sequence[Object] | Unread:
+        """Return deployments of a namespace; None is all of them."""
+        if namespace is None:
+            return self._many(
+                "deployments",
+                self._groups.list_cluster_custom_object,
+                *("apps", "v1", "deployments"),
+                **selectors,
+            )
+        return self._many(
+            "deployments",
+            self._groups.list_namespaced_custom_object,
+            *("apps", "v1", namespace, "deployments"),
+            **selectors,
+        )
+
+    def quotas(self) -> Sequence[Object] | Unread:
+        """Return the ResourceQuotas of the namespace."""
+        call = self._core.list_namespaced_resource_quota
+        return self._many("resource quotas", call, self._cluster.namespace)
+
+    def limit_ranges(self) -> Sequence[Object] | Unread:
+        """Return the LimitRanges of the namespace."""
+        call = self._core.list_namespaced_limit_range
+        return self._many("limit ranges", call, self._cluster.namespace)
+
+    def nodes(self) -> Sequence[Object] | Unread:
+        """Return the nodes."""
+        return self._many("nodes", self._core.list_node)
+
+    def storage_classes(self) -> Sequence[Object] | Unread:
+        """Return the StorageClasses."""
+        return self._many(
+            "storage classes",
+            self._groups.list_cluster_custom_object,
+            *("storage.k8s.io", "v1", "storageclasses"),
+        )
+
+    def secret(self, name: str) -> Object | Unread:
+        """Return what a secret is called; its values are not asked for."""
+        namespace = self._cluster.namespace
+        self._cluster.client.set_default_header("Accept", _ONLY_METADATA)
+        try:
+            return self._one("secret", self._core.read_namespaced_secret, name, namespace)
+        finally:
+            del self._cluster.client.default_headers["Accept"]
+
+    def service_account(self, name: str) -> Object | Unread:
+        """Return a service account of the namespace."""
+        call = self._core.read_namespaced_service_account
+        return self._one("service account", call, name, self._cluster.namespace)
+
+    def object_of(
+        self, group: str, version: str, plural: str, name: str, *, in_namespace: bool = False
+    ) -> Object | Unread:
+        """Return an object of any group but the core's."""
+        if not in_namespace:
+            call = self._groups.get_cluster_custom_object
+            return self._one(plural, call, group, version, plural, name)
+        call = self._groups.get_namespaced_custom_object
+        return self._one(plural, call, group, version, self._cluster.namespace, plural, name)
+
+    def _one(self, what: str, call: Callable[..., Any], *arguments: str) -> Object | Unread:
+        return self._read(f"read {what}", call, *arguments)
+
+    def _many(
+        self, what: str, call: Callable[..., Any], *arguments: str, **selectors: str
+    ) -> Sequence[Object] | Unread:
+        found = self._read(f"list {what}", call, *arguments, **selectors)
+        return found if isinstance(found, Unread) else _items(found, "items")
+
+    def _read(
+        self, doing: str, call: Callable[..., Any], *arguments: str, **selectors: str
+    ) -> Object | Unread:
+        with self._cluster.errors(doing):
+            try:
+                answer = call(
+                    *arguments, **selectors, _preload_content=False, _request_timeout=_TIMEOUT_S
+                )
+            except ApiException as error:
+                if error.status == _FORBIDDEN:
+                    return Unread.FORBIDDEN
+                if error.status == _NOT_FOUND:
+                    return Unread.ABSENT
+                raise
+        return self._parsed(answer)
+
+    def _parsed(self, answer: Any) -> Object:
+        try:
+            found = json.loads(answer.data)
+        except ValueError:
+            raise self._foreign() from None
+        if not isinstance(found, Mapping):
+            raise self._foreign()
+        return found
+
+    def _foreign(self) -> UsageError:
+        return UsageError(
+            f"{self.address} does not answer as a Kubernetes API server does. Is it the address of "
+            "another server? The kubeconfig has it under clusters."
+        )
+
+
+def _items(found: Object | Unread, key: str) -> list[Object]:
+    items: list[Object] = [] if isinstance(found, Unread) else list(found.get(key) or ())
+    return items

@@ -1,0 +1,261 @@
+"""How far a training is, as annotations of its RayJob: what dashboards and queues read.
+
+    events --Progress.after--> Progress --annotations--> elasticdl.org/progress: epoch 3/10, 41 %
+
+Pure: events in, texts out; no clock but the events'. The names and units of the annotations are a
+contract (docs/kubernetes.md). Where a pod may not write annotations, the same texts are one line of
+its log (`line_of`), which `job show` and `job list` read instead.
+
+Callers: `annotate.py` writes; `follow.py` and `job show|list` read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from elasticdl.events import (
+    EpochFinished,
+    JobFinished,
+    JobStarted,
+    StepCommitted,
+    WorkerJoined,
+    WorkerLeft,
+)
+
+if TYPE_CHECKING:
+    from elasticdl.events import Event
+
+Annotations: TypeAlias = Mapping[str, str]
+
+_PREFIX = "elasticdl.org/"
+_NAMES = ("progress", "step", "loss", "workers", "eta_s")
+_LINE = "elasticdl-progress "
+# How long the past counts in the speed, in seconds: the time left does not jump, and follows in a
+# minute.
+_MEMORY_S = 30.0
+_MOST_CHARACTERS = 60
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training is.
+
+    Attributes:
+        num_workers: Workers that were asked for, spare ones aside; 0 for a training without.
+        max_steps: Updates after which it ends; 0 for no limit.
+        num_epochs: Epochs asked for.
+        num_records: Records in one epoch.
+        epoch: The epoch it is in, from 0.
+        num_seen: Records of that epoch that were trained on.
+        step: Updates made.
+        loss: Of the last ones; NaN if there were none.
+        recent_s: Seconds that the speed is measured over, the older ones counting less.
+        recent_records: Records that were trained on in them.
+        recent_steps: Updates that were made in them.
+        slots: Workers that take part.
+        is_finished: All that was asked for is done.
+    """
+
+    num_workers: int = 0
+    max_steps: int = 0
+    num_epochs: int = 0
+    num_records: int = 0
+    epoch: int = 0
+    num_seen: int = 0
+    step: int = 0
+    loss: float = math.nan
+    recent_s: float = 0.0
+    recent_records: float = 0.0
+    recent_steps: float = 0.0
+    slots: frozenset[int] = frozenset()
+    is_finished: bool = False
+
+    def after(self, event: Event) -> Progress:
+        """Return the progress after an event.
+
+        Events that were told before change nothing. Of a start nothing is known but the step: what
+        was done before it is in the history (`of_history`).
+        """
+        match event:
+            case JobStarted():
+                return replace(
+                    self,
+                    num_epochs=event.num_epochs,
+                    num_records=event.num_records,
+                    step=event.resumed_from_step,
+                    # Those of the start before are gone.
+                    slots=frozenset(),
+                    is_finished=False,
+                )
+            case StepCommitted() if event.step > self.step:
+                return self._after_steps(event)
+            case EpochFinished() if event.epoch >= self.epoch and not event.stopped:
+                return replace(self, epoch=event.epoch + 1, num_seen=0)
+            case WorkerJoined():
+                return replace(self, slots=self.slots | {event.slot})
+            case WorkerLeft():
+                return replace(self, slots=self.slots - {event.slot})
+            case JobFinished():
+                return replace(self, is_finished=True, step=event.step)
+            case _:
+                return self
+
+    def of_history(self, history: Iterable[Event]) -> Progress:
+        """Return the progress after all that has happened, for the same job.
+
+        Args:
+            history: As `events.read_events` returns it: without what was taken back.
+        """
+        progress = Progress(num_workers=self.num_workers, max_steps=self.max_steps)
+        for event in history:
+            progress = progress.after(event)
+        return progress
+
+    def annotations(self) -> dict[str, str | None]:
+        """Return what a RayJob shows; None takes an annotation away.
+
+        Example:
+            >>> shown = Progress(num_epochs=2, num_records=200, num_seen=50, step=5).annotations()
+            >>> shown["elasticdl.org/progress"], shown["elasticdl.org/eta_s"]
+            ('epoch 1/2, 25 %', None)
+        """
+        workers = f"{len(self.slots)} of {self.num_workers}" if self.num_workers else None
+        left_s = self._left_s()
+        values = {
+            "progress": self._in_words(),
+            "step": str(self.step),
+            "loss": f"{self.loss:.4g}" if math.isfinite(self.loss) else None,
+            "workers": None if self.is_finished else workers,
+            "eta_s": None if left_s is None else str(round(left_s)),
+        }
+        return {_PREFIX + name: value for name, value in values.items()}
+
+    def _after_steps(self, event: StepCommitted) -> Progress:
+        trained = event.num_records + event.num_left_out
+        seen = self.num_seen + trained if event.epoch == self.epoch else trained
+        progress = replace(self, epoch=event.epoch, num_seen=seen, step=event.step)
+        if not event.num_records:
+            return progress
+        # Not a mean of speeds: steps that are told right after others seem to take no time.
+        seconds = event.num_records / event.records_per_s if event.records_per_s > 0 else 0.0
+        kept = math.exp(-seconds / _MEMORY_S)
+        return replace(
+            progress,
+            loss=event.loss,
+            recent_s=kept * self.recent_s + seconds,
+            recent_records=kept * self.recent_records + event.num_records,
+            recent_steps=kept * self.recent_steps + event.step - self.step,
+        )
+
+    def _in_words(self) -> str:
+        if self.is_finished:
+            return "finished"
+        if not self.num_epochs:
+            return f"step {self.step:,}"
+        is_over = self.epoch >= self.num_epochs
+        epoch = min(self.epoch + 1, self.num_epochs)
+        share = 1.0 if is_over else self.num_seen / max(1, self.num_records)
+        return f"epoch {epoch}/{self.num_epochs}, {math.floor(100 * min(share, 1.0))} %"
+
+    def _left_s(self) -> float | None:
+        """Return the seconds until the last step; None if there is nothing to tell from."""
+        if self.is_finished:
+            return 0.0
+        if not self.recent_s or not self.recent_records:
+            return None
+        num_left = (self.num_epochs - self.epoch) * self.num_records - self.num_seen
+        left_s = num_left * self.recent_s / self.recent_records
+        if self.max_steps and self.recent_steps:
+            by_steps_s = (self.max_steps - self.step) * self.recent_s / self.recent_steps
+            left_s = min(left_s, by_steps_s)
+        return max(0.0, left_s)
+
+
+def annotations_of(rayjob: Mapping[str, object]) -> dict[str, str]:
+    """Return the annotations of a RayJob that tell its progress; empty if it has none."""
+    metadata = rayjob.get("metadata")
+    found = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    return _ours(found)
+
+
+def line_of(annotations: Mapping[str, str | None]) -> str:
+    """Return annotations as a line of a log.
+
+    Example:
+        >>> line_of({"elasticdl.org/step": "7", "elasticdl.org/loss": None})
+        'elasticdl-progress {"elasticdl.org/step": "7"}'
+    """
+    told = {name: value for name, value in annotations.items() if value is not None}
+    return _LINE + json.dumps(told)
+
+
+def is_line(line: str) -> bool:
+    """Return whether a line of a log tells progress to programs."""
+    return line.startswith(_LINE + "{")
+
+
+def last_line(lines: Iterable[str]) -> dict[str, str]:
+    """Return the annotations that the last such line of a log tells; empty if there is none."""
+    found: dict[str, str] = {}
+    for line in lines:
+        if is_line(line):
+            try:
+                found = _ours(json.loads(line.removeprefix(_LINE)))
+            except ValueError:
+                # A user's own print may stand in the middle of it.
+                continue
+    return found
+
+
+def short(annotations: Annotations) -> str:
+    """Return progress for a column.
+
+    Example:
+        >>> short({"elasticdl.org/progress": "epoch 1/2, 25 %"})
+        'epoch 1/2, 25 %'
+    """
+    return annotations.get(f"{_PREFIX}progress", "")
+
+
+def in_words(annotations: Annotations) -> str:
+    """Return progress as one line for people; empty if nothing is known.
+
+    Example:
+        >>> in_words({"elasticdl.org/progress": "epoch 1/2, 25 %", "elasticdl.org/eta_s": "90"})
+        'epoch 1/2, 25 %; 2 min left'
+    """
+    values = {name: annotations.get(_PREFIX + name, "") for name in _NAMES}
+    parts = [
+        values["progress"],
+        f"step {values['step']}" if values["step"] else "",
+        f"loss {values['loss']}" if values["loss"] else "",
+        f"{values['workers']} workers" if values["workers"] else "",
+        _left(values["eta_s"]),
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def _ours(found: object) -> dict[str, str]:
+    """Return our names of what may be anything: others may write annotations and logs as well."""
+    if not isinstance(found, Mapping):
+        return {}
+    values = {name: found.get(_PREFIX + name) for name in _NAMES}
+    return {
+        _PREFIX + name: value[:_MOST_CHARACTERS]
+        for name, value in values.items()
+        if isinstance(value, str)
+    }
+
+
+def _left(eta_s: str) -> str:
+    if not eta_s.isdecimal() or not int(eta_s):
+        return ""
+    minutes = math.ceil(int(eta_s) / 60)
+    if minutes <= 1:
+        return f"{int(eta_s)} s left"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min left" if hours else f"{minutes} min left"

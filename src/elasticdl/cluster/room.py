@@ -1,0 +1,284 @@
+"""Whether a cluster has room for a job: quotas, limits of pods, and nodes.
+
+    needs of the pods  <=  what a quota has left
+    one pod            <=  the LimitRange, and at least one node
+
+Pure: objects as the server sends them in, findings out. Amounts are Kubernetes' quantities
+(https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
+
+Callers: `check.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from elasticdl.cluster.findings import Finding, Verdict
+from elasticdl.data.wording import counted
+from elasticdl.errors import UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from elasticdl.cluster.options import ClusterOptions, Resources
+    from elasticdl.job import Workers
+
+Object: TypeAlias = Mapping[str, Any]
+Amounts: TypeAlias = Mapping[str, Decimal]
+
+GPUS = "nvidia.com/gpu"
+_SUFFIXES = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "": Decimal(1),
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
+}
+_QUANTITY = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)")
+# Quotas for some pods only. Ours have requests, so they are not "best effort", and no deadline.
+_OTHER_PODS = {"BestEffort", "Terminating", "CrossNamespacePodAffinity"}
+_SMALLER = "Ask for less (--num_workers, --cpus_per_worker, --memory_per_worker, --gpus_per_worker)"
+
+
+@dataclass(frozen=True)
+class Pod:
+    """What one pod of a job asks for.
+
+    Attributes:
+        name: What it is for: `head`, `worker` or `submitter`.
+        requests: Resource -> amount: `cpu`, `memory`, and `nvidia.com/gpu` if it needs any.
+        limits: The most it may use.
+    """
+
+    name: str
+    requests: Amounts
+    limits: Amounts
+
+
+# What KubeRay gives the pod that submits the command.
+_SUBMITTER = Pod(
+    "submitter",
+    {"cpu": Decimal("0.5"), "memory": Decimal(200 * 1024**2)},
+    {"cpu": Decimal(1), "memory": Decimal(1024**3)},
+)
+
+
+def amount(quantity: str) -> Decimal:
+    """Return a quantity as a number: cores, bytes or pieces.
+
+    Raises:
+        ValueError: It is none.
+
+    Example:
+        >>> amount("500m"), amount("2Gi"), amount("1e3")
+        (Decimal('0.500'), Decimal('2147483648'), Decimal('1E+3'))
+    """
+    found = _QUANTITY.fullmatch(str(quantity).strip())
+    if found is None or found[2] not in _SUFFIXES:
+        raise ValueError(f"not a quantity: {quantity!r}")
+    return Decimal(found[1]) * _SUFFIXES[found[2]]
+
+
+def in_words(resource: str, number: Decimal) -> str:
+    """Return an amount as people write it.
+
+    Example:
+        >>> in_words("limits.memory", Decimal(1610612736)), in_words("cpu", Decimal("0.50"))
+        ('1.5Gi', '0.5')
+    """
+    if "memory" not in resource and "storage" not in resource:
+        return f"{number.normalize():f}"
+    for unit in ("Ti", "Gi", "Mi", "Ki"):
+        if abs(number) >= _SUFFIXES[unit]:
+            return f"{float(number / _SUFFIXES[unit]):.4g}{unit}"
+    return f"{number:f}"
+
+
+def pods_of(options: ClusterOptions, workers: Workers) -> tuple[Pod, Pod, Pod]:
+    """Return the pods of a job: its head, one of its workers, its submitter."""
+    gpus = {GPUS: Decimal(workers.gpus)} if workers.gpus else {}
+    head, worker = _amounts(options.head), {**_amounts(options.worker), **gpus}
+    return Pod("head", head, head), Pod("worker", worker, worker), _SUBMITTER
+
+
+def quota_needs(pods: Sequence[Pod], num_workers: int) -> Amounts:
+    """Return what a job takes of a namespace's quotas, by the names that quotas use."""
+    needs = dict.fromkeys(
+        ("count/rayjobs.ray.io", "count/rayclusters.ray.io", "count/jobs.batch"), Decimal(1)
+    )
+    # Of Ray's head, and the token that Ray asks for.
+    needs |= dict.fromkeys(("services", "count/services", "secrets", "count/secrets"), Decimal(1))
+    for pod in pods:
+        number = num_workers if pod.name == "worker" else 1
+        needs["pods"] = needs.get("pods", Decimal(0)) + number
+        for prefix, asked in (("", pod.requests), ("requests.", pod.requests),
+                              ("limits.", pod.limits)):  # fmt: skip
+            for resource, each in asked.items():
+                name = prefix + resource
+                needs[name] = needs.get(name, Decimal(0)) + each * number
+    return {**needs, "count/pods": needs["pods"]}
+
+
+def quota(
+    quotas: Sequence[Object], pods: Sequence[Pod], workers: Workers, priority_class: str | None
+) -> Finding:
+    """Judge whether the quotas of a namespace have room for a job."""
+    applying = [each for each in quotas if _applies(each, priority_class)]
+    if not applying:
+        return Finding("quota", Verdict.OK, "the namespace has none that limits these pods")
+    least = quota_needs(pods, workers.min)
+    # Without a fixed number of nodes all of them are asked for at once.
+    most = quota_needs(pods, workers.max + workers.spare)
+    for needs, reads_used, kind in ((least, False, UsageError), (least, True, UnavailableError)):
+        short = list(_shortages(applying, needs, reads_used=reads_used))
+        if short:
+            advice = _SMALLER if not reads_used else "Wait until others have ended, or ask for less"
+            return Finding(
+                "quota",
+                Verdict.MISSING,
+                f"no room for {counted(workers.min, 'worker')}: {'; '.join(short)}",
+                f"{advice}; or ask the cluster's owner for a larger quota.",
+                kind.exit_code,
+            )
+    short = list(_shortages(applying, most, reads_used=True))
+    if short:
+        return Finding(
+            "quota",
+            Verdict.WARNING,
+            f"room for {counted(workers.min, 'worker')}, not for "
+            f"{workers.max + workers.spare}: {'; '.join(short)}",
+            "The job starts with fewer workers, and others join when there is room.",
+        )
+    names = ", ".join(each["metadata"]["name"] for each in applying)
+    return Finding("quota", Verdict.OK, f"room for {_workers(workers)} in {names}")
+
+
+def limits(limit_ranges: Sequence[Object], pods: Sequence[Pod]) -> Finding:
+    """Judge whether the LimitRanges of a namespace allow the pods of a job."""
+    wrong = [
+        said
+        for each in limit_ranges
+        for limit in each["spec"].get("limits") or ()
+        # Each of our pods has one container.
+        if limit.get("type") in {"Container", "Pod"}
+        for pod in pods
+        for said in _outside(limit, pod)
+    ]
+    if wrong:
+        return Finding(
+            "limits",
+            Verdict.MISSING,
+            f"the namespace's LimitRange refuses pods: {'; '.join(wrong)}",
+            "Change --cpus_per_worker, --memory_per_worker or --head_memory, or ask the cluster's "
+            "owner.",
+            UsageError.exit_code,
+        )
+    words = "the LimitRange allows its pods" if limit_ranges else "the namespace has no LimitRange"
+    return Finding("limits", Verdict.OK, words)
+
+
+def nodes(found: Sequence[Object], pods: Sequence[Pod]) -> Finding:
+    """Judge whether there are nodes that could hold a worker; what others use is not counted."""
+    worker = next(pod for pod in pods if pod.name == "worker")
+    ready = [each for each in found if _is_ready(each)]
+    fitting = [each for each in ready if _fits(worker, each)]
+    asked = ", ".join(
+        f"{resource} {in_words(resource, each)}" for resource, each in worker.requests.items()
+    )
+    if fitting:
+        message = f"a worker ({asked}) fits on {len(fitting)} of {counted(len(found), 'node')}"
+        return Finding("nodes", Verdict.OK, message)
+    if GPUS in worker.requests and not any(_allocatable(each).get(GPUS) for each in ready):
+        return Finding(
+            "nodes",
+            Verdict.WARNING,
+            f"none of {counted(len(found), 'node')} has a GPU ({GPUS})",
+            "Unless the cluster adds such nodes by itself, no worker starts: name another "
+            "--context, or leave --gpus_per_worker out.",
+        )
+    return Finding(
+        "nodes",
+        Verdict.WARNING,
+        f"a worker ({asked}) fits on none of {counted(len(found), 'node')}",
+        f"{_SMALLER}, unless the cluster adds larger nodes by itself.",
+    )
+
+
+def _amounts(resources: Resources) -> dict[str, Decimal]:
+    return {"cpu": amount(resources.cpus), "memory": amount(resources.memory)}
+
+
+def _applies(quota: Object, priority_class: str | None) -> bool:
+    """Whether a quota counts pods of ours."""
+    spec = quota["spec"]
+    if _OTHER_PODS & set(spec.get("scopes") or ()):
+        return False
+    for each in (spec.get("scopeSelector") or {}).get("matchExpressions") or ():
+        if each.get("scopeName") in _OTHER_PODS:
+            return False
+        if each.get("scopeName") == "PriorityClass":
+            operator, values = each.get("operator"), each.get("values") or ()
+            matches = {
+                "In": priority_class in values,
+                "NotIn": priority_class not in values,
+                "Exists": priority_class is not None,
+                "DoesNotExist": priority_class is None,
+            }
+            if not matches.get(str(operator), True):
+                return False
+    return True
+
+
+def _shortages(quotas: Sequence[Object], needs: Amounts, *, reads_used: bool) -> Iterator[str]:
+    for each in quotas:
+        hard = each["spec"].get("hard") or {}
+        used = (each.get("status") or {}).get("used") or {}
+        for resource, text in hard.items():
+            if resource not in needs:
+                continue
+            allowed = amount(text)
+            free = allowed - amount(used.get(resource, "0")) if reads_used else allowed
+            if needs[resource] > free:
+                of = f" free of {in_words(resource, allowed)}" if reads_used else " allowed"
+                yield (
+                    f"{resource} needs {in_words(resource, needs[resource])}, "
+                    f"{in_words(resource, max(free, Decimal(0)))}{of} ({each['metadata']['name']})"
+                )
+
+
+def _outside(limit: Object, pod: Pod) -> Iterator[str]:
+    for bound, asked in (("max", pod.limits), ("min", pod.requests)):
+        for resource, text in (limit.get(bound) or {}).items():
+            if resource not in asked:
+                continue
+            allowed, has = amount(text), asked[resource]
+            if (has > allowed) if bound == "max" else (has < allowed):
+                word = "at most" if bound == "max" else "at least"
+                yield (
+                    f"{pod.name} asks for {resource} {in_words(resource, has)}, {word} "
+                    f"{in_words(resource, allowed)} is allowed"
+                )
+
+
+def _is_ready(node: Object) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    states = {each.get("type"): each.get("status") for each in conditions}
+    return states.get("Ready") == "True" and not (node.get("spec") or {}).get("unschedulable")
+
+
+def _allocatable(node: Object) -> Amounts:
+    found = (node.get("status") or {}).get("allocatable") or {}
+    return {name: amount(text) for name, text in found.items()}
+
+
+def _fits(pod: Pod, node: Object) -> bool:
+    has = _allocatable(node)
+    return all(has.get(name, Decimal(0)) >= each for name, each in pod.requests.items())
+
+
+def _workers(workers: Workers) -> str:
+    most = workers.max + workers.spare
+    return counted(most, "worker") if most == workers.min else f"{workers.min} to {most} workers"
