@@ -37,6 +37,7 @@ _COMMANDS = {
     "sql-server": ("elasticdl.cli.sql_server", "sql_server", "Serve SQL statements over gRPC."),
     "session": ("elasticdl.cli.session", "session", "Train what a project's config describes."),
     "federated": ("elasticdl.cli.federated", "group", "Train with parties that keep their data."),
+    "cluster": ("elasticdl.cli.cluster", "cluster", "Get a Kubernetes cluster ready for jobs."),
     "job": ("elasticdl.cli.job", "job", "Ask what a training did."),
     "zoo": ("elasticdl.cli.zoo", "zoo", "Models that come along, and a start for your own."),
 }

@@ -1,0 +1,15 @@
+"""`elasticdl cluster`: getting a Kubernetes cluster ready for jobs."""
+
+from __future__ import annotations
+
+import click
+
+from elasticdl.cli import cluster_image
+
+
+@click.group()
+def cluster() -> None:
+    """Get a Kubernetes cluster ready for jobs."""
+
+
+cluster.add_command(cluster_image.image)
