@@ -264,7 +264,8 @@ def build_image(
     with _image_builder():
         from elasticdl.cluster.images import build  # noqa: PLC0415 - imports an extra
         from elasticdl.cluster.images.docker import Engine  # noqa: PLC0415 - as well
-    return build.build_image(model_zoo, options, Engine(), tell)
+    with contextlib.closing(Engine()) as engine:
+        return build.build_image(model_zoo, options, engine, tell)
 
 
 def check_image(name: str) -> None:
@@ -285,7 +286,8 @@ def check_image(name: str) -> None:
         engine = Engine()
     except (ModuleNotFoundError, UnavailableError, UsageError):
         return
-    engine.check_is_there(name)
+    with contextlib.closing(engine):
+        engine.check_is_there(name)
 
 
 def recorded_image(trained_model: str) -> str:

@@ -8,6 +8,7 @@ it needs, at once; a container that is to train gets the packages themselves mou
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shutil
@@ -39,6 +40,7 @@ class Containers:
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="edl-containers-"))
         self._processes: list[subprocess.Popen] = []
+        self._closing = contextlib.ExitStack()
         self.host = f"unix://{self._folder}/docker.sock"
 
     def __enter__(self):
@@ -50,6 +52,7 @@ class Containers:
         return self
 
     def __exit__(self, *error) -> None:
+        self._closing.close()
         for process in reversed(self._processes):
             process.send_signal(signal.SIGTERM)
         for process in reversed(self._processes):
@@ -67,7 +70,9 @@ class Containers:
         """Return a client of the engine."""
         import docker
 
-        return docker.DockerClient(base_url=self.host, timeout=60)
+        client = docker.DockerClient(base_url=self.host, timeout=60)
+        self._closing.callback(client.close)
+        return client
 
     def registry(self, **more) -> str:
         """Start a registry; returns its address.
@@ -112,7 +117,11 @@ class Containers:
             "--ip6tables=false",
             "--bridge=none",
         )
-        self._wait(lambda: self.client().version())
+        self._wait(self._look)
+
+    def _look(self) -> None:
+        with socket.socket(socket.AF_UNIX) as looking:
+            looking.connect(self.host.removeprefix("unix://"))
 
     def _start(self, name: str, *command: str) -> None:
         with (self._folder / f"{name}.log").open("wb") as log:
@@ -164,13 +173,17 @@ def base_tar() -> bytes:
 def _add_python(tar) -> None:
     python = Path(sys.executable).resolve()
     standard = Path(sysconfig.get_path("stdlib"))
-    needed = [*map(Path, _COMMANDS), python, *standard.glob("lib-dynload/*.so")]
+    modules = [path for path in standard.glob("lib-dynload/*.so") if "tkinter" not in path.name]
+    needed = [*map(Path, _COMMANDS), python, *modules]
     for path in sorted({*needed[: len(_COMMANDS) + 1], *_libraries(needed)}):
         _add(tar, path.resolve(), str(path))
     _add_text(tar, str(python.parent / "python3"), f'#!/bin/sh\nexec {python} "$@"\n', 0o755)
 
     def chosen(member):
-        left_out = {"test", "tests", "idlelib", "lib2to3", "tkinter", "site-packages", "turtledemo"}
+        left_out = {
+            *("test", "tests", "idlelib", "lib2to3", "tkinter", "site-packages", "turtledemo"),
+            *("ensurepip", "pydoc_data"),
+        }
         parts = Path(member.name).parts
         if left_out & set(parts) or member.name.endswith((".a", ".opt-1.pyc", ".opt-2.pyc")):
             return None

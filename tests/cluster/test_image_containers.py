@@ -29,6 +29,12 @@ from elasticdl.errors import UnavailableError, UsageError
 pytest.importorskip("docker")
 pytestmark = [pytest.mark.containers, pytest.mark.slow]
 
+TINY = {
+    "tiny.py": "SIZE = 1\n",
+    "tiny-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n",
+    "tiny-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "tiny-1.0.dist-info/RECORD": "",
+}
 # Of user "me" with the password "right"; a registry knows no other kind of hash.
 HTPASSWD = "me:$2y$05$X1hSO7VqHdWWcVDQbqKRrOLvQcJtrlYAFhr4cmHCGsCzWkRHHBHUq\n"
 
@@ -65,9 +71,7 @@ def build(zoo, registry, index):
         told = []
         # One index for all, so that layers below are built once.
         defaults = {"base_image": BASE, "index_url": index, "network": "host"}
-        options = api.image_options(
-            repository or f"{registry}/team/app", **{**defaults, **options}
-        )
+        options = api.image_options(repository or f"{registry}/team/app", **{**defaults, **options})
         return api.build_image(str(zoo), options, told.append), "\n".join(told)
 
     return build
@@ -126,17 +130,16 @@ def test_the_image_of_a_zoo_trains_by_its_digest_and_the_model_remembers_it(
         image,
         "echo $UID; echo /model_zoo/custom/* /model_zoo/custom/.[a-z]*; command -v ray;"
         " echo x > /model_zoo/x || echo read-only;"
-        " elasticdl train --model_zoo=/model_zoo/custom --model_def=iris --max_steps=3"
+        " elasticdl train --model_zoo=/model_zoo/custom --model_def=iris --max_steps=2"
         " --data='/data/train/*.recordio' --output=/output/model",
         env={"ELASTICDL_IMAGE": image},
         volumes={data: "/data", output: "/output"},
     )
 
-    assert said.startswith(
-        "1000\n/model_zoo/custom/iris.py /model_zoo/custom/.[a-z]*\n/usr/local/bin/ray\n"
-    )
+    assert said.startswith("1000\n")
+    assert "/model_zoo/custom/iris.py /model_zoo/custom/.[a-z]*\n/usr/local/bin/ray\n" in said
     assert "read-only" in said
-    assert "Trained 3 steps" in said
+    assert "Trained 2 steps" in said
     assert api.recorded_image(str(output / "model")) == image
     assert load_trained_model(output / "model").description.docker_commit_id == image
 
@@ -144,7 +147,7 @@ def test_the_image_of_a_zoo_trains_by_its_digest_and_the_model_remembers_it(
 def test_an_edit_of_the_zoo_changes_the_last_layer_only(build, zoo, containers):
     first, _ = build()
     (zoo / "iris.py").write_text((zoo / "iris.py").read_text() + "\n# edited\n")
-    second, told = build()
+    second, _ = build()
 
     before, after = (
         containers.client().images.get(image).attrs["RootFS"]["Layers"] for image in (first, second)
@@ -163,10 +166,8 @@ def index(tmp_path_factory):
     (folder / "tiny").mkdir(parents=True)
     wheel = folder / "tiny" / "tiny-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("tiny.py", "SIZE = 1\n")
-        archive.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-        archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr("tiny-1.0.dist-info/RECORD", "")
+        for name, text in TINY.items():
+            archive.writestr(name, text)
     link = f"{wheel.name}#sha256={hashlib.sha256(wheel.read_bytes()).hexdigest()}"
     (folder / "tiny" / "index.html").write_text(f'<a href="{link}">{wheel.name}</a>')
     handler = partial(_Quiet, directory=str(folder))
@@ -213,7 +214,7 @@ def test_an_index_that_does_not_answer_is_told_as_such(build, zoo):
     (zoo / "requirements.txt").write_text("tiny\n")
 
     with pytest.raises(UnavailableError, match="index http://127.0.0.1:1 cannot be reached"):
-        build(index_url="http://127.0.0.1:1", )
+        build(index_url="http://127.0.0.1:1")
 
 
 def test_a_base_image_that_is_not_there_is_named(build, registry):

@@ -12,6 +12,7 @@ import click
 from elasticdl import api
 from elasticdl.cli.image_options import REPOSITORY, flags, image_options, taken_image
 from elasticdl.cli.options import with_options
+from elasticdl.cluster.images.names import image
 from elasticdl.cluster.options import (
     ClusterOptions,
     Resources,
@@ -20,7 +21,6 @@ from elasticdl.cluster.options import (
     parse_quantity,
     parse_volume,
 )
-from elasticdl.cluster.images.names import image
 from elasticdl.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""From a model zoo to an image that a cluster can pull: collect, build, push, know it by its digest.
+"""From a model zoo to an image that a cluster can pull: collect, build, push, name by its digest.
 
 Nothing is sent to the engine before all that can be checked here is checked.
 

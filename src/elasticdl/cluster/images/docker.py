@@ -9,24 +9,29 @@ Callers: `build.py`, `api.py`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import docker
 import requests
 from docker.errors import APIError, DockerException
 
 from elasticdl.cluster.images import complaints
-from elasticdl.cluster.images.complaints import Wanted
 from elasticdl.errors import UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from elasticdl.cluster.images.complaints import Wanted
 
 Tell: TypeAlias = Callable[[str], None]
 
+# What has no version is asked with it.
+_ANY_VERSION = "1.41"
 _ANSWERS_WITHIN_S = 10
 _SILENT_FOR_S = 600
 _TOLD_EVERY_S = 5.0
@@ -61,14 +66,22 @@ class Engine:
         settings.setdefault("base_url", _address())
         where = settings["base_url"]
         try:
-            self._client: Any = docker.APIClient(
-                version="auto", timeout=_ANSWERS_WITHIN_S, **settings
-            )
-            found = self._client.version()
-        except (DockerException, requests.RequestException) as error:
+            _knock(where)
+            # Not the client's own way to ask, which leaves a connection open where it fails.
+            with contextlib.closing(
+                docker.APIClient(version=_ANY_VERSION, timeout=_ANSWERS_WITHIN_S, **settings)
+            ) as asking:
+                found = asking.version(api_version=False)
+        except (DockerException, requests.RequestException, OSError) as error:
             raise _no_engine(where, error) from error
-        self._client.timeout = _SILENT_FOR_S
+        self._client: Any = docker.APIClient(
+            version=found["ApiVersion"], timeout=_SILENT_FOR_S, **settings
+        )
         self.platform = f"{found['Os']}/{found['Arch']}"
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
 
     def build(
         self,
@@ -231,9 +244,16 @@ def _address() -> str:
     return f"unix://{chosen}"
 
 
+def _knock(where: str) -> None:
+    """Raise OSError if nothing listens at a socket of this machine."""
+    if where.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as knocking:
+            knocking.settimeout(_ANSWERS_WITHIN_S)
+            knocking.connect(where.removeprefix("unix://"))
+
+
 def _no_engine(where: str, error: Exception) -> UsageError | UnavailableError:
-    said = str(error)
-    if "PermissionError" in said or "Permission denied" in said:
+    if isinstance(error, PermissionError):
         return UsageError(
             f"You may not use the container engine at {where}. Join its group (usually docker) and "
             "log in again, or use podman's socket of your own: DOCKER_HOST=unix://"
@@ -246,7 +266,7 @@ def _no_engine(where: str, error: Exception) -> UsageError | UnavailableError:
     )
 
 
-@contextmanager
+@contextlib.contextmanager
 def _engine_errors(what: str) -> Iterator[None]:
     try:
         yield

@@ -89,7 +89,7 @@ def _prepared() -> str:
         " && python3 -m pip --version; }"
         f" || {{ echo '{MARK} python'; exit 1; }};"
         # Ray asks for the name.
-        f" while IFS=: read -r _ _ id _; do [ \"$id\" != {USER} ] || found=1; done < /etc/passwd;"
+        f' while IFS=: read -r _ _ id _; do [ "$id" != {USER} ] || found=1; done < /etc/passwd;'
         f' [ -n "$found" ] || echo "elasticdl:x:{USER}:{USER}::/tmp:/bin/sh" >> /etc/passwd'
     )
 
@@ -108,5 +108,5 @@ def _on_default_path() -> str:
         ' && chmod 755 "/usr/local/bin/$each" ;; esac; done;'
         f' for each in {_COMMANDS}; do [ "$each" = python ] ||'
         ' env -i /bin/bash -lc "command -v $each" > /dev/null ||'
-        f" {{ echo \"{MARK} command $each\"; exit 1; }}; done"
+        f' {{ echo "{MARK} command $each"; exit 1; }}; done'
     )

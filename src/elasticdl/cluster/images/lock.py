@@ -79,9 +79,7 @@ def lock(platform: str, found: Distribution | None = None) -> Lock:
     extras = [_NEEDED, *(each for each in _USEFUL if _is_installed(found, each, environment))]
     if not _is_installed(found, _NEEDED, environment):
         raise MissingExtraError("ray", _NEEDED, "The image of a job on a cluster")
-    direct = [
-        each for extra in ("", *extras) for each in _needs(found, extra, environment)
-    ]
+    direct = [each for extra in ("", *extras) for each in _needs(found, extra, environment)]
     pins, unknown = _closure(direct, environment)
     labels = {
         Version(pin).local for name, pin in pins.items() if name == "torch" and Version(pin).local
@@ -121,9 +119,7 @@ def _closure(
     return pins, unknown
 
 
-def _needs(
-    package: Distribution, extra: str, environment: dict[str, str]
-) -> Iterator[Requirement]:
+def _needs(package: Distribution, extra: str, environment: dict[str, str]) -> Iterator[Requirement]:
     """Yield what a package needs with an extra and not without; all without one for an empty."""
     for line in package.requires or ():
         each = Requirement(line)

@@ -75,7 +75,8 @@ def requirement_files(files: Mapping[str, str]) -> dict[str, str]:
             path = posixpath.normpath(posixpath.join(posixpath.dirname(name), included[1]))
             if path not in files:
                 raise UsageError(
-                    f"{line.where}: {line.text}: the model zoo has no file {path}, or it is ignored."
+                    f"{line.where}: {line.text}: the model zoo has no file {path}, or it is "
+                    "ignored."
                 )
             todo.append(path)
     return chosen

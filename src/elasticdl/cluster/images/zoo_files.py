@@ -167,11 +167,11 @@ def _link(root: Path, path: str) -> str:
     if not target.is_relative_to(root):
         raise UsageError(
             f"The model zoo {root} has a link that leads out of it: {path} -> "
-            f"{os.readlink(place)}. An image cannot follow it. Copy into the zoo what it leads to, "
+            f"{place.readlink()}. An image cannot follow it. Copy into the zoo what it leads to, "
             "or list it in .dockerignore."
         )
     # One step only: what it leads to may be a link too.
-    step = Path(os.path.normpath(place.parent / os.readlink(place)))
+    step = Path(os.path.normpath(place.parent / place.readlink()))
     if not step.is_relative_to(root):
         step = target
     return os.path.relpath(step, place.parent)
