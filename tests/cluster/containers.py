@@ -82,8 +82,6 @@ class Containers:
         """
         import yaml
 
-        if shutil.which("docker-registry") is None:
-            raise NoContainersError("needs a registry (apt-get install docker-registry)")
         number, port = len(self._processes), _free_port()
         config = self._folder / f"registry-{number}.yml"
         settings = {
@@ -103,8 +101,10 @@ class Containers:
 
     def _start_engine(self) -> None:
         dockerd = shutil.which("dockerd", path=f"{os.environ['PATH']}:/usr/sbin")
-        if dockerd is None or os.getuid() != 0:
-            raise NoContainersError("needs dockerd (apt-get install docker.io) and root")
+        if dockerd is None or shutil.which("docker-registry") is None or os.getuid() != 0:
+            raise NoContainersError(
+                "needs root, and an engine and a registry: apt-get install docker.io docker-registry"
+            )
         place = self._folder
         self._start(
             "dockerd",

@@ -49,7 +49,7 @@ def image_options(
             "--base_image",
             metavar="IMAGE",
             help="What the image is built on: it has Python 3.11 or newer, pip and bash. "
-            "[default: python:3.X-slim, with this Python's version]",
+            "[default: Docker's python:3.X-slim, with this Python's version]",
         ),
         option("--index_url", metavar="URL", help="Package index of the build; pip's own."),
         option(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Tell: TypeAlias = Callable[[str], None]
 
-DEFAULT_BASE = f"python:{sys.version_info.major}.{sys.version_info.minor}-slim"
+DEFAULT_BASE = f"docker.io/library/python:{sys.version_info.major}.{sys.version_info.minor}-slim"
 _MAX_REQUIREMENTS_BYTES = 2**20
 # Engines know these, so that they reach commands of the build and stay out of the image.
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
@@ -106,19 +106,18 @@ def build_image(zoo: str | None, options: ImageOptions, engine: Engine, tell: Te
     if not extra_indexes and options.index_url is None and options.constraints is None:
         extra_indexes = locked.extra_indexes
     with tempfile.TemporaryFile() as context:
-        # What is in it names it: others who push to the repository have other tags.
-        tag = write_context(context, parts, files)[:16]
-        tell(f"Builds {options.repository}:{tag} for {target} on {options.base_image}")
-        engine.build(
+        write_context(context, parts, files)
+        tell(f"Builds an image for {target} on {options.base_image}")
+        tag = engine.build(
             context,
-            f"{options.repository}:{tag}",
+            options.repository,
             arguments=_arguments(options, extra_indexes),
             platform=target,
             network=options.network,
             wanted=wanted,
             tell=tell,
         )
-    tell(f"Pushes to {options.repository}")
+    tell(f"Pushes {options.repository}:{tag}")
     digest = engine.push(options.repository, tag, tell)
     return f"{options.repository}@{digest}"
 

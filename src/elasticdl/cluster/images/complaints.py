@@ -37,7 +37,8 @@ _NO_CONNECTION = (
     "Client.Timeout exceeded",
 )
 _REFUSED = ("unauthorized", "denied", "authentication required", "no basic auth credentials", "401")
-_GONE = ("manifest unknown", "not found", "name unknown", "no such manifest")
+# Not "Not Found": so answers podman, which cannot ask registries.
+_GONE = ("manifest unknown", "name unknown", "no such manifest")
 
 
 @dataclass(frozen=True)

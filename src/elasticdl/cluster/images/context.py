@@ -13,7 +13,6 @@ Callers: `build.py`.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import tarfile
 from collections.abc import Mapping
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from elasticdl.cluster.images.zoo_files import ZooFiles
 
 
-def write_context(out: IO[bytes], files: Mapping[str, bytes], zoo: ZooFiles) -> str:
-    """Write the tar file; return its SHA-256 in hexadecimal digits.
+def write_context(out: IO[bytes], files: Mapping[str, bytes], zoo: ZooFiles) -> None:
+    """Write the tar file.
 
     Args:
         out: An empty file that can be read and written; it is at its beginning afterwards.
@@ -55,6 +54,3 @@ def write_context(out: IO[bytes], files: Mapping[str, bytes], zoo: ZooFiles) -> 
                 member.mode = 0o755 if found.st_mode & 0o100 else 0o644
                 tar.addfile(member, file)
     out.seek(0)
-    digest = hashlib.file_digest(out, "sha256").hexdigest()
-    out.seek(0)
-    return digest

@@ -14,6 +14,7 @@ import os
 import re
 import socket
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
@@ -38,8 +39,6 @@ _TOLD_EVERY_S = 5.0
 _STEP = re.compile(r"step (\d+)/(\d+) ?: (.+)", re.IGNORECASE)
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")
 _LARGE = re.compile(r"\s*Downloading (\S+) \((\d{2,}(?:\.\d+)? MB|[\d.]+ GB)\)")
-# What podman answers, which cannot ask registries.
-_NO_SUCH_PATH = "page not found"
 # Instruction -> what to call it.
 _STEPS = (
     ("FROM", "base image"),
@@ -86,19 +85,22 @@ class Engine:
     def build(
         self,
         context: IO[bytes],
-        name: str,
+        repository: str,
         *,
         arguments: Mapping[str, str],
         platform: str,
         network: str | None,
         wanted: Wanted,
         tell: Tell,
-    ) -> None:
-        """Build an image.
+    ) -> str:
+        """Build an image; returns its tag, which no other image of the repository has.
+
+        Where a tag moves from one image to another, registries may delete the former, which a
+        model may remember.
 
         Args:
             context: The tar file, with its Dockerfile.
-            name: What to call it, with a tag.
+            repository: What to call it.
             arguments: Build arguments.
             platform: What it is for.
             network: Network of its commands; None is the engine's default.
@@ -110,6 +112,7 @@ class Engine:
             UnavailableError: A registry or index, or the engine, cannot be reached.
         """
         steps = _Steps(tell)
+        name = f"{repository}:building-{uuid.uuid4().hex}"
         with _engine_errors("build the image"):
             stream = self._client.build(
                 fileobj=context,
@@ -128,6 +131,10 @@ class Engine:
                         str(message["error"]), steps.said, steps.number, wanted
                     )
                 steps.add(str(message.get("stream", "")))
+            tag = str(self._client.inspect_image(name)["Id"]).removeprefix("sha256:")[:16]
+            self._client.tag(name, repository, tag)
+            self._client.remove_image(name)
+        return tag
 
     def push(self, repository: str, tag: str, tell: Tell) -> str:
         """Push an image to its registry; return its digest, as the registry has it.
@@ -142,7 +149,7 @@ class Engine:
                 if "error" in message:
                     raise complaints.push_failed(str(message["error"]), repository)
                 layers.add(message)
-                if time.monotonic() - told_s > _TOLD_EVERY_S:
+                if layers.num_bytes and time.monotonic() - told_s > _TOLD_EVERY_S:
                     told_s = time.monotonic()
                     tell(f"  pushed {layers}")
                 found = (message.get("aux") or {}).get("Digest")
@@ -172,7 +179,7 @@ class Engine:
             self._client.inspect_distribution(name)
         except APIError as error:
             said = str(error.explanation or error)
-            if complaints.is_gone(said) and _NO_SUCH_PATH not in said.lower():
+            if complaints.is_gone(said):
                 raise complaints.gone(name) from error
         except requests.RequestException:
             return
@@ -225,9 +232,14 @@ class _Layers:
         if layer and progress.get("total"):
             self._layers[layer] = (int(progress.get("current", 0)), int(progress["total"]))
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all layers that are pushed; 0 where the engine does not tell."""
+        return sum(total for _, total in self._layers.values())
+
     def __str__(self) -> str:
         done = sum(min(current, total) for current, total in self._layers.values())
-        return f"{done / 1e6:,.0f} of {sum(t for _, t in self._layers.values()) / 1e6:,.0f} MB"
+        return f"{done / 1e6:,.0f} of {self.num_bytes / 1e6:,.0f} MB"
 
 
 def _address() -> str:

@@ -125,7 +125,7 @@ def _needs(package: Distribution, extra: str, environment: dict[str, str]) -> It
         each = Requirement(line)
         bare = each.marker is None or each.marker.evaluate({**environment, "extra": ""})
         if bare if not extra else not bare and _with(each, extra, environment):
-            if canonicalize_name(each.name) == package.name and each.extras:
+            if each.extras and canonicalize_name(each.name) == canonicalize_name(package.name):
                 for inner in sorted(each.extras):
                     yield from _needs(package, inner, environment)
             else:
