@@ -103,7 +103,7 @@ class Containers:
         dockerd = shutil.which("dockerd", path=f"{os.environ['PATH']}:/usr/sbin")
         if dockerd is None or shutil.which("docker-registry") is None or os.getuid() != 0:
             raise NoContainersError(
-                "needs root, and an engine and a registry: apt-get install docker.io docker-registry"
+                "needs root, and dockerd and a registry: apt-get install docker.io docker-registry"
             )
         place = self._folder
         self._start(

@@ -429,6 +429,14 @@ def test_what_pip_complains_of_is_told_with_its_place(said, kind, words):
         raise error
 
 
+def test_a_base_image_without_a_shell_is_told():
+    error = complaints.build_failed(
+        'exec: "/bin/sh": stat /bin/sh: no such file or directory', [], 2, Wanted("base:1")
+    )
+
+    assert str(error).startswith("--base_image=base:1: it has no /bin/sh")
+
+
 @pytest.mark.parametrize(
     ("said", "kind", "words"),
     [
