@@ -245,6 +245,8 @@ def test_the_wheel_has_what_runs_here_and_installs(tmp_path):
     assert distribution("elasticdl").version in said
     with zipfile.ZipFile(tmp_path / name) as archive:
         packed = archive.namelist()
+        # Else each build would make other layers.
+        assert {member.date_time[0] for member in archive.infolist()} == {1980}
     assert "elasticdl/py.typed" in packed
     assert "elasticdl/zoo/starter/my_model.py" in packed
     assert not [each for each in packed if "__pycache__" in each]

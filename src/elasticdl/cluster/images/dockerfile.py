@@ -85,8 +85,7 @@ def _install(what: str) -> str:
 def _prepared() -> str:
     """Return a command that checks the base image, and gives the user a name."""
     return (
-        "{ python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'"
-        " && python3 -m pip --version; }"
+        "python3 -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))'"
         f" || {{ echo '{MARK} python'; exit 1; }};"
         # Ray asks for the name.
         f' while IFS=: read -r _ _ id _; do [ "$id" != {USER} ] || found=1; done < /etc/passwd;'
