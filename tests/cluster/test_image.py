@@ -28,7 +28,7 @@ from elasticdl.cluster.images.complaints import Wanted
 from elasticdl.cluster.images.context import write_context
 from elasticdl.cluster.images.dockerfile import MARK, dockerfile
 from elasticdl.cluster.images.lock import lock
-from elasticdl.cluster.images.requirements import requirement_files
+from elasticdl.cluster.images.requirements import check_lines, requirement_files
 from elasticdl.cluster.images.wheel import PACKAGES, wheel
 from elasticdl.cluster.images.zoo_files import zoo_files
 from elasticdl.cluster.rayjob import manifest
@@ -323,6 +323,11 @@ def test_a_password_never_enters_an_image_nor_a_message(options):
         check(ImageOptions("reg.example/app", **options))
     assert "pw" not in str(caught.value).replace("password", "")
     assert "token@" not in str(caught.value)
+
+
+def test_a_constraint_with_a_password_is_refused_with_its_line():
+    with pytest.raises(UsageError, match=r"pins\.txt:2: the URL holds a password"):
+        check_lines("pins.txt", "six==1.17\ntiny @ https://me:pw@host/tiny.whl\n")
 
 
 def test_the_base_image_has_this_python():

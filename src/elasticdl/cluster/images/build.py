@@ -19,7 +19,11 @@ from elasticdl.cluster.images.context import write_context
 from elasticdl.cluster.images.dockerfile import dockerfile
 from elasticdl.cluster.images.lock import lock, own
 from elasticdl.cluster.images.names import image, repository
-from elasticdl.cluster.images.requirements import has_credentials, requirement_files
+from elasticdl.cluster.images.requirements import (
+    check_lines,
+    has_credentials,
+    requirement_files,
+)
 from elasticdl.cluster.images.wheel import wheel
 from elasticdl.cluster.images.zoo_files import ZooFiles, zoo_files
 from elasticdl.errors import UsageError
@@ -90,6 +94,9 @@ def build_image(zoo: str | None, options: ImageOptions, engine: Engine, tell: Te
     constraints = _joined(locked.constraints)
     if options.constraints is not None:
         constraints = _read(options.constraints)
+        check_lines(options.constraints, constraints)
+    elif locked.unknown:
+        tell(f"Not installed here, so that pip chooses the version: {', '.join(locked.unknown)}")
     wheel_name, wheel_bytes = wheel(found)
     wanted = Wanted(options.base_image, options.index_url, requirements)
     labels = {"org.elasticdl.version": found.version}

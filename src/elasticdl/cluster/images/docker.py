@@ -272,9 +272,9 @@ def _no_engine(where: str, error: Exception) -> UsageError | UnavailableError:
             "$XDG_RUNTIME_DIR/podman/podman.sock."
         )
     return UnavailableError(
-        f"No container engine answers at {where}. Start Docker, or podman's service (podman system "
-        "service --time=0 unix:///tmp/podman.sock), and name its socket in DOCKER_HOST. With a "
-        "finished image none is needed: --image."
+        f"No container engine answers at {where}: {error}. Start Docker, or podman's service "
+        "(podman system service --time=0 unix:///tmp/podman.sock), and name its socket in "
+        "DOCKER_HOST. With a finished image none is needed: --image."
     )
 
 

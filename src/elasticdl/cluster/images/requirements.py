@@ -67,8 +67,8 @@ def requirement_files(files: Mapping[str, str]) -> dict[str, str]:
         if name in chosen:
             continue
         chosen[name] = files[name]
+        check_lines(name, files[name])
         for line in lines(name, files[name]):
-            _check(line)
             included = _INCLUDED.match(line.text)
             if included is None or "://" in included[1]:
                 continue
@@ -80,6 +80,16 @@ def requirement_files(files: Mapping[str, str]) -> dict[str, str]:
                 )
             todo.append(path)
     return chosen
+
+
+def check_lines(file: str, text: str) -> None:
+    """Raise if a line of a file of requirements or constraints may not enter an image.
+
+    Raises:
+        UsageError: It holds a password, or names a path.
+    """
+    for line in lines(file, text):
+        _check(line)
 
 
 def lines(file: str, text: str) -> Iterator[Line]:
