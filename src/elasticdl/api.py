@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from elasticdl.data.stored_file import check_output
-from elasticdl.errors import MissingExtraError, UsageError
+from elasticdl.errors import MissingExtraError, UnavailableError, UsageError
 from elasticdl.job import (
     BestMode,
     Job,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from elasticdl.cluster.check import Report
+    from elasticdl.cluster.images.build import ImageOptions
     from elasticdl.cluster.kubernetes import Kubernetes
     from elasticdl.cluster.options import ClusterOptions
     from elasticdl.cluster.states import JobState
@@ -177,6 +178,7 @@ def run_on_cluster(
     context: str | None = None,
     patch: Mapping[str, Any] | None = None,
     detach: bool = False,
+    build: ImageOptions | None = None,
     tell: Callable[[str], None] = print,
 ) -> JobState | None:
     """Submit a job to a Kubernetes cluster and follow it to its end.
@@ -187,6 +189,7 @@ def run_on_cluster(
         context: Of the kubeconfig; None is the current one.
         patch: What is merged into the RayJob (RFC 7396).
         detach: Return when it is submitted.
+        build: The image that is built and pushed first, if the job is not there already.
         tell: Is given lines for people.
 
     Returns:
@@ -196,8 +199,15 @@ def run_on_cluster(
         ElasticDLError: It cannot be submitted, or has failed; see `elasticdl.errors`.
     """
     from elasticdl.cluster.launch import launch  # noqa: PLC0415 - not for `--help`
+    from elasticdl.cluster.rayjob import manifest  # noqa: PLC0415 - as well
+    from elasticdl.cluster.submit import is_kept  # noqa: PLC0415 - as well
 
     cluster = connect_cluster(context, options.namespace)
+    if build is not None and not is_kept(job, cluster):
+        # What is wrong with the job is said before minutes are spent on its image.
+        manifest(job, options, patch)
+        zoo = job.model.zoo if job.model is not None else None
+        options = dataclasses.replace(options, image=build_image(zoo, build, tell))
     return launch(job, options, cluster, patch=patch, detach=detach, tell=tell)
 
 
@@ -238,6 +248,98 @@ def _kubernetes_client() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name == "kubernetes":
             raise MissingExtraError("kubernetes", "kubernetes", "--cluster=kubernetes") from error
+        raise
+
+
+def image_options(repository: str, **options: Any) -> ImageOptions:
+    """Return how an image is built.
+
+    Args:
+        repository: Where it is pushed to.
+        **options: See `ImageOptions`.
+
+    Raises:
+        UsageError: A value cannot be.
+        MissingExtraError: A package that building needs is not installed.
+    """
+    with _image_builder():
+        from elasticdl.cluster.images.build import (  # noqa: PLC0415 - imports an extra
+            ImageOptions,
+            check,
+        )
+    made = ImageOptions(repository, **options)
+    check(made)
+    return made
+
+
+def build_image(
+    model_zoo: str | None, options: ImageOptions, tell: Callable[[str], None] = print
+) -> str:
+    """Build the image of a model zoo and push it; returns its name with its digest.
+
+    Args:
+        model_zoo: Folder or git URL of the user's code; None for the prebuilt models only.
+        options: How, and where to.
+        tell: Is given lines for people.
+
+    Raises:
+        UsageError: Something of it is not there, does not fit, or may not enter an image.
+        UnavailableError: The container engine, a registry or the index cannot be reached.
+        MissingExtraError: A package that building needs is not installed.
+    """
+    with _image_builder():
+        from elasticdl.cluster.images import build  # noqa: PLC0415 - imports an extra
+        from elasticdl.cluster.images.docker import Engine  # noqa: PLC0415 - as well
+    with contextlib.closing(Engine()) as engine:
+        return build.build_image(model_zoo, options, engine, tell)
+
+
+def check_image(name: str) -> None:
+    """Raise if an image that is named by its digest is no longer in its registry.
+
+    Where no container engine is at hand to ask, the cluster will tell.
+
+    Raises:
+        UsageError: It is gone.
+    """
+    from elasticdl.cluster.images.names import is_pinned  # noqa: PLC0415 - not for `--help`
+
+    if not is_pinned(name):
+        return
+    try:
+        from elasticdl.cluster.images.docker import Engine  # noqa: PLC0415 - imports an extra
+
+        engine = Engine()
+    except (ModuleNotFoundError, UnavailableError, UsageError):
+        return
+    with contextlib.closing(engine):
+        engine.check_is_there(name)
+
+
+def recorded_image(trained_model: str) -> str:
+    """Return the image that a trained model was trained in, by its digest where it had one.
+
+    Args:
+        trained_model: Its folder, on this machine or as an address.
+
+    Raises:
+        UsageError: It was trained without one.
+        OutputError: There is no trained model.
+    """
+    from elasticdl.artifacts.trained_model import load_trained_model  # noqa: PLC0415
+    from elasticdl.cluster.images.names import recorded  # noqa: PLC0415 - not for `--help`
+
+    model = load_trained_model(_location(trained_model))
+    return recorded(model.description.docker_commit_id, trained_model)
+
+
+@contextlib.contextmanager
+def _image_builder() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name in {"docker", "packaging", "pathspec"}:
+            raise MissingExtraError(error.name, "kubernetes", "Building an image") from error
         raise
 
 

@@ -66,6 +66,21 @@ def test_a_job_is_followed_to_its_end_and_done_only_once(job, running):
     assert "is done already" in run(job)
 
 
+def test_a_prediction_that_is_done_is_done_again_for_there_may_be_other_data(job, running):
+    running(SAYS)
+    prediction = api.prediction_job(
+        trained_model="s3://bucket/my_model",
+        data="s3://bucket/new/*.recordio",
+        output="s3://bucket/predicted",
+        num_workers=2,
+    )
+
+    for _ in range(2):
+        told = run(prediction)
+        assert "Submitted RayJob" in told
+        assert told.endswith("Done: s3://bucket/predicted")
+
+
 def test_a_failed_job_ends_with_the_exit_code_of_its_command_and_resumes(job, running):
     running("python3 -c \"import os; os._exit(3 if not os.path.exists('/nowhere') else 0)\"")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from elasticdl.cli import cluster_check
+from elasticdl.cli import cluster_check, cluster_image
 
 
 @click.group()
@@ -13,3 +13,4 @@ def cluster() -> None:
 
 
 cluster.add_command(cluster_check.check)
+cluster.add_command(cluster_image.image)

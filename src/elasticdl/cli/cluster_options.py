@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
+from elasticdl import api
+from elasticdl.cli.image_options import REPOSITORY, flags, image_options, taken_image
 from elasticdl.cli.options import with_options
+from elasticdl.cluster.images.names import image
 from elasticdl.cluster.options import (
     ClusterOptions,
     Resources,
@@ -19,6 +22,9 @@ from elasticdl.cluster.options import (
     parse_volume,
 )
 from elasticdl.errors import MissingExtraError, UsageError
+
+if TYPE_CHECKING:
+    from elasticdl.cluster.images.build import ImageOptions
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _DEFAULTS, _WORKER, _HEAD = ClusterOptions("", ""), Resources(), ClusterOptions.head
@@ -33,12 +39,14 @@ class Asked:
         manifest: Print the RayJob only.
         patch: File of what is merged into it; None for nothing.
         detach: Submit the job only.
+        build: The image that is to be built first; None for none.
     """
 
     context: str | None
     manifest: bool
     patch: str | None
     detach: bool
+    build: ImageOptions | None = None
 
 
 class _ClusterOption(click.Option):
@@ -74,7 +82,7 @@ def cluster_options(command: _Command) -> _Command:
             "--cluster",
             type=click.Choice(["kubernetes"]),
             help="Run on the cluster of the kubeconfig, by KubeRay, instead of on this machine. "
-            "Needs --image and --num_workers.",
+            "Needs --num_workers, and --image or --docker_image_repository.",
         ),
         _option("--context", metavar="NAME", help="Context of the kubeconfig; the current one."),
         _option("--namespace", metavar="NAME", help="Namespace; that of the context."),
@@ -83,6 +91,7 @@ def cluster_options(command: _Command) -> _Command:
             metavar="IMAGE",
             help="Image of all pods, best with its digest: registry/team/app@sha256:...",
         ),
+        lambda function: image_options(function, _option),
         _option(
             "--cpus_per_worker", default=_WORKER.cpus, show_default=True, help="Cores: 2, 500m."
         ),
@@ -187,14 +196,17 @@ def taken(options: dict[str, Any]) -> tuple[Asked, ClusterOptions | None]:
             {**given, **dataclasses.asdict(asked), "manifest_patch": asked.patch}, declared
         )
         return asked, None
-    if not given["image"]:
+    built_with = {name: given.pop(name) for name in flags()}
+    name = _image(given["image"], built_with, options.get("trained_model"))
+    if not name and asked.manifest:
         raise UsageError(
-            "--cluster=kubernetes needs --image: the image of the pods, with ElasticDL and your "
-            "model zoo at /model_zoo/custom."
+            "--manifest does nothing, so it builds no image. Build it with  elasticdl cluster "
+            "image  and name it with --image."
         )
+    asked = dataclasses.replace(asked, build=taken_image(built_with))
     cpus, memory = given.pop("cpus_per_worker"), given.pop("memory_per_worker")
     return asked, ClusterOptions(
-        image=given["image"].removeprefix("docker-pullable://"),
+        image=name,
         ray_version=ray_version(),
         namespace=given["namespace"],
         worker=Resources(
@@ -216,6 +228,29 @@ def taken(options: dict[str, Any]) -> tuple[Asked, ClusterOptions | None]:
         scheduler=given["scheduler"],
         autoscaling=given["autoscaling"],
     )
+
+
+def _image(given: str | None, built_with: dict[str, Any], trained_model: str | None) -> str:
+    """Return the image of the pods; empty if it is to be built."""
+    building = [flag for flag in flags() if built_with[flag]]
+    if building and not built_with[REPOSITORY]:
+        raise UsageError(
+            f"--{building[0]} says how an image is built. Say where it goes: --{REPOSITORY}=..."
+        )
+    if given and building:
+        raise UsageError(
+            f"--image names an image that is there, --{REPOSITORY} builds one. Give one of them."
+        )
+    if given:
+        return image(given)
+    if building:
+        return ""
+    if trained_model is None:
+        raise UsageError(
+            f"--cluster=kubernetes needs --image, the image of the pods with ElasticDL and your "
+            f"model zoo at /model_zoo/custom; or --{REPOSITORY}, where one is built and pushed to."
+        )
+    return api.recorded_image(trained_model)
 
 
 def _declared() -> list[click.Parameter]:

@@ -29,12 +29,15 @@ def run_on_cluster(job: Job, options: ClusterOptions, asked: Asked, *, quiet: bo
         made = rayjob.manifest(job, options, patch)
         echo(yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=100).rstrip())
         return
+    if asked.build is None:
+        api.check_image(options.image)
     api.run_on_cluster(
         job,
         options,
         context=asked.context,
         patch=patch,
         detach=asked.detach,
+        build=asked.build,
         tell=(lambda _: None) if quiet else _say,
     )
 

@@ -206,7 +206,8 @@ def train(*, dry_run: bool, quiet: bool, **options: Any) -> None:
           --num_workers=2..4
       elasticdl train --model_zoo=$HOME/work --model_def=fintech.MyKerasModel \\
           --data="s3://bucket/train/*.recordio" --output=s3://bucket/my_model \\
-          --num_workers=2..4 --cluster=kubernetes --image=registry/team/app@sha256:...
+          --num_workers=2..4 --cluster=kubernetes \\
+          --docker_image_repository=registry.example/team/fintech
     """
     asked, cluster = taken(options)
     job = api.training_job(**options)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from elasticdl import __version__
 from elasticdl.cluster.command import command
+from elasticdl.cluster.images.names import IMAGE_VARIABLE
 from elasticdl.errors import UsageError
 from elasticdl.job import RAYJOB_VARIABLE
 
@@ -224,7 +225,14 @@ def _template(
     is_worker: bool = False,
 ) -> Manifest:
     num_gpus = job.workers.gpus if is_worker and job.workers is not None else 0
-    env = {**_HEALTH, "HOME": "/tmp", RAYJOB_VARIABLE: job.id, **options.env}  # noqa: S108 - its own
+    env = {
+        **_HEALTH,
+        "HOME": "/tmp",  # noqa: S108 - its own
+        RAYJOB_VARIABLE: job.id,
+        # The trained model remembers it.
+        IMAGE_VARIABLE: options.image,
+        **options.env,
+    }
     container: Manifest = {
         "name": name,
         "image": options.image,

@@ -4,7 +4,7 @@ The RayJob has the job's id for its name, so the same command finds it again:
 
     none, or it has failed or was stopped    create it (the old one goes first): it resumes
     waiting, starting, running               follow it
-    succeeded                                it is done
+    succeeded                                it is done, if it is a training
 
 The server checks the RayJob in a dry run first, so that nothing is left behind of one it refuses.
 
@@ -70,11 +70,9 @@ def submit(
     there = cluster.get(name)
     if there is not None:
         _check_is_ours(there, job)
-        state = state_of(there, ())
-        if state.phase is Phase.SUCCEEDED:
-            return Submitted(name, cluster.namespace, is_new=False, is_done=True)
-        if not state.has_ended:
-            return Submitted(name, cluster.namespace, is_new=False)
+        if _is_kept(there, job):
+            is_done = state_of(there, ()).has_ended
+            return Submitted(name, cluster.namespace, is_new=False, is_done=is_done)
         # Another name: the old one has it until it is gone, and stays if the new one is refused.
         cluster.create(
             {**wanted, "metadata": {**wanted["metadata"], "name": f"{name}-x"}}, dry_run=True
@@ -90,6 +88,20 @@ def submit(
     return Submitted(name, cluster.namespace, is_new=True)
 
 
+def is_kept(job: Job, cluster: Kubernetes) -> bool:
+    """Return whether submitting a job would create nothing, because it runs or has succeeded.
+
+    Raises:
+        UsageError: RayJobs may not be read, or one of the job's name is not its own.
+        UnavailableError: The server does not answer.
+    """
+    there = cluster.get(job.id)
+    if there is None:
+        return False
+    _check_is_ours(there, job)
+    return _is_kept(there, job)
+
+
 def stop(cluster: Kubernetes, name: str) -> None:
     """End a job, if it has not ended, and free its machines.
 
@@ -103,6 +115,16 @@ def stop(cluster: Kubernetes, name: str) -> None:
     if there is None:
         raise UsageError(f"There is no job {name!r} in the namespace {cluster.namespace}.")
     _remove(cluster, there)
+
+
+def _is_kept(there: Object, job: Job) -> bool:
+    """Return whether a RayJob is left as it is.
+
+    A training that has succeeded has nothing left to do. There may be other data by now to predict
+    or evaluate.
+    """
+    state = state_of(there, ())
+    return not state.has_ended or (state.phase is Phase.SUCCEEDED and job.command == "train")
 
 
 def _check_is_ours(there: Object, job: Job) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
+import os
 import platform
 import shutil
 import time
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
 from elasticdl.artifacts.trained_model import Description, save_trained_model
+from elasticdl.cluster.images.names import IMAGE_VARIABLE
 from elasticdl.definition import RecordInput
 from elasticdl.training.trainer import Exporter
 
@@ -61,6 +63,8 @@ def publish(
         input_function=job.model.overrides.get("input_fn", ""),
         loss=job.model.overrides.get("loss", ""),
         optimizer=job.model.overrides.get("optimizer", ""),
+        # Of the pod that this process is in.
+        docker_commit_id=os.environ.get(IMAGE_VARIABLE, ""),
         dialect=definition.origin.dialect,
         model_zoo=job.model.zoo or "",
         zoo_commit=definition.origin.zoo_commit or "",

@@ -1,0 +1,48 @@
+"""`elasticdl cluster image`: an image for jobs, built and pushed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from elasticdl import api
+from elasticdl.cli.image_options import REPOSITORY, image_options, taken_image
+from elasticdl.cli.printable import echo, printable
+from elasticdl.errors import UsageError
+
+
+@click.command("image")
+@click.option(
+    "--model_zoo",
+    metavar="DIR|URL",
+    help="Folder with your model files, or a git repository (URL@commit). Without it, the image "
+    "has the models of `elasticdl zoo list`.",
+)
+@image_options
+@click.option("--quiet", is_flag=True, help="Print the image only.")
+def image(*, model_zoo: str | None, quiet: bool, **options: Any) -> None:
+    """Build the image of a model zoo, push it, and print its name with its digest.
+
+    It holds ElasticDL of this very version, the packages that this version runs with here, what
+    the zoo's requirements.txt asks for, and the zoo at /model_zoo/custom. Docker or podman builds
+    it (DOCKER_HOST). Hidden files, keys, and what .dockerignore and .gitignore list stay out.
+
+    \b
+    Examples:
+      elasticdl cluster image --model_zoo=$HOME/work \\
+          --docker_image_repository=registry.example/team/fintech
+      elasticdl train ... --cluster=kubernetes --image=$(elasticdl cluster image --quiet ...)
+    """
+    asked = taken_image(options)
+    if asked is None:
+        raise UsageError(
+            f"Missing: --{REPOSITORY}, where the image is pushed to; such as "
+            "registry.example/team/app."
+        )
+    built = api.build_image(model_zoo, asked, (lambda _: None) if quiet else _say)
+    echo(built)
+
+
+def _say(line: str) -> None:
+    click.echo(printable(line), err=True)

@@ -1,0 +1,184 @@
+"""What an engine, pip or a registry complains of, in words that say what to do.
+
+Pure: what was wanted and what was printed in, one error out.
+
+Callers: `docker.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from elasticdl.cluster.command import ZOO
+from elasticdl.cluster.images.dockerfile import MARK
+from elasticdl.cluster.images.names import registry_of
+from elasticdl.cluster.images.requirements import line_of
+from elasticdl.errors import ElasticDLError, UnavailableError, UsageError
+
+_SHOWN_LINES = 12
+_NO_BREAK = re.compile(r"\x1b\[[0-9;]*m")
+_OF_LINE = re.compile(rf"\(from (?:-r {ZOO}/(\S+) \(line (\d+)\)|line (\d+) of {ZOO}/([^\s)]+))")
+_NOT_FOUND = re.compile(r"No matching distribution found for (\S+)")
+_WANTED = re.compile(r"The user requested (?!\(constraint\))(.+)")
+_CONSTRAINT = re.compile(r"The user requested \(constraint\) (.+)")
+_NO_CONNECTION = (
+    "connection broken by",
+    "Temporary failure in name resolution",
+    "dial tcp",
+    "i/o timeout",
+    "no such host",
+    "connection refused",
+    "connection reset",
+    "TLS handshake",
+    "x509:",
+    "server gave HTTP response to HTTPS client",
+    "Client.Timeout exceeded",
+)
+_REFUSED = ("unauthorized", "denied", "authentication required", "no basic auth credentials", "401")
+# Not "Not Found": so answers podman, which cannot ask registries.
+_GONE = ("manifest unknown", "name unknown", "no such manifest")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What an image was to be built from.
+
+    Attributes:
+        base_image: As given.
+        index_url: Of packages; None is pip's own.
+        requirements: Files of requirements: path in the zoo -> text.
+    """
+
+    base_image: str
+    index_url: str | None = None
+    requirements: Mapping[str, str] = field(default_factory=dict)
+
+
+def build_failed(error: str, said: Sequence[str], step: int, wanted: Wanted) -> ElasticDLError:
+    """Return why an image could not be built.
+
+    Args:
+        error: The engine's words.
+        said: What the step printed, line by line.
+        step: Number of the step of the Dockerfile; 0 or 1 is its FROM.
+        wanted: What was to be built.
+    """
+    printed = [_NO_BREAK.sub("", line).rstrip() for line in said if line.strip()]
+    text = "\n".join(printed)
+    if "/bin/sh" in error and "no such file" in error:
+        return UsageError(_unfit("shell", wanted))
+    for line in printed:
+        if line.startswith(MARK):
+            return UsageError(_unfit(line.removeprefix(MARK).strip(), wanted))
+    if step <= 1:
+        return _base_missing(error, wanted)
+    for found in (_network(text, wanted), _requirement(text, wanted)):
+        if found is not None:
+            return found
+    shown = "\n  ".join(printed[-_SHOWN_LINES:])
+    return UsageError(f"The image cannot be built: {error.strip()}\n  {shown}".rstrip())
+
+
+def push_failed(error: str, repository: str) -> ElasticDLError:
+    """Return why a registry did not take an image."""
+    registry, error = registry_of(repository), error.strip()
+    low = error.lower()
+    if any(word.lower() in low for word in _NO_CONNECTION):
+        insecure = (
+            f" The registry speaks HTTP: add it to the engine's insecure registries ({registry})."
+            if "HTTP response to HTTPS" in error or "x509" in error
+            else ""
+        )
+        return UnavailableError(f"The registry {registry} cannot be reached: {error}.{insecure}")
+    if any(word in low for word in _REFUSED):
+        return UsageError(
+            f"The registry {registry} refuses the image {repository}: {error}. Log in with  docker "
+            f"login {registry}  as someone who may push there, and give the command again."
+        )
+    return UsageError(f"The image cannot be pushed to {repository}: {error}.")
+
+
+def is_gone(error: str) -> bool:
+    """Return whether a registry says that it has no such image."""
+    return any(word in error.lower() for word in _GONE)
+
+
+def gone(name: str) -> UsageError:
+    """Return the error for an image that a registry no longer has."""
+    return UsageError(
+        f"The registry {registry_of(name)} has no image {name}: it was deleted, or never pushed. "
+        "Build one with  elasticdl cluster image  and name that with --image."
+    )
+
+
+def _unfit(what: str, wanted: Wanted) -> str:
+    start = f"--base_image={wanted.base_image}"
+    if what == "shell":
+        return f"{start}: it has no /bin/sh. The image needs a shell, Python and pip."
+    if what == "python":
+        return f"{start}: it has no python3 that is 3.11 or newer and has pip."
+    return (
+        f"{start}: a login shell (bash -lc), which KubeRay starts Ray in, does not find the "
+        f"{what}. The image needs bash, and python3 on its PATH."
+    )
+
+
+def _base_missing(error: str, wanted: Wanted) -> ElasticDLError:
+    if any(word.lower() in error.lower() for word in _NO_CONNECTION):
+        return UnavailableError(
+            f"--base_image={wanted.base_image}: its registry cannot be reached: {error.strip()}."
+        )
+    return UsageError(
+        f"--base_image={wanted.base_image}: there is no such image, or you may not read it: "
+        f"{error.strip()}. Is the name right? For a private registry:  docker login "
+        f"{registry_of(wanted.base_image)}"
+    )
+
+
+def _network(text: str, wanted: Wanted) -> ElasticDLError | None:
+    if not any(word in text for word in _NO_CONNECTION[:2]):
+        return None
+    index = wanted.index_url or "of pip (pypi.org)"
+    return UnavailableError(
+        f"The package index {index} cannot be reached from the build. Name another with "
+        "--index_url, or a proxy with --build_proxy; --build_network=host lets the build use this "
+        "machine's network."
+    )
+
+
+def _requirement(text: str, wanted: Wanted) -> UsageError | None:
+    """Return which requirement pip cannot fulfil; None if that is not what is wrong."""
+    index = wanted.index_url or "pip's own index"
+    errors = [each for each in text.splitlines() if each.startswith("ERROR:")]
+    place = _OF_LINE.search("\n".join(errors))
+    missing = _NOT_FOUND.search(text)
+    conflicts, constraints = _WANTED.findall(text), _CONSTRAINT.findall(text)
+    line = None
+    if missing or conflicts:
+        line = line_of(wanted.requirements, missing[1] if missing else conflicts[0].strip())
+    if place:
+        where = f"{place[1] or place[4]}:{place[2] or place[3]}"
+    elif line is not None:
+        where = line.where
+    else:
+        where = None
+    reason = errors[0].removeprefix("ERROR:").strip() if errors else ""
+    if conflicts and constraints and where:
+        pinned = ", ".join(dict.fromkeys(each.strip() for each in constraints))
+        return UsageError(
+            f"{where}: {conflicts[0].strip()} does not fit what ElasticDL was tested with: "
+            f"{pinned}. Ask for a version that fits, or lock others with --constraints."
+        )
+    if missing and where:
+        return UsageError(f"{where}: {missing[1]} is not on {index} for this platform: {reason}")
+    if missing:
+        return UsageError(
+            f"{missing[1]}, which ElasticDL needs, is not on {index} for this platform. Name an "
+            "index that has it (--index_url, --extra_index_url), lock another version with "
+            "--constraints, or take a base image that has it (--base_image)."
+        )
+    if where and reason:
+        return UsageError(f"{where}: {reason}")
+    return None

@@ -1,0 +1,292 @@
+"""The container engine: Docker's or podman's, through the Docker API.
+
+It is found where DOCKER_HOST says, else where Docker's current context, Docker or podman listens.
+Credentials of registries are those of `docker login`; they go to the engine with a request and into
+no image. Errors come inside of a stream that ends well, so every line of it is looked at.
+
+Callers: `build.py`, `api.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
+
+import docker
+import requests
+from docker.errors import APIError, DockerException
+
+from elasticdl.cluster.images import complaints
+from elasticdl.errors import UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from elasticdl.cluster.images.complaints import Wanted
+
+Tell: TypeAlias = Callable[[str], None]
+
+# What has no version is asked with it.
+_ANY_VERSION = "1.41"
+_ANSWERS_WITHIN_S = 10
+_SILENT_FOR_S = 600
+_TOLD_EVERY_S = 5.0
+_STEP = re.compile(r"step (\d+)/(\d+) ?: (.+)", re.IGNORECASE)
+_DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")
+_LARGE = re.compile(r"\s*Downloading (\S+) \((\d{2,}(?:\.\d+)? MB|[\d.]+ GB)\)")
+# Instruction -> what to call it.
+_STEPS = (
+    ("FROM", "base image"),
+    ("dependencies.txt", "packages that ElasticDL needs"),
+    (".whl", "ElasticDL"),
+    ("requirements.txt", "requirements of the model zoo"),
+    ("COPY zoo/", "model zoo"),
+)
+
+
+class Engine:
+    """A container engine.
+
+    Attributes:
+        platform: What it builds for if nothing else is asked for, such as `linux/amd64`.
+
+    Raises:
+        UsageError: It may not be used.
+        UnavailableError: None answers.
+    """
+
+    def __init__(self) -> None:
+        settings = docker.utils.kwargs_from_env()
+        settings.setdefault("base_url", _address())
+        where = settings["base_url"]
+        try:
+            _knock(where)
+            # Not the client's own way to ask, which leaves a connection open where it fails.
+            with contextlib.closing(
+                docker.APIClient(version=_ANY_VERSION, timeout=_ANSWERS_WITHIN_S, **settings)
+            ) as asking:
+                found = asking.version(api_version=False)
+        except (DockerException, requests.RequestException, OSError) as error:
+            raise _no_engine(where, error) from error
+        self._client: Any = docker.APIClient(
+            version=found["ApiVersion"], timeout=_SILENT_FOR_S, **settings
+        )
+        self.platform = f"{found['Os']}/{found['Arch']}"
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def build(
+        self,
+        context: IO[bytes],
+        repository: str,
+        *,
+        arguments: Mapping[str, str],
+        platform: str,
+        network: str | None,
+        wanted: Wanted,
+        tell: Tell,
+    ) -> str:
+        """Build an image; returns its tag, which no other image of the repository has.
+
+        Where a tag moves from one image to another, registries may delete the former, which a
+        model may remember.
+
+        Args:
+            context: The tar file, with its Dockerfile.
+            repository: What to call it.
+            arguments: Build arguments.
+            platform: What it is for.
+            network: Network of its commands; None is the engine's default.
+            wanted: What it is made of, for errors.
+            tell: Is given lines for people.
+
+        Raises:
+            UsageError: Something of it is not there or does not fit.
+            UnavailableError: A registry or index, or the engine, cannot be reached.
+        """
+        steps = _Steps(tell)
+        name = f"{repository}:building-{uuid.uuid4().hex}"
+        with _engine_errors("build the image"):
+            stream = self._client.build(
+                fileobj=context,
+                custom_context=True,
+                tag=name,
+                rm=True,
+                forcerm=True,
+                buildargs=dict(arguments),
+                platform=platform,
+                network_mode=network,
+                decode=True,
+            )
+            for message in stream:
+                if "error" in message:
+                    raise complaints.build_failed(
+                        str(message["error"]), steps.said, steps.number, wanted
+                    )
+                steps.add(str(message.get("stream", "")))
+            tag = str(self._client.inspect_image(name)["Id"]).removeprefix("sha256:")[:16]
+            self._client.tag(name, repository, tag)
+            self._client.remove_image(name)
+        return tag
+
+    def push(self, repository: str, tag: str, tell: Tell) -> str:
+        """Push an image to its registry; return its digest, as the registry has it.
+
+        Raises:
+            UsageError: The registry refuses it.
+            UnavailableError: The registry cannot be reached.
+        """
+        digest, layers, told_s = None, _Layers(), time.monotonic()
+        with _engine_errors(f"push to {repository}"):
+            for message in self._client.push(repository, tag, stream=True, decode=True):
+                if "error" in message:
+                    raise complaints.push_failed(str(message["error"]), repository)
+                layers.add(message)
+                if layers.num_bytes and time.monotonic() - told_s > _TOLD_EVERY_S:
+                    told_s = time.monotonic()
+                    tell(f"  pushed {layers}")
+                found = (message.get("aux") or {}).get("Digest")
+                said = _DIGEST.search(str(message.get("status", "")))
+                digest = found or (said[1] if said else digest)
+            digest = digest or self._local_digest(f"{repository}:{tag}", repository)
+        if digest is None:
+            raise UnavailableError(
+                f"The image was pushed to {repository}:{tag}, but neither the engine nor the "
+                "registry tells its digest. Give the command again."
+            )
+        # It may have been deleted or replaced at once, by a rule of the registry's.
+        self.check_is_there(f"{repository}@{digest}")
+        return digest
+
+    def check_is_there(self, name: str) -> None:
+        """Raise if a registry says that it has no such image.
+
+        An engine may not be able to ask, and a cluster may have other rights or reach another
+        network than this machine: what is not sure is left to the cluster.
+
+        Raises:
+            UsageError: It was deleted, or never pushed.
+        """
+        self._client.timeout = _ANSWERS_WITHIN_S
+        try:
+            self._client.inspect_distribution(name)
+        except APIError as error:
+            said = str(error.explanation or error)
+            if complaints.is_gone(said):
+                raise complaints.gone(name) from error
+        except requests.RequestException:
+            return
+        finally:
+            self._client.timeout = _SILENT_FOR_S
+
+    def _local_digest(self, name: str, repository: str) -> str | None:
+        for found in self._client.inspect_image(name).get("RepoDigests") or ():
+            if found.startswith(f"{repository}@"):
+                return str(found.partition("@")[2])
+        return None
+
+
+class _Steps:
+    """The steps of a build, told as they begin, and what the current one printed."""
+
+    def __init__(self, tell: Tell) -> None:
+        self.number, self.said = 0, list[str]()
+        self._tell, self._name, self._line = tell, "", ""
+
+    def add(self, text: str) -> None:
+        *whole, self._line = (self._line + text).split("\n")
+        for line in whole:
+            self._add_line(line)
+
+    def _add_line(self, line: str) -> None:
+        step = _STEP.match(line.strip())
+        if step:
+            self.number, self.said = int(step[1]), []
+            name = next((name for mark, name in _STEPS if mark in step[3]), "")
+            # Of two instructions for one thing, the first.
+            if name and name != self._name:
+                self._name = name
+                self._tell(f"  {name}")
+            return
+        self.said.append(line)
+        large = _LARGE.match(line)
+        if large:
+            self._tell(f"    downloads {large[1].rpartition('/')[2]} ({large[2]})")
+
+
+class _Layers:
+    """How much of the layers of an image is pushed."""
+
+    def __init__(self) -> None:
+        self._layers: dict[str, tuple[int, int]] = {}
+
+    def add(self, message: Mapping[str, Any]) -> None:
+        progress, layer = message.get("progressDetail") or {}, message.get("id")
+        if layer and progress.get("total"):
+            self._layers[layer] = (int(progress.get("current", 0)), int(progress["total"]))
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all layers that are pushed; 0 where the engine does not tell."""
+        return sum(total for _, total in self._layers.values())
+
+    def __str__(self) -> str:
+        done = sum(min(current, total) for current, total in self._layers.values())
+        return f"{done / 1e6:,.0f} of {self.num_bytes / 1e6:,.0f} MB"
+
+
+def _address() -> str:
+    """Return where an engine listens, if DOCKER_HOST does not say it."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    sockets = ["/var/run/docker.sock", f"{runtime}/podman/podman.sock", "/run/podman/podman.sock"]
+    try:
+        context = docker.ContextAPI.get_current_context()
+    except (DockerException, OSError, ValueError):
+        context = None
+    if context is not None and context.name != "default" and context.Host:
+        return str(context.Host)
+    chosen = next((each for each in sockets if Path(each).exists()), sockets[0])
+    return f"unix://{chosen}"
+
+
+def _knock(where: str) -> None:
+    """Raise OSError if nothing listens at a socket of this machine."""
+    if where.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as knocking:
+            knocking.settimeout(_ANSWERS_WITHIN_S)
+            knocking.connect(where.removeprefix("unix://"))
+
+
+def _no_engine(where: str, error: Exception) -> UsageError | UnavailableError:
+    if isinstance(error, PermissionError):
+        return UsageError(
+            f"You may not use the container engine at {where}. Join its group (usually docker) and "
+            "log in again, or use podman's socket of your own: DOCKER_HOST=unix://"
+            "$XDG_RUNTIME_DIR/podman/podman.sock."
+        )
+    return UnavailableError(
+        f"No container engine answers at {where}: {error}. Start Docker, or podman's service "
+        "(podman system service --time=0 unix:///tmp/podman.sock), and name its socket in "
+        "DOCKER_HOST. With a finished image none is needed: --image."
+    )
+
+
+@contextlib.contextmanager
+def _engine_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except APIError as error:
+        raise UsageError(
+            f"The container engine cannot {what}: {error.explanation or error}"
+        ) from error
+    except (DockerException, requests.RequestException) as error:
+        raise UnavailableError(
+            f"The container engine went away while it was to {what}: {error}"
+        ) from error

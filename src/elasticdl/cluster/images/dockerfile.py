@@ -1,0 +1,111 @@
+"""The Dockerfile of a job's image: what changes least is lowest, so that an edit costs seconds.
+
+    base image                    as the flag says
+    locked dependencies           minutes; once for a version of ElasticDL
+    ElasticDL                     seconds
+    requirements of the zoo       as long as they take; when they change
+    the zoo                       below a second
+
+Pure. It needs no BuildKit, so that every engine of the Docker API builds it. No value of a build
+argument is in it: index and proxy reach pip by its own environment variables.
+
+Callers: `context.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elasticdl.cluster.command import ZOO
+
+# What a failing step prints, for `complaints.py`.
+MARK = "elasticdl-cannot-build:"
+OWN = "/opt/elasticdl"
+USER = 1000
+# The pip of a base image may know fewer options than variables, which it ignores. The last one is
+# for Python packages of Debian: within an image nobody else needs them.
+_PIP = (
+    "PIP_NO_CACHE_DIR=1",
+    "PIP_DISABLE_PIP_VERSION_CHECK=1",
+    "PIP_NO_INPUT=1",
+    "PIP_ROOT_USER_ACTION=ignore",
+    "PIP_BREAK_SYSTEM_PACKAGES=1",
+)
+# Commands that Ray, KubeRay and we call by name.
+_COMMANDS = "python python3 ray elasticdl"
+
+
+def dockerfile(
+    base_image: str, wheel: str, requirement_files: Sequence[str], labels: dict[str, str]
+) -> str:
+    """Return the Dockerfile.
+
+    Args:
+        base_image: It has Python and pip.
+        wheel: File name of ElasticDL's wheel.
+        requirement_files: `requirements.txt` of the zoo and what it includes, as paths relative to
+            the zoo; empty if it has none.
+        labels: Of the image; values without quotes or line breaks.
+    """
+    lines = [
+        f"FROM {base_image}",
+        "USER 0",
+        # Of these only the names are in the image.
+        "ARG PIP_INDEX_URL",
+        "ARG PIP_EXTRA_INDEX_URL",
+        *(f"ARG {each}" for each in _PIP),
+        f"RUN {_prepared()}",
+        f"COPY elasticdl/constraints.txt elasticdl/dependencies.txt {OWN}/",
+        f"RUN {_install(f'--requirement {OWN}/dependencies.txt')}",
+        f"COPY elasticdl/{wheel} {OWN}/",
+        f"RUN {_install(f'--no-deps {OWN}/{wheel}')} && {_on_default_path()}",
+    ]
+    if requirement_files:
+        lines += [
+            f"COPY requirements/ {ZOO}/",
+            f"RUN {_install(f'--requirement {ZOO}/requirements.txt')}",
+        ]
+    lines += [
+        f"COPY zoo/ {ZOO}/",
+        # Nothing can be written but /tmp.
+        "ENV HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1",
+        f"USER {USER}:{USER}",
+        "WORKDIR /tmp",
+        "ENTRYPOINT []",
+        'CMD ["elasticdl", "--help"]',
+        *(f'LABEL {name}="{value}"' for name, value in sorted(labels.items())),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _install(what: str) -> str:
+    return f"python3 -m pip install --constraint {OWN}/constraints.txt {what}"
+
+
+def _prepared() -> str:
+    """Return a command that checks the base image, and gives the user a name."""
+    return (
+        "python3 -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))'"
+        f" || {{ echo '{MARK} python'; exit 1; }};"
+        # Ray asks for the name.
+        f' while IFS=: read -r _ _ id _; do [ "$id" != {USER} ] || found=1; done < /etc/passwd;'
+        f' [ -n "$found" ] || echo "elasticdl:x:{USER}:{USER}::/tmp:/bin/sh" >> /etc/passwd'
+    )
+
+
+def _on_default_path() -> str:
+    """Return a command that makes our commands findable for a login shell.
+
+    KubeRay starts Ray in one, which sets PATH itself. A link would take a virtual environment's
+    Python out of it, so they are scripts.
+    """
+    return (
+        f"mkdir -p /usr/local/bin && for each in {_COMMANDS}; do"
+        ' found=$(command -v "$each") && case "$found" in'
+        " /usr/local/bin/*|/usr/bin/*|/bin/*) ;;"
+        ' *) printf \'#!/bin/sh\\nexec "%s" "$@"\\n\' "$found" > "/usr/local/bin/$each"'
+        ' && chmod 755 "/usr/local/bin/$each" ;; esac; done;'
+        f' for each in {_COMMANDS}; do [ "$each" = python ] ||'
+        ' env -i /bin/bash -lc "command -v $each" > /dev/null ||'
+        f' {{ echo "{MARK} command $each"; exit 1; }}; done'
+    )
