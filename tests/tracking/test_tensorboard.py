@@ -1,10 +1,12 @@
 """Curves are drawn by TensorBoard as Keras' own would be; real TensorBoard reads them."""
 
+import itertools
 import math
 
 import pytest
 
 from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.tracking import tensorboard
 from elasticdl.tracking.tensorboard import TensorBoardTracker
 from elasticdl.tracking.tracker import Attempt, Kind, Point, Status
 
@@ -50,7 +52,9 @@ def test_what_a_dead_attempt_left_torn_is_written_anew(tmp_path, curves_in):
     assert users.exists(), "A file of somebody else's was taken away"
 
 
-def test_who_watches_sees_a_new_attempt_go_on(tmp_path):
+def test_who_watches_sees_a_new_attempt_go_on(tmp_path, monkeypatch):
+    # In one second, and with numbers of one and of two digits.
+    monkeypatch.setattr(tensorboard, "_numbers", itertools.count(9))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     first = TensorBoardTracker(OutputFolder(tmp_path))

@@ -157,7 +157,8 @@ class _File:
 
     def __init__(self, folder: OutputFolder, name: str) -> None:
         # As TensorBoard's own: files are read in the order of their names.
-        machine = f"{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        # TensorBoard reads files in the order of their names, and a second may have several.
+        machine = f"{socket.gethostname()}.{os.getpid()}.{next(_numbers):09d}"
         file = f"{_PREFIX}{int(time.time()):010d}.{machine}{_SUFFIX}"
         self._folder, self._name = folder, f"{name}/{file}"
         path = folder.local_path(self._name)
