@@ -109,8 +109,11 @@ def pytest_addoption(parser):
 # The same holds for those that talk to a shell on a terminal, a kernel or a server.
 _MANY_PROCESSES = (
     "tests/chaos/",
+    "tests/cluster/",
     "tests/engines/elastic/",
     "tests/engines/federated/",
+    "tests/sessions/test_ray_job.py",
+    "tests/sessions/test_submit.py",
     "tests/sql/serving/",
     "tests/sql/test_database_failures.py",
     "tests/sql/test_interrupting.py",

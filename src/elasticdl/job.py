@@ -20,8 +20,8 @@ PredictionFormat = Literal["recordio", "parquet", "csv"]
 BestMode = Literal["auto", "min", "max"]
 # Lowest first.
 Priority = Literal["low", "high"]
-# Environment variable of the pods of a job on a cluster: the name of its RayJob.
-RAYJOB_VARIABLE = "ELASTICDL_JOB"
+# Environment variables of the pods of a job on a cluster: the name of its RayJob, and its image.
+RAYJOB_VARIABLE, IMAGE_VARIABLE = "ELASTICDL_JOB", "ELASTICDL_IMAGE"
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,8 @@ def test_a_prediction_on_a_cluster_runs_the_image_that_the_model_was_trained_in(
         catch_exceptions=False,
     )  # fmt: skip
 
-    assert result.output.count(f"image: {IMAGE}") == 2
+    # Of the head, the workers and the pod that submits.
+    assert result.output.count(f"image: {IMAGE}") == 3
     assert "elasticdl predict --trained_model=" in result.output
     assert api.recorded_image(model) == IMAGE
 

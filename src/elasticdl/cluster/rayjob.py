@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from elasticdl import __version__
 from elasticdl.cluster.command import command
-from elasticdl.cluster.images.names import IMAGE_VARIABLE
 from elasticdl.errors import UsageError
-from elasticdl.job import RAYJOB_VARIABLE
+from elasticdl.job import IMAGE_VARIABLE, RAYJOB_VARIABLE
 
 if TYPE_CHECKING:
     from elasticdl.cluster.options import ClusterOptions, Resources, Volume

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl import zoo
 from elasticdl.artifacts.trained_model import Description, save_trained_model
-from elasticdl.cluster.images.names import IMAGE_VARIABLE
 from elasticdl.definition import RecordInput
+from elasticdl.job import IMAGE_VARIABLE
 from elasticdl.training.trainer import Exporter
 
 if TYPE_CHECKING:

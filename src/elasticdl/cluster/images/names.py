@@ -4,7 +4,7 @@
     registry.example:5000/team/fintech:tag          may be another image tomorrow
     registry.example:5000/team/fintech@sha256:...   one image for ever
 
-Callers: `build.py`, `rayjob.py`, the command line, and `engines/publish.py`.
+Callers: `build.py`, `api.py` and the command line.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import re
 
 from elasticdl.errors import UsageError
 
-# Of every pod: the image it runs.
-IMAGE_VARIABLE = "ELASTICDL_IMAGE"
 # What the status of a pod has before the name.
 _PREFIXES = ("docker-pullable://", "docker://")
 
