@@ -297,12 +297,14 @@ def build_image(
 def check_image(name: str) -> None:
     """Raise if an image that is named by its digest is no longer in its registry.
 
-    Where no container engine is at hand to ask, the cluster will tell.
+    A container engine has the user's credentials; where none is at hand, the registry is asked
+    without. What is not sure is left to the cluster.
 
     Raises:
         UsageError: It is gone.
     """
-    from elasticdl.cluster.images.names import is_pinned  # noqa: PLC0415 - not for `--help`
+    from elasticdl.cluster import registry  # noqa: PLC0415 - not for `--help`
+    from elasticdl.cluster.images.names import is_pinned  # noqa: PLC0415 - as well
 
     if not is_pinned(name):
         return
@@ -311,6 +313,7 @@ def check_image(name: str) -> None:
 
         engine = Engine()
     except (ModuleNotFoundError, UnavailableError, UsageError):
+        registry.check_is_there(name)
         return
     with contextlib.closing(engine):
         engine.check_is_there(name)

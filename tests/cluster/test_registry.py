@@ -10,8 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from elasticdl import api
 from elasticdl.cluster.findings import Verdict
 from elasticdl.cluster.registry import image, parse_image
+from elasticdl.errors import UsageError
 
 DIGEST = "sha256:" + "4b" * 32
 
@@ -139,3 +141,13 @@ def test_a_reference_means_what_it_means_to_docker(text, parts):
     found = parse_image(text)
 
     assert (found.registry, found.name, found.reference) == parts
+
+
+def test_a_digest_that_is_gone_is_refused_where_there_is_no_engine(monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    with registry() as server:
+        api.check_image(f"{server.host}/open/app@{DIGEST}")
+        with pytest.raises(UsageError, match="has no open/app sha256:0000"):
+            api.check_image(f"{server.host}/open/app@sha256:{'0' * 64}")
+        # Only a registry knows; this one cannot tell.
+        api.check_image(f"{server.host}/broken@{DIGEST}")

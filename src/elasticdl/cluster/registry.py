@@ -6,7 +6,8 @@ The registry's answer is of this machine: a cluster may have credentials that ar
 reach a registry that this machine does not. So only "it is there" and "it is not there" are sure.
 
 The protocol is that of OCI (https://github.com/opencontainers/distribution-spec) and Docker
-(https://distribution.github.io/distribution/spec/auth/token/). Callers: `check.py`.
+(https://distribution.github.io/distribution/spec/auth/token/). Callers: `check.py`, and `api.py`
+where no container engine can be asked.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
 
 from elasticdl.cluster.findings import Finding, Verdict, missing
+from elasticdl.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,6 +109,17 @@ def image(text: str) -> Finding:
             f"{wanted.registry} does not answer this machine ({_reason(error)})",
             "The cluster may reach it nevertheless; if it does not, job show says so.",
         )
+
+
+def check_is_there(text: str) -> None:
+    """Raise if an image's registry says that it has no such image.
+
+    Raises:
+        UsageError: It was deleted, or never pushed.
+    """
+    found = image(text)
+    if found.verdict is Verdict.MISSING:
+        raise UsageError(f"{text}: {found.message}. {found.advice}")
 
 
 def _judged(wanted: ImageReference, status: int, digest: str) -> Finding:
