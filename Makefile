@@ -6,7 +6,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+# Python compiles a module when it is imported first. To compile all that is installed, of which
+# little is ever imported, would be half of the time.
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq install --no-compile
 PYTEST := $(BIN)/python -m pytest
 # A process has a file to itself, and takes the next one in the order of tests/conftest.py. There is
 # one process more than cores, because tests of many processes wait for most of their time.
@@ -86,7 +88,7 @@ $(BIN)/python:
 # What a user installs, and the packages that the sample data come from.
 $(RUN_STAMP): | $(BIN)/python
 	@echo 'Installing ElasticDL into $(VENV) (once; some minutes without a pip cache) ...'
-	$(PIP) install --constraint constraints.txt --editable '.[samples]'
+	$(INSTALL) --constraint constraints.txt --editable '.[samples]'
 	@rm -f $(VENV)/.run-*
 	@touch $@
 
@@ -95,9 +97,9 @@ $(RUN_STAMP): | $(BIN)/python
 # CUDA build and its two gigabytes of libraries. pip's other places are looked into as well, so
 # that a machine without that index can bring its own wheel.
 $(DEV_STAMP): $(RUN_STAMP)
-	$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install --no-deps --retries 1 \
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(INSTALL) --no-deps --retries 1 \
 		--timeout 10 --index-url https://download.pytorch.org/whl/cpu torch==2.13.0
-	$(PIP) install --no-deps --constraint constraints.txt tf-keras
-	$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) --no-deps --constraint constraints.txt tf-keras
+	$(INSTALL) --constraint constraints.txt --editable '.[dev]'
 	@rm -f $(VENV)/.dev-*
 	@touch $@

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import os
 import socket
 
 import fsspec
@@ -275,6 +276,33 @@ def test_files_without_a_record_are_no_data(folder, num_files):
 
     with pytest.raises(NoDataError, match=rf"d: {num_files} files? \(d/0\.recordio.*no record in"):
         open_source("d")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_a_folder_that_this_user_may_not_read_is_refused_by_name(tmp_path):
+    (tmp_path / "closed" / "inner").mkdir(parents=True)
+    (tmp_path / "closed").chmod(0o700)
+    nobody = 65534
+    os.seteuid(nobody)
+    try:
+        # The folders above belong to root as well.
+        with pytest.raises(DataError, match="cannot be read: Permission denied. Give this user"):
+            find_files(str(tmp_path / "closed" / "inner"))
+    finally:
+        os.seteuid(0)
+
+
+def test_a_name_that_no_file_can_have_is_refused(folder):
+    with pytest.raises(DataError, match="cannot be read: File name too long"):
+        find_files("x" * 300)
+
+
+def test_a_list_of_names_may_be_longer_than_the_name_of_a_file(folder):
+    names = [f"{number:0100d}.csv" for number in range(50)]
+    for name in names:
+        (folder / name).touch()
+
+    assert find_files(",".join(names)) == names
 
 
 def test_an_unknown_protocol_is_refused():

@@ -10,6 +10,7 @@ Callers: `sources.py`, `prepare.py`, `overview.py`.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import glob
 import os
@@ -18,12 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from elasticdl import user_files
 from elasticdl.data.formats import EXTENSIONS, format_by_name, format_by_start
-from elasticdl.data.stored_file import filesystem, local_path, open_each, reachable
+from elasticdl.data.stored_file import filesystem, local_path, open_each, reachable, why
 from elasticdl.data.wording import listed
 from elasticdl.errors import DataError, NoDataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _HIDDEN = (".", "_")
 _TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".crc", ".swp", "~")
@@ -38,6 +39,7 @@ def find_files(data: str) -> list[str]:
 
     Raises:
         NoDataError: A name matches no file; the message says what there is.
+        DataError: A folder may not be read, or a name cannot be.
         MissingExtraError: The package for a protocol is not installed.
         UsageError: A protocol is unknown.
     """
@@ -52,6 +54,7 @@ def find_any_files(names: str) -> list[str]:
 
     Raises:
         NoDataError: A name matches no file; the message says what there is.
+        DataError: A folder may not be read, or a name cannot be.
         MissingExtraError: The package for a protocol is not installed.
         UsageError: A protocol is unknown.
     """
@@ -78,8 +81,8 @@ def some(names: Sequence[str]) -> str:
 def _found(data: str, of_folder: _OfFolder) -> list[str]:
     path = local_path(_expanded(data))
     names = [data]
-    # A local name may have a comma in it.
-    if "," in data and (path is None or not Path(path).exists()):
+    # A local name may have a comma in it. A long list of names is too long for the name of one.
+    if "," in data and (path is None or not os.path.exists(path)):  # noqa: PTH110 - as it says
         names = [name.strip() for name in data.split(",")]
     names = [name for name in names if name]
     if not names:
@@ -173,10 +176,12 @@ class _Local:
         return self._prefix + path
 
     def is_file(self, path: str) -> bool:
-        return Path(path).is_file()
+        with _readable(path):
+            return Path(path).is_file()
 
     def is_folder(self, path: str) -> bool:
-        return Path(path).is_dir()
+        with _readable(path):
+            return Path(path).is_dir()
 
     def special_kind(self, path: str) -> str | None:
         return user_files.special_kind(path)
@@ -186,10 +191,20 @@ class _Local:
         return glob.glob(pattern, recursive=True)  # noqa: PTH207
 
     def listing(self, folder: str) -> tuple[list[str], list[str]]:
-        with os.scandir(folder) as entries:
+        with _readable(folder), os.scandir(folder) as entries:
             paths = [(entry.path, _is_folder(entry)) for entry in entries]
         files = [path for path, is_folder in paths if not is_folder]
         return files, [path for path, is_folder in paths if is_folder]
+
+
+@contextlib.contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Turn what the operating system says about a path into a `DataError`."""
+    try:
+        yield
+    except OSError as error:
+        right = " Give this user the right to read it." * isinstance(error, PermissionError)
+        raise DataError(f"{path} cannot be read: {why(error)}.{right}") from error
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
