@@ -54,19 +54,21 @@ ON_TWO_WORKERS = {
     "adafactor", "adam", "conv2d", "cosine_decay", "ctc", "dense", "dynamic_lengths", "embedding",
     "f1_score", "frozen_batch_normalization", "gradient_centralization", "layer_metric",
     "loss_of_a_batch", "loss_per_example", "loss_scale_optimizer", "masked_loss", "mean_iou",
-    "metric_function", "multi_head_attention", "multi_optimizer", "multi_output",
-    "multiclass_metrics", "muon", "normalization_adapt", "own_loss_class", "own_metric",
-    "own_optimizer", "own_schedule", "schedule_free_adamw", "softmax_crossentropy", "tversky",
+    "metric_function", "metric_of_metrics", "multi_head_attention", "multi_optimizer",
+    "multi_output", "multiclass_metrics", "muon", "normalization_adapt", "own_loss_class",
+    "own_metric", "own_optimizer", "own_schedule", "schedule_free_adamw", "softmax_crossentropy",
+    "tversky",
 }  # fmt: skip
 # What others of their group imply on two workers: a draw or a sum of another layer or format, and
-# callbacks that do there what others do. A training ends, its rate or its weights are set, logs are
-# kept, files are written: one of each kind, or two.
+# callbacks that do there what others do, or what one process refuses too. A training ends, its rate
+# or its weights are set, logs are kept, files are written: one of each kind, or two.
 IMPLIED_ON_TWO_WORKERS = {
     "backup_and_restore", "callback_params", "callback_stops", "callback_stops_as_an_epoch_begins",
     "callback_teacher", "callback_train_begin", "csv_logger_append", "early_stopping",
-    "ema_overwrite", "float64", "lambda_callback", "learning_rate_scheduler", "mixed_bfloat16",
-    "model_checkpoint_of_batches", "rand_augment", "recurrent_dropout", "resumed_history",
-    "spatial_dropout", "tensorboard_callback",
+    "ema_overwrite", "float64", "gradient_noise", "lambda_callback", "learning_rate_scheduler",
+    "loss_with_state", "mirrored_strategy", "mixed_bfloat16", "model_checkpoint_of_batches",
+    "own_loss_tracker", "rand_augment", "recurrent_dropout", "resumed_history", "spatial_dropout",
+    "tensorboard_callback", "vae",
 }  # fmt: skip
 
 

@@ -33,8 +33,15 @@ def create(
         trainable: The variables to train.
 
     Raises:
-        DefinitionError: It is none of Keras 3.
+        DefinitionError: It is none of Keras 3, or the model is spread by `tf.distribute`.
     """
+    strategy = model.distribute_strategy
+    if strategy is not tf.distribute.get_strategy():
+        raise DefinitionError(
+            f"{definition.where('model')}: the model is made within a scope of "
+            f"{type(strategy).__name__}, which shares updates among devices of its own. Make it "
+            "without tf.distribute; --num_workers=N trains it on several workers."
+        )
     optimizer = definition.create_optimizer()
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise DefinitionError(

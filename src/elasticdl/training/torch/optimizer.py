@@ -80,8 +80,22 @@ class OptimizerState:
         }
 
     def step(self) -> None:
-        """Make one update from the parameters' `.grad`."""
-        self.optimizer.step()
+        """Make one update from the parameters' `.grad`.
+
+        Raises:
+            UserCodeError: The optimizer, or a hook of it, raised.
+        """
+        try:
+            self.optimizer.step()
+        except (ElasticDLError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"{raised_at(error, self._definition.where('optimizer'))}: step() of "
+                f"{type(self.optimizer).__name__} raised:\n{users_traceback(error)}\n"
+                "It is called once in an update and without a closure, since workers share what "
+                "a loss is computed of."
+            ) from error
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return copies of all slots and param groups, and of what hooks remember.
