@@ -6,8 +6,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Python compiles a module when it is imported first. To compile all that is installed, of which
-# little is ever imported, would be half of the time.
+# pip compiles modules one after the other, which is half of its time. Python compiles what it
+# imports, and tests, of which many processes import the same, find all of it compiled on all cores.
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq install --no-compile
 PYTEST := $(BIN)/python -m pytest
 # A process has a file to itself, and takes the next one in the order of tests/conftest.py. There is
@@ -101,5 +101,7 @@ $(DEV_STAMP): $(RUN_STAMP)
 		--timeout 10 --index-url https://download.pytorch.org/whl/cpu torch==2.13.0
 	$(INSTALL) --no-deps --constraint constraints.txt tf-keras
 	$(INSTALL) --constraint constraints.txt --editable '.[dev]'
+	@# Some packages have files for other versions of Python.
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1 || true
 	@rm -f $(VENV)/.dev-*
 	@touch $@
