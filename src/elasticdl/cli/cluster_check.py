@@ -43,7 +43,7 @@ _NO_IMAGE = "registry.example/image"
 @click.option("--queue", metavar="NAME", help="Queue of Kueue or Volcano.")
 @click.option("--scheduler", type=click.Choice(get_args(Scheduler)),
               default=ClusterOptions.scheduler, show_default=True,
-              help="Whose queue it is.")  # fmt: skip
+              help="Scheduler that owns the queue.")  # fmt: skip
 @click.option("--env_from_secret", metavar="NAME", multiple=True,
               help="Secret with environment variables; may be given again.")  # fmt: skip
 @click.option("--image_pull_secret", metavar="NAME", multiple=True,

@@ -156,7 +156,7 @@ def cluster_options(command: _Command) -> _Command:
             type=click.Choice(get_args(Scheduler)),
             default=_DEFAULTS.scheduler,
             show_default=True,
-            help="Whose queue it is.",
+            help="Scheduler that owns the queue.",
         ),
         _option(
             "--autoscaling",

@@ -71,7 +71,7 @@ class Finding:
 def exit_code(findings: Sequence[Finding]) -> int:
     """Return the code to end with: 0 if a job could be submitted.
 
-    What stays until somebody changes it comes before what may be over in a minute.
+    Permanent problems come before those that may pass by themselves.
 
     Example:
         >>> exit_code([Finding("server", Verdict.OK, "answers")])
@@ -82,7 +82,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 
 def missing(subject: str, message: str, advice: str = "") -> Finding:
-    """Return the finding that something is missing until somebody changes it."""
+    """Return a permanent finding: something is missing until a person adds it."""
     return Finding(subject, Verdict.MISSING, message, advice, UsageError.exit_code)
 
 

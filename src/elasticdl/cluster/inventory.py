@@ -1,7 +1,7 @@
 """What a Kubernetes cluster has besides jobs: operators, rights, quotas, nodes, classes.
 
 Each method asks one question and waits a few seconds for the answer. What this user may not read
-and what is not there are answers as well (`Unread`): a check reports them and goes on.
+and what is not there are answers as well (`Unread`): a check reports them and continues.
 
 Callers: `check.py`.
 """

@@ -75,7 +75,7 @@ class ClusterOptions:
         deadline_s: Seconds after which a job that still runs is ended; None for never.
         max_resubmissions: How often the driver is started again when its pod was lost.
         queue: Queue of Kueue or Volcano; None for none.
-        scheduler: Whose queue it is.
+        scheduler: The scheduler that owns the queue.
         autoscaling: Whether Ray asks for worker pods as it needs them, between the least and the
             most workers; else the pods of the most are asked for at once.
     """

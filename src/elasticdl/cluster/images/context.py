@@ -5,7 +5,7 @@
     requirements/  requirements.txt of the zoo and what it includes
     zoo/           the zoo
 
-Owner, group and times are those of nobody, and modes are 644 or 755: a layer is built again only
+Owner, group and times are fixed, and modes are 644 or 755: a layer is built again only
 when a file has changed, on whichever machine.
 
 Callers: `build.py`.

@@ -23,7 +23,7 @@ MARK = "elasticdl-cannot-build:"
 OWN = "/opt/elasticdl"
 USER = 1000
 # The pip of a base image may know fewer options than variables, which it ignores. The last one is
-# for Python packages of Debian: within an image nobody else needs them.
+# for base images with Debian's Python: nothing else in an image uses its packages.
 _PIP = (
     "PIP_NO_CACHE_DIR=1",
     "PIP_DISABLE_PIP_VERSION_CHECK=1",

@@ -3,7 +3,7 @@
 Left out are, in this order:
 
     hidden files and folders    .git, .env, .ssh, .netrc and whatever else begins with a dot
-    what is nobody's code       caches, virtual environments, trained models
+    generated files             caches, virtual environments, trained models
     what is ignored             by .gitignore in any folder, by .dockerignore at the root
     keys                        by their names, and by what is in them
 
