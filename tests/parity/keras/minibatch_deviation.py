@@ -4,7 +4,10 @@ import keras
 from shared import fit, numbers, table_schema
 
 GROUP = "Layers"
-EXPECT = {"two workers": "differs: each worker compares the examples of its own minibatch"}
+EXPECT = {
+    "workers": "refused: each worker would compare the examples of its own minibatch alone",
+}
+REFUSAL = "other examples of its batch"
 
 data_schema, input_fn = table_schema, numbers
 loss = keras.losses.MeanSquaredError()

@@ -5,6 +5,7 @@ import pytest
 
 from elasticdl.data.batch import Batch
 from elasticdl.definition import ModelDefinition, Origin, RecordInput
+from elasticdl.errors import UserCodeError
 from elasticdl.training.trainer import Contribution
 
 ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
@@ -333,3 +334,15 @@ def test_ids_that_repeat_in_a_batch_train_as_in_a_plain_script(
     # Where it is not what a plain script gives, it is said.
     assert equal == equal_on_workers
     assert ("squares the gradients of ids that repeat" in caplog.text) != equal_on_workers
+
+
+def test_an_optimizer_that_raises_is_the_users_error_where_gradients_are_summed(keras):
+    class Raising(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            raise KeyError("no such slot")
+
+    trainer = trainer_of(lambda: Raising(0.1))
+    contribution, _ = trainer.gradients(batches()[0])
+
+    with pytest.raises(UserCodeError, match=r"test_optimizers\.py:\d+: the optimizer.* step 1:"):
+        trainer.apply(contribution)

@@ -112,14 +112,27 @@ def of_a_step(
     if mistake is not None:
         return mistake
     if isinstance(error, _NOT_OF_THE_USER):
-        return TrainingError(
-            f"{definition.origin}: TensorFlow could not {what} at step {step}: "
-            f"{plain(error).splitlines()[0]}"
-        )
+        return _of_tensorflow(error, what, step, definition)
     at = raised_at(error, definition.origin)
     return UserCodeError(
         f"{at}: the model, its loss or its metrics raised in {what!r} on "
         f"{_described(batches)}:\n{users_traceback(error)}"
+    )
+
+
+def of_an_update(error: Exception, step: int, definition: ModelDefinition) -> ElasticDLError:
+    """Return the error of an update with summed gradients that failed.
+
+    Args:
+        error: What was raised by TensorFlow, or by the optimizer or a constraint of the user's.
+        step: Its number, from 1.
+        definition: Whose model it is.
+    """
+    if isinstance(error, _NOT_OF_THE_USER):
+        return _of_tensorflow(error, "apply gradients", step, definition)
+    return UserCodeError(
+        f"{raised_at(error, definition.where('optimizer'))}: the optimizer, or a constraint of the "
+        f"model, raised at step {step}:\n{users_traceback(error)}"
     )
 
 
@@ -150,6 +163,15 @@ def naming(
             f"{raised_at(error, definition.origin)}: {what} raised on "
             f"{describe(batch.features)}:\n{users_traceback(error)}"
         ) from error
+
+
+def _of_tensorflow(
+    error: Exception, what: str, step: int, definition: ModelDefinition
+) -> TrainingError:
+    return TrainingError(
+        f"{definition.origin}: TensorFlow could not {what} at step {step}: "
+        f"{plain(error).splitlines()[0]}"
+    )
 
 
 def _described(batches: Sequence[Batch]) -> str:

@@ -31,6 +31,7 @@ from elasticdl.training.complex_numbers import ALONE, refuse_complex
 from elasticdl.training.divisors import check_divides_by_examples
 from elasticdl.training.keras import (
     compiled,
+    coupled_outputs,
     evaluation,
     failures,
     inputs,
@@ -235,12 +236,15 @@ class KerasTrainer:
         if self._with_gradient is None:
             raise RuntimeError("apply() before the first gradients(): the layout is not known.")
         specs = (tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.int64))
-        apply = self._functions.of_tensors("apply", self._apply, specs)
         try:
+            # It is traced here, the first time.
+            apply = self._functions.of_tensors("apply", self._apply, specs)
             apply(tf.convert_to_tensor(total.buffer), tf.constant(self.step, tf.int64))
-        except tf.errors.OpError:
-            self._python_code.check()
+        except ElasticDLError:
             raise
+        except Exception as error:
+            self._python_code.check()
+            raise failures.of_an_update(error, self.step + 1, self._definition) from error
         self._changes.add_whole_numbers(self._block(total.buffer))
         self.step += 1
 
@@ -766,8 +770,27 @@ class KerasTrainer:
                 self._loss.check_added(replace(trial, outputs=outputs), forward, self._divisor)
                 return
             kind = self._loss.find_divisor(trial, forward)
+            if kind is not None:
+                coupled_outputs.check(
+                    lambda part, step: forward(part, step, False)[0],
+                    trial,
+                    definition.origin,
+                    rtol=coupled_outputs.rounding_of(self.model),
+                    normalizes_by_batch=lambda part: self._normalizes_by_batch(part.features),
+                )
         if kind is not None:
             self._divisor, self._loss_was_split = kind, True
+
+    def _normalizes_by_batch(self, features: Any) -> bool:
+        """Return whether inference moves the statistics of a BatchNormalization."""
+        known = means_of(self.model)
+        means = [v for v in self._statistics if id(v) in known]
+        before = [np.array(v.numpy()) for v in means]
+        with moved_weights.restored(self._statistics):
+            self.model(self._adapt(features), training=False)
+            return any(
+                not np.array_equal(old, v.numpy()) for old, v in zip(before, means, strict=True)
+            )
 
 
 def _as_addend(state: tf.Tensor) -> tf.Tensor:

@@ -1,0 +1,131 @@
+"""Where gradients are summed, a model must treat each example alone."""
+
+import numpy as np
+import pytest
+
+from elasticdl.data.batch import Batch
+from elasticdl.definition import ModelDefinition, Origin, RecordInput
+from elasticdl.errors import DefinitionError
+
+ORIGIN = Origin("elasticdl_module", "model.py", 1, "model", "zoo")
+DEPENDS = r"model\.py:1: the model's outputs for an example depend on the other examples"
+
+
+def batch_of(size=9):
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(size, 4)).astype("float32")
+    return Batch(features, rng.normal(size=(size, 1)).astype("float32"), size)
+
+
+def trainer_of(create_layers):
+    """Return a trainer of Dense layers around those that a function creates."""
+    import keras
+
+    from elasticdl.training.keras import KerasTrainer
+
+    def create_model():
+        dense = keras.layers.Dense
+        return keras.Sequential([keras.Input((4,)), dense(4), *create_layers(), dense(1)])
+
+    definition = ModelDefinition(
+        origin=ORIGIN,
+        framework="keras",
+        create_model=create_model,
+        input=RecordInput(lambda records: records),
+        loss=lambda outputs, labels: keras.losses.mean_squared_error(labels, outputs),
+        create_optimizer=lambda: keras.optimizers.SGD(0.1),
+    )
+    return KerasTrainer(definition, batch_of(), minibatch_size=9)
+
+
+def layer_of(function):
+    """Return what creates a layer that computes a function of its inputs."""
+    import keras
+
+    class Layer(keras.layers.Layer):
+        def call(self, x):
+            return function(x)
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    return lambda: [Layer()]
+
+
+def test_a_mean_over_the_batch_is_refused_where_gradients_are_summed():
+    import keras
+
+    trainer = trainer_of(layer_of(lambda x: x - keras.ops.mean(x, axis=0)))
+
+    with pytest.raises(DefinitionError, match=DEPENDS):
+        trainer.gradients(batch_of())
+
+
+def test_a_deviation_of_the_batch_trains_in_one_process():
+    import keras
+
+    trainer = trainer_of(layer_of(lambda x: x + keras.ops.mean(keras.ops.std(x, axis=0))))
+
+    assert np.isfinite(trainer.train_steps([batch_of()]).losses).all()
+
+
+def test_attention_across_the_batch_is_refused():
+    import keras
+
+    def attend(x):
+        return keras.ops.softmax(x @ keras.ops.transpose(x)) @ x
+
+    with pytest.raises(DefinitionError, match=DEPENDS):
+        trainer_of(layer_of(attend)).gradients(batch_of())
+
+
+def normalizing_by_the_batch():
+    import keras
+
+    class Fixed(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.inner = keras.layers.BatchNormalization()
+
+        def call(self, x):
+            return self.inner(x, training=True)
+
+    return [Fixed()]
+
+
+def normalizing():
+    import keras
+
+    return [keras.layers.BatchNormalization(), keras.layers.LayerNormalization()]
+
+
+def dropping():
+    import keras
+
+    return [keras.layers.Dropout(0.5), keras.layers.GaussianNoise(0.1)]
+
+
+def drawing():
+    import keras
+
+    return layer_of(lambda x: x + keras.random.normal(keras.ops.shape(x)))()
+
+
+def halving():
+    import keras
+
+    return [keras.layers.Dense(64, dtype="mixed_bfloat16"), keras.layers.Dense(4)]
+
+
+@pytest.mark.parametrize(
+    "create_layers", [normalizing_by_the_batch, normalizing, dropping, drawing, halving]
+)
+def test_what_is_documented_or_random_or_rounded_is_trained(create_layers):
+    trainer = trainer_of(create_layers)
+
+    trainer.gradients(batch_of())
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_small_batch_has_parts_too(size):
+    trainer_of(normalizing).gradients(batch_of(size))
