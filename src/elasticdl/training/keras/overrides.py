@@ -149,8 +149,9 @@ def _check_not_compiled(model: Any, origin: Origin) -> None:
         what = " and ".join("metrics" if name == "_compile_metrics" else name for name in said)
         raise DefinitionError(
             f"{origin}: the model {model.name!r} was compiled with its own {what}, and the model "
-            "file says by itself how it is trained. Leave out compile(): what it was given belongs "
-            "into the file's loss, optimizer and metrics."
+            "file itself defines how it is trained. Remove the call of compile() and define its "
+            "loss, optimizer and metrics in the file. A model that was saved compiled is loaded "
+            "without them by keras.saving.load_model(path, compile=False)."
         )
 
 
