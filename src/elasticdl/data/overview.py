@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from elasticdl import scratch
 from elasticdl.data.find_files import find_files
 from elasticdl.data.sources import one_format, open_files
 from elasticdl.data.stored_file import open_each, open_stored
@@ -173,7 +174,7 @@ def _head(file: StoredFile, file_format: Format) -> Iterator[tuple[str, int]]:
         whole = _whole_lines(data)
     if whole and not data.startswith(_GZIP_START):
         read_bytes = round(read_bytes * whole / len(data))
-    with tempfile.TemporaryDirectory(prefix="elasticdl-") as folder:
+    with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         path = Path(folder, Path(file.uri).name).with_suffix(f".{file_format}")
         path.write_bytes(data[:whole])
         yield str(path), read_bytes

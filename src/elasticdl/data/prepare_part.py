@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticdl import user_files
+from elasticdl import scratch, user_files
 from elasticdl.data.prepare_plan import Entry, Output, Part, Settings
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.recordio import Writer
@@ -289,7 +289,7 @@ def _file_object(uri: str) -> IO[bytes]:
 def _local_copy(uri: str) -> Iterator[str]:
     """Provide the path of a copy, in folders of the same names: they may say the label."""
     system, path = filesystem(uri)
-    with tempfile.TemporaryDirectory(prefix="elasticdl-") as folder:
+    with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         parts = [part for part in PurePosixPath(path.lstrip("/")).parts if part != ".."]
         copy = Path(folder, *parts)
         copy.parent.mkdir(parents=True, exist_ok=True)

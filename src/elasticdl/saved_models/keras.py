@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from elasticdl import scratch
 from elasticdl.errors import ModelFileError
 from elasticdl.saved_models import bounds
 from elasticdl.saved_models.numbers import Weight
@@ -121,7 +122,7 @@ def weights_of(model: keras.Model) -> Iterator[Weight]:
 @contextlib.contextmanager
 def called(path: Path, name: str) -> Iterator[str]:
     """Give a file another name for a while: libraries choose how to read it by that."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         link = Path(folder) / name
         link.symlink_to(path.resolve())
         yield str(link)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from elasticdl import scratch
 from elasticdl.artifacts.checkpoint import CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.data.batch import leaves
@@ -108,7 +109,7 @@ def _verified(trained: TrainedSession, staged: Path) -> dict[str, float]:
     outputs = trained.trainer.predict(trained.example.features)
     scale = max(1.0, *map(_largest, leaves(outputs)))
     models = [staged / shown for shown in _NAMES.values() if (staged / shown).exists()]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         probe = Path(folder) / "probe.npz"
         write_probe(probe, trained.example.features, outputs)
         try:

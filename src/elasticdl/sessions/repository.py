@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from elasticdl import scratch
 from elasticdl.errors import UsageError
 from elasticdl.sessions.project import RUNS
 from elasticdl.zoo.git import GitError, git
@@ -103,7 +104,7 @@ class WorkingTree:
         Raises:
             UsageError: git cannot tell.
         """
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
             index = Path(folder) / "index"
             shutil.copyfile(self.top / self._ask("rev-parse", "--git-path", "index").strip(), index)
             aside = {"GIT_INDEX_FILE": str(index)}

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elasticdl import scratch
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.definition import BatchesInput, Epochs, Mode, ModelDefinition, Origin
 from elasticdl.dialects import pipelines
@@ -108,7 +109,7 @@ class Trainer:
             create_callbacks=lambda: own_callbacks(model_builder),
             required_exports=("saved_model",),
         )
-        with tempfile.TemporaryDirectory() as nowhere:
+        with tempfile.TemporaryDirectory(dir=scratch.folder()) as nowhere:
             job = self._job(definition, nowhere, validates=val_data_gen is not None)
             shown = progress.for_stream() if reporter is None else reporter
             return in_process.train(job, shown, definition)

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elasticdl import scratch
 from elasticdl.errors import MissingExtraError, OutputError, TrackingError
 from elasticdl.job import without_password
 from elasticdl.tracking.address import database_path, tracking_uri
@@ -361,7 +362,7 @@ class MlflowTracker:
         }
 
     def _log_text(self, name: str, text: str) -> None:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
             path = Path(folder, name)
             path.write_text(text, encoding="utf-8")
             self._client.log_artifact(self._run_id, str(path))

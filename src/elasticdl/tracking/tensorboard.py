@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elasticdl import scratch
 from elasticdl.artifacts.claim import LOGS_FOLDER
 from elasticdl.data.tfrecord import masked_crc32c
 from elasticdl.errors import MissingExtraError, OutputError, TrackingError
@@ -165,7 +166,7 @@ class _File:
         self._is_local = path is not None
         self._staging: Any = None
         if path is None:
-            self._staging = tempfile.TemporaryDirectory()
+            self._staging = tempfile.TemporaryDirectory(dir=scratch.folder())
             path = Path(self._staging.name, file)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path

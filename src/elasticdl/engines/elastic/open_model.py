@@ -10,9 +10,7 @@ Ray is not known here. Callers: `tasks.py`, whose task runs in the worker's proc
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +19,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from elasticdl import scratch
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import MODEL_FILE, ZOO_FOLDER
 from elasticdl.definition import Mode
@@ -233,7 +232,7 @@ class OpenModel:
             if opened.mode is not Mode.PREDICTION:
                 self._trainer.require_sums("several workers")
             if self._folder is not None:
-                # A killed process leaves its copy: of the code then, and not of the weights.
+                # A killed process leaves its copy for a while: then not of the weights.
                 (self._folder / opened.trained.description.params_filename).unlink()
         return self._trainer
 
@@ -246,9 +245,8 @@ class OpenModel:
 
 
 def _written(files: Mapping[str, bytes]) -> Path:
-    """Write files into a new folder of this process, which goes with it."""
-    folder = Path(mkdtemp(prefix="elasticdl-sent-model-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    """Write files into a new folder of this process, which is removed with it, or by the next."""
+    folder = Path(mkdtemp(prefix="sent-model-", dir=scratch.folder()))
     for name, content in files.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)

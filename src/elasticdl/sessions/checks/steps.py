@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elasticdl import user_files
+from elasticdl import scratch, user_files
 from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.data.batch import leaves, map_arrays, stack
@@ -96,7 +96,10 @@ def look_at_round_trip(look: Look) -> Iterator[Finding]:
     if size > _LARGE_MODEL_BYTES:
         look.said = f"not tried: the state has {size / 2**20:,.0f} MiB"
         return
-    with tempfile.TemporaryDirectory() as folder, CheckpointStore(OutputFolder(folder)) as store:
+    with (
+        tempfile.TemporaryDirectory(dir=scratch.folder()) as folder,
+        CheckpointStore(OutputFolder(folder)) as store,
+    ):
         metadata = {"callbacks": trainer.hooks.state()}
         arrays = trainer.hooks.arrays()
         store.save(Checkpoint(trainer.step, {**state, **arrays}, metadata))
@@ -128,7 +131,7 @@ def look_at_export(look: Look) -> Iterator[Finding]:
     if look.seconds > _OPTIONAL_UNTIL_S or size > _LARGE_MODEL_BYTES:
         look.said = "not tried: it would take too long; the training ends with it"
         return
-    with tempfile.TemporaryDirectory() as folder, heard() as said:
+    with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder, heard() as said:
         written = trainer.export(Path(folder)) if isinstance(trainer, Exporter) else []
     if "saved_model" not in written:
         yield error(
