@@ -53,7 +53,7 @@ def test_no_name_says_nothing() -> None:
 
 
 def test_temporary_files_are_where_the_next_run_removes_them() -> None:
-    """A process that is killed with SIGKILL removes nothing; `scratch.py` finds its folder later."""
+    """A killed process removes nothing; `scratch.py` finds its folder later."""
     makers = {"mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile"}
     # A process that is forked here has a temporary directory of its own within the server's folder.
     without = {"scratch.py", "engines/elastic/worker.py"}
