@@ -17,8 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from click.testing import CliRunner
 from safetensors.numpy import load_file
 
+from elasticdl.cli.main import cli
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
 from elasticdl.events import StepCommitted, read_events
@@ -177,14 +179,8 @@ class Training:
 
     def audit(self):
         """Return what `elasticdl job audit` says: exit code and JSON."""
-        done = subprocess.run(
-            [
-                sys.executable, "-m", "elasticdl.cli.main", "job", "audit", str(self.output),
-                "--json",
-            ],
-            check=False, capture_output=True, text=True, timeout=PATIENCE_S,
-        )  # fmt: skip
-        return done.returncode, json.loads(done.stdout)
+        done = CliRunner().invoke(cli, ["job", "audit", str(self.output), "--json"])
+        return done.exit_code, json.loads(done.stdout)
 
     def assert_each_record_counts(self, num_epochs):
         """Assert it by the weights of the trained model, by the audit, and by the events."""
