@@ -50,8 +50,6 @@ SURROUNDINGS = {
     "gcs": "gcs/gcs_server",
     "dashboard agent": "DashboardAgent",
     "runtime environment agent": "RuntimeEnvAgent",
-    "monitor": "_private/monitor.py",
-    "dashboard": "dashboard/dashboard.py",
 }
 # Each of them may fall asleep as well, and the driver.
 SLEEPERS = {f"{name} asleep": name for name in (*SURROUNDINGS, DRIVER)}

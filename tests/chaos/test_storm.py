@@ -122,8 +122,21 @@ def test_a_death_at_any_point_or_of_any_process_leaves_each_record_counted_once(
         storm.assert_each_record_counts(num_epochs)
     assert {hit["point"] for hit in storm.hits()} == set(points) - {DRIVER}
     assert storm.num_starts() > 1
+    # SIGTERM ended it after a last checkpoint.
+    assert lost_before_the_last_start(storm) == 0
     assert "is replaced by process" in storm.log()
     assert "raylet" not in storm.log()
+
+
+def lost_before_the_last_start(storm):
+    """Return how many steps were made once more, because no checkpoint held them."""
+    step = lost = 0
+    for event in storm.events("step_committed", "job_started"):
+        if event["event"] == "job_started":
+            lost = step - event["resumed_from_step"]
+        else:
+            step = event["step"]
+    return lost
 
 
 @pytest.fixture(scope="module")

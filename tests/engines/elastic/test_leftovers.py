@@ -7,11 +7,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
-from tests.engines.elastic.training import Training, write_numbers
+from tests.engines.elastic.training import COUNTING, Training, write_numbers
 
 from elasticdl import scratch
 
@@ -20,15 +21,19 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(240)]
 ARGUMENTS = ("--num_workers=2", "--minibatch_size=16", "--checkpoint_steps=10")
 
 
+def short_folder():
+    """Return a new folder with a short path, for TMPDIR: it holds sockets."""
+    return Path(tempfile.mkdtemp(prefix="t-"))
+
+
 @pytest.fixture
 def temporary():
-    """Return a folder with a short path, for TMPDIR: it holds sockets."""
-    path = Path(tempfile.mkdtemp(prefix="t-"))
+    path = short_folder()
     yield path
     shutil.rmtree(path, ignore_errors=True)
 
 
-def kill_all_of(training):
+def kill_all_of(training, temporary):
     """Kill the driver and whatever it has started, the fork server too."""
     driver = psutil.Process(training._process.pid)
     processes = [driver, *driver.children(recursive=True)]
@@ -36,49 +41,70 @@ def kill_all_of(training):
     processes += [
         process
         for process in psutil.process_iter(["cmdline"])
-        if str(training.temporary) in " ".join(process.info["cmdline"] or ())
+        if str(temporary) in " ".join(process.info["cmdline"] or ())
     ]
     for process in processes:
         process.send_signal(signal.SIGKILL)
     training.kill()
 
 
-def test_a_training_on_workers_that_was_killed_leaves_nothing_after_the_next(tmp_path, temporary):
-    data = write_numbers(tmp_path / "numbers.recordio")
+@dataclass(frozen=True)
+class Killed:
+    """What was seen in the temporary folder of a training on workers, while it lived and later.
+
+    Attributes:
+        sockets: Those of the training, while it lived.
+        kept: Those of them that were still there when another run had looked for leftovers.
+        left: What was there when all its processes had been killed.
+        after: What was there after another run.
+        foreign: The folder of another program.
+    """
+
+    sockets: set[Path]
+    kept: set[Path]
+    left: set[Path]
+    after: set[Path]
+    foreign: Path
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """Train on workers, kill all of it, and run something else."""
+    folder, temporary = tmp_path_factory.mktemp("killed"), short_folder()
+    data = write_numbers(folder / "numbers.recordio")
     foreign = temporary / "edl-of-another-program"
     foreign.mkdir()
+    environment = {"TMPDIR": str(temporary)}
     slow = (f"--data={data}", "--params=pause_s=0.1", *ARGUMENTS)
-    first = Training(tmp_path / "first", slow, environment={"TMPDIR": str(temporary)})
-    first.temporary = temporary
-    with first:
+    with Training(folder / "first", slow, environment=environment) as first:
         first.wait_for(lambda: len(first.events("step_committed")) > 3, "some steps")
-        kill_all_of(first)
-    left = set(temporary.iterdir()) - {foreign}
-    assert left
-
-    with Training(
-        tmp_path / "second", (f"--data={data}", *ARGUMENTS), environment={"TMPDIR": str(temporary)}
-    ) as second:
-        assert second._process.wait(120) == 0, second.log()
-
-    names = {path.name for path in temporary.iterdir()}
-    # PyTorch's cache of compiled code is one for all programs of a user.
-    assert {name for name in names if not name.startswith("torchinductor_")} == {foreign.name}
-
-
-def test_the_folders_of_a_training_that_lives_stay(tmp_path, temporary):
-    data = write_numbers(tmp_path / "numbers.recordio")
-    arguments = (f"--data={data}", "--params=pause_s=0.3", *ARGUMENTS)
-    with Training(
-        tmp_path / "first", arguments, environment={"TMPDIR": str(temporary)}
-    ) as training:
-        training.wait_for(lambda: len(training.events("step_committed")) > 0, "a step")
-        before = {path for path in temporary.rglob("*") if path.is_socket()}
-
+        sockets = {path for path in temporary.rglob("*") if path.is_socket()}
         scratch.remove_leftovers(temporary)
+        kept = {path for path in sockets if path.exists()}
+        kill_all_of(first, temporary)
+    left = set(temporary.iterdir())
 
-        assert before
-        assert all(path.exists() for path in before)
+    another = [
+        sys.executable, "-m", "elasticdl.cli.main", "train", f"--model_zoo={COUNTING.parent}",
+        f"--model_def={COUNTING.stem}", f"--data={data}", f"--output={folder / 'second'}",
+        "--max_steps=1",
+    ]  # fmt: skip
+    subprocess.run(another, env={**os.environ, **environment}, check=True, capture_output=True)
+
+    yield Killed(sockets, kept, left, set(temporary.iterdir()), foreign)
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def test_a_training_on_workers_that_was_killed_leaves_nothing_after_the_next(killed):
+    assert killed.left > {killed.foreign}
+    # PyTorch's cache of compiled code is one for all programs of a user.
+    after = {path for path in killed.after if not path.name.startswith("torchinductor_")}
+    assert after == {killed.foreign}
+
+
+def test_the_folders_of_a_training_that_lives_stay(killed):
+    assert killed.sockets
+    assert killed.kept == killed.sockets
 
 
 KERAS = """
@@ -134,11 +160,14 @@ def test_code_that_autograph_made_goes_as_well(tmp_path, temporary):
 
 
 LOCAL_RAY = """
+from pathlib import Path
 import ray
 from elasticdl.engines.elastic.ray_cluster import local_ray
 with local_ray(1):
     print("works", ray.get(ray.remote(lambda: 7).remote()))
-    print(ray._private.worker._global_node.get_session_dir_path())
+    session = Path(ray._private.worker._global_node.get_session_dir_path())
+    print(any(not each.stat().st_mode & 0o077 for each in session.parents))
+    print(session)
 """
 
 
@@ -156,7 +185,9 @@ def test_ray_starts_where_the_temporary_folder_has_a_long_path(tmp_path):
 
     assert "works 7" in done.stdout, done.stderr
     assert list(folder.iterdir()) == []
-    session = Path(done.stdout.splitlines()[-1])
-    # Within the folder that is this user's alone.
+    *_, is_closed, session = done.stdout.splitlines()
+    session = Path(session)
+    # Within a folder that is this user's alone.
+    assert is_closed == "True"
     assert session.parents[2] == Path("/tmp")
     assert not session.parent.exists()

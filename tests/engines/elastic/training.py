@@ -6,6 +6,7 @@ Callers: the tests of whole trainings beside this file, and `tests/chaos/storm.p
 """
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ import numpy as np
 import psutil
 from safetensors.numpy import load_file
 
+from elasticdl.cli.main import _run
 from elasticdl.data import recordio
 from elasticdl.data.example import encode
 from elasticdl.events import StepCommitted, read_events
@@ -177,14 +179,9 @@ class Training:
 
     def audit(self):
         """Return what `elasticdl job audit` says: exit code and JSON."""
-        done = subprocess.run(
-            [
-                sys.executable, "-m", "elasticdl.cli.main", "job", "audit", str(self.output),
-                "--json",
-            ],
-            check=False, capture_output=True, text=True, timeout=PATIENCE_S,
-        )  # fmt: skip
-        return done.returncode, json.loads(done.stdout)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            code = _run(["job", "audit", str(self.output), "--json"], debug=False)
+        return code, json.loads(said.getvalue())
 
     def assert_each_record_counts(self, num_epochs):
         """Assert it by the weights of the trained model, by the audit, and by the events."""

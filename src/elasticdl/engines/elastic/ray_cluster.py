@@ -61,6 +61,9 @@ _LAST_PORT = 65_535
 _SENT_DIRECTLY_BYTES = 2**23
 # The path of a socket has room for 107 characters, and Ray appends 64.
 _MAX_FOLDER_LENGTH = 43
+# What starts and stops machines; the server behind the dashboard, which runs even without one; what
+# carries to the driver what workers print, which is in files. Each takes a second and 80 MB.
+_OF_CLUSTERS = ("start_monitor", "start_api_server", "start_log_monitor")
 _OPENED = "r"
 # Ray's switch for laptops: it then takes 127.0.0.1 for the node's address and binds to it.
 # Otherwise it replaces a loopback address with the machine's outer one, and binds to all.
@@ -113,11 +116,7 @@ def local_ray(num_cpus: int) -> Iterator[ConnectedRay]:
         except UnavailableError:
             room.check(at_once=True)
             raise
-        # It carries here what workers print, which is in files; it looks for that ten times
-        # a second, and there is no option against it.
         node: Any = ray._private.worker._global_node  # noqa: SLF001
-        node.kill_log_monitor(check_alive=False)
-
         processes = {
             name: [each.process for each in node.all_processes.get(name, [])]
             for name in ("raylet", "gcs_server")
@@ -174,13 +173,14 @@ def _start(num_cpus: int, folder: Path) -> None:
     started_s = time.monotonic()
     for attempt in range(1, _MOST_STARTS + 1):
         try:
-            _connect(
-                "local",
-                num_cpus=num_cpus,
-                include_dashboard=False,
-                _node_ip_address=LOCALHOST,
-                _temp_dir=str(folder),
-            )
+            with _without_processes_of_clusters():
+                _connect(
+                    "local",
+                    num_cpus=num_cpus,
+                    include_dashboard=False,
+                    _node_ip_address=LOCALHOST,
+                    _temp_dir=str(folder),
+                )
         except Exception as error:
             ray.shutdown()
             if attempt == _MOST_STARTS or time.monotonic() - started_s > _LONGEST_START_S:
@@ -192,6 +192,20 @@ def _start(num_cpus: int, folder: Path) -> None:
                 ) from error
         else:
             return
+
+
+@contextlib.contextmanager
+def _without_processes_of_clusters() -> Iterator[None]:
+    """Start no process of Ray's that one run on one machine has no use for: it has no options."""
+    node: Any = ray._private.node.Node  # noqa: SLF001
+    before = {name: getattr(node, name) for name in _OF_CLUSTERS}
+    for name in before:
+        setattr(node, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for name, start in before.items():
+            setattr(node, name, start)
 
 
 @contextlib.contextmanager
