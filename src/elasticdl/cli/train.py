@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from contextlib import AbstractContextManager
 from typing import Any, get_args
 
 import click
@@ -185,10 +188,17 @@ _DEFAULTS = TrainingOptions()
     help="How to read the model file, if it could be read in several ways: "
     f"{', '.join(dialect.NAME for dialect in DIALECTS)}.",
 )
+@click.option(
+    "--page/--no-page",
+    "with_page",
+    default=None,
+    help="Show the training in a browser while it runs, and print the URL. On a terminal it is "
+    "on; afterwards: elasticdl job page.",
+)
 @click.option("--dry_run", is_flag=True, help="Print the job and do nothing.")
 @click.option("--quiet", is_flag=True, help="Print the result only.")
 @cluster_options
-def train(*, dry_run: bool, quiet: bool, **options: Any) -> None:
+def train(*, with_page: bool | None, dry_run: bool, quiet: bool, **options: Any) -> None:
     """Train a model and leave a TrainedModel in --output.
 
     The same command goes on where an earlier one ended, also after a kill -9, with the same
@@ -219,7 +229,20 @@ def train(*, dry_run: bool, quiet: bool, **options: Any) -> None:
 
         run_on_cluster(job, cluster, asked, quiet=quiet)
         return
-    outcome = api.run(job, reporter_for(quiet))
+    with _page_of(job.output, with_page, quiet=quiet):
+        outcome = api.run(job, reporter_for(quiet))
     if not outcome.already_done:
         echo(f"Trained {counted(outcome.step, 'step')}: {outcome.output}")
     print_metrics(outcome.metrics)
+
+
+def _page_of(
+    output: str | None, asked: bool | None, *, quiet: bool
+) -> AbstractContextManager[object]:
+    """Return the page of a training, to be shown while it runs; nothing where none is wanted."""
+    wanted = not quiet and sys.stderr.isatty() if asked is None else asked
+    if not wanted or output is None:
+        return contextlib.nullcontext()
+    from elasticdl.page.serving import PageProcess  # noqa: PLC0415 - not for `--help`
+
+    return PageProcess(output, lambda line: echo(line, err=True))

@@ -1,0 +1,142 @@
+"""Events as sentences for people, and how times and sizes are written.
+
+Pure. Callers: `view.py`, `findings.py` and `elasticdl job logs`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from elasticdl.data.wording import counted
+from elasticdl.events import (
+    Checkpointed,
+    EpochFinished,
+    Evaluated,
+    Event,
+    JobFailed,
+    JobFinished,
+    JobStarted,
+    PartyJoined,
+    RecordsSkipped,
+    RoundFinished,
+    StepCommitted,
+    UnknownEvent,
+    WorkerJoined,
+    WorkerLeft,
+)
+
+_MOST_METRICS = 6
+
+
+def in_words(event: Event) -> str:
+    """Return what an event tells, as one line.
+
+    Example:
+        >>> in_words(WorkerLeft(step=7, slot=2, incarnation=3, reason="died"))
+        'Worker 2 left at step 7: died'
+    """
+    match event:
+        case JobStarted():
+            resumed = f", resumed from step {event.resumed_from_step:,}"
+            return (
+                f"Attempt {event.attempt} started on {event.host or 'an unknown host'} (process "
+                f"{event.pid}){resumed if event.resumed_from_step else ''}"
+            )
+        case StepCommitted():
+            speed = f", {event.records_per_s:,.0f} examples/s" if event.records_per_s else ""
+            return f"Step {event.step:,}, epoch {event.epoch + 1}: loss {event.loss:.4g}{speed}"
+        case EpochFinished():
+            stopped = " (stopped by a callback)" if event.stopped else ""
+            return f"Epoch {event.epoch + 1} ended at step {event.step:,}{stopped}: " + metrics_text(
+                event.metrics
+            )
+        case Evaluated():
+            return f"Evaluated at step {event.step:,}: {metrics_text(event.metrics)}"
+        case Checkpointed():
+            best = ", the best so far" if event.best else ""
+            return f"Checkpoint of step {event.step:,} ({size_text(event.num_bytes)}{best})"
+        case WorkerJoined():
+            replaces = f", replaces process number {event.replaces}" if event.replaces else ""
+            where = f"process {event.pid} on {event.host}" if event.host else f"process {event.pid}"
+            return f"Worker {event.slot} joined at step {event.step:,} ({where}{replaces})"
+        case WorkerLeft():
+            return f"Worker {event.slot} left at step {event.step:,}: {event.reason or 'unknown'}"
+        case RecordsSkipped():
+            return (
+                f"{counted(len(event.records), 'record')} left out from epoch {event.epoch + 1} on"
+            )
+        case PartyJoined():
+            return f"Party {event.party!r} joined, with {counted(event.num_examples, 'example')}"
+        case RoundFinished():
+            return _round_in_words(event)
+        case JobFinished():
+            return f"Finished at step {event.step:,}: {metrics_text(event.metrics)}"
+        case JobFailed(kind="Interrupted"):
+            return f"Interrupted; step {event.step:,} is saved"
+        case JobFailed():
+            return f"Failed: {event.kind}: {event.message}"
+        case UnknownEvent():
+            return f"{event.event}: an event that this version of elasticdl does not know"
+
+
+def _round_in_words(event: RoundFinished) -> str:
+    num_parties = len(event.parties)
+    text = f"Round {event.step:,} of {'1 party' if num_parties == 1 else f'{num_parties} parties'}"
+    if event.metrics:
+        text += f": {metrics_text(event.metrics)}"
+    if event.left_out:
+        text += "; without " + ", ".join(f"{name} ({why})" for name, why in event.left_out.items())
+    return text
+
+
+def metrics_text(metrics: Mapping[str, Any]) -> str:
+    """Return the metrics that are single numbers.
+
+    Example:
+        >>> metrics_text({"loss": 0.25, "confusion": [1, 2]})
+        'loss 0.25'
+    """
+    numbers = [(k, v) for k, v in metrics.items() if isinstance(v, (int, float))]
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers[:_MOST_METRICS])
+    return shown or "no metric"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a length of time in words.
+
+    Example:
+        >>> [duration_text(s) for s in (0.25, 9.46, 75, 7300, 200_000)]
+        ['0.2 s', '9.5 s', '1 min 15 s', '2 h 1 min', '2 d 7 h']
+    """
+    if not math.isfinite(seconds):
+        return "an unknown time"
+    if seconds < 60:  # noqa: PLR2004 - a minute
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def clock_text(moment: float) -> str:
+    """Return a moment as the time of day on this machine's clock, with the date."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+
+
+def size_text(num_bytes: float) -> str:
+    """Return a size in words.
+
+    Example:
+        >>> size_text(5361), size_text(3 * 10**9)
+        ('5.4 kB', '3.0 GB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(num_bytes) < 1000:  # noqa: PLR2004 - SI prefixes
+            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.1f} TB"
