@@ -50,8 +50,8 @@ def stop_holder(folder: OutputFolder, lock_file: str, timeout_s: float) -> str |
     pid, name = holder.get("pid"), name_of(holder)
     if not isinstance(pid, int) or not is_here(holder):
         raise OutputBusyError(
-            f"{folder.uri}: {name} works on it, and that is not on this machine. Run `elasticdl job "
-            f"stop {folder.uri}` there, or send SIGTERM to process {pid} there."
+            f"{folder.uri}: {name} works on it, and that is not on this machine. Run `elasticdl "
+            f"job stop {folder.uri}` there, or send SIGTERM to process {pid} there."
         )
     try:
         _terminate(pid, holder)

@@ -70,7 +70,9 @@ def list_jobs(
         job_outputs.list_outputs(folder or ".")
         return
     if folder is not None:
-        raise UsageError(f"{folder}: a folder and --cluster are different places. Name one of them.")
+        raise UsageError(
+            f"{folder}: a folder and --cluster are different places. Name one of them."
+        )
     from elasticdl.cluster.follow import progress_of, states  # noqa: PLC0415 - not for `--help`
     from elasticdl.cluster.progress import short  # noqa: PLC0415 - as well
 

@@ -96,7 +96,9 @@ def print_log(output: str) -> None:
                         if item.time[at] - told_s < _STEPS_S:
                             continue
                         told_s = float(item.time[at])
-                        text = f"Step {int(item.step[at]):,}, epoch {int(item.epoch[at]) + 1}: loss "
+                        text = (
+                            f"Step {int(item.step[at]):,}, epoch {int(item.epoch[at]) + 1}: loss "
+                        )
                         echo(f"{clock_text(told_s)}  {text}{item.loss[at]:.4g}")
                 else:
                     echo(f"{clock_text(item.time)}  {shown_text(in_words(item))}")
@@ -144,7 +146,8 @@ def _one(output: str) -> WatchedOutput:
     if len(found) > 1 or next(iter(found.values())).uri != output:
         some = ", ".join(list(found)[:5])
         raise OutputError(
-            f"{output} is not the output of a job, it holds {len(found)} ({some}). Name one of them."
+            f"{output} is not the output of a job, it holds {len(found)} ({some}). Name one of "
+            "them."
         )
     ((name, folder),) = found.items()
     watched = WatchedOutput(folder, name)

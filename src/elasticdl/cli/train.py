@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from contextlib import AbstractContextManager
 from typing import Any, get_args
 
 import click
@@ -12,6 +9,7 @@ import click
 from elasticdl import api
 from elasticdl.cli.cluster_options import CommandOfClusters, cluster_options, taken
 from elasticdl.cli.options import print_metrics, reporter_for
+from elasticdl.cli.page_option import is_page_wanted, page_of, page_option
 from elasticdl.cli.printable import echo
 from elasticdl.cli.tracking_options import tracking_options
 from elasticdl.cli.workers_options import training_workers_options
@@ -188,13 +186,7 @@ _DEFAULTS = TrainingOptions()
     help="How to read the model file, if it could be read in several ways: "
     f"{', '.join(dialect.NAME for dialect in DIALECTS)}.",
 )
-@click.option(
-    "--page/--no-page",
-    "with_page",
-    default=None,
-    help="Show the training in a browser while it runs, and print the URL. On a terminal it is "
-    "on; afterwards: elasticdl job page.",
-)
+@page_option
 @click.option("--dry_run", is_flag=True, help="Print the job and do nothing.")
 @click.option("--quiet", is_flag=True, help="Print the result only.")
 @cluster_options
@@ -229,20 +221,8 @@ def train(*, with_page: bool | None, dry_run: bool, quiet: bool, **options: Any)
 
         run_on_cluster(job, cluster, asked, quiet=quiet)
         return
-    with _page_of(job.output, with_page, quiet=quiet):
+    with page_of(job.output if is_page_wanted(with_page, quiet=quiet) else None):
         outcome = api.run(job, reporter_for(quiet))
     if not outcome.already_done:
         echo(f"Trained {counted(outcome.step, 'step')}: {outcome.output}")
     print_metrics(outcome.metrics)
-
-
-def _page_of(
-    output: str | None, asked: bool | None, *, quiet: bool
-) -> AbstractContextManager[object]:
-    """Return the page of a training, to be shown while it runs; nothing where none is wanted."""
-    wanted = not quiet and sys.stderr.isatty() if asked is None else asked
-    if not wanted or output is None:
-        return contextlib.nullcontext()
-    from elasticdl.page.serving import PageProcess  # noqa: PLC0415 - not for `--help`
-
-    return PageProcess(output, lambda line: echo(line, err=True))

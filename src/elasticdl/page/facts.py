@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from elasticdl.job import Job
+if TYPE_CHECKING:
+    from elasticdl.job import Job
 
 
 @dataclass(frozen=True)

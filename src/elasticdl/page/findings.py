@@ -162,7 +162,9 @@ def _loss(history: History, stay: Stay) -> Finding:
         joined = following[0]
         text += f" It was replaced after {duration_text(joined.joined - left)}"
         if joined.first_batch is not None:
-            text += f", and its replacement trained after {duration_text(joined.first_batch - left)}"
+            text += (
+                f", and its replacement trained after {duration_text(joined.first_batch - left)}"
+            )
         text += "."
     return Finding("warning", text, left)
 

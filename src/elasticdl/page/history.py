@@ -229,22 +229,28 @@ class History:
                 _put(self.checkpoints, event.step, event)
             case RoundFinished():
                 _put(self.rounds, event.step, event)
-            case PartyJoined():
-                self.parties[event.party] = event
             case RecordsSkipped():
                 batch = (event.epoch, event.shard, event.batch)
                 kept = [e for e in self.skipped if (e.epoch, e.shard, e.batch) != batch]
                 self.skipped = [*kept, event]
+            case JobFinished() | JobFailed():
+                self._finish(event)
+            case UnknownEvent():
+                self.num_unknown += 1
+            case _:
+                self._take_member(event)
+
+    def _take_member(self, event: Event) -> None:
+        """Take that a worker or a party came or went."""
+        match event:
+            case PartyJoined():
+                self.parties[event.party] = event
             case WorkerJoined():
                 self._join(event)
             case WorkerLeft():
                 stay = self._open.pop(event.slot, None)
                 if stay is not None:
                     stay.end(event.time, event.reason, step=event.step, is_lost=True)
-            case JobFinished() | JobFailed():
-                self._finish(event)
-            case UnknownEvent():
-                self.num_unknown += 1
             case _:
                 pass
 

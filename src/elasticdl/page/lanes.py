@@ -109,9 +109,9 @@ def lanes(
     shown = [
         {
             "slot": slot,
-            "segments": [
-                segment.to_json() for segment in _segments(by_slot[slot], stalls, end)
-            ][-_MOST_SEGMENTS:],
+            "segments": [segment.to_json() for segment in _segments(by_slot[slot], stalls, end)][
+                -_MOST_SEGMENTS:
+            ],
         }
         for slot in chosen
     ]

@@ -138,9 +138,7 @@ class WatchedOutput:
                 notes.append(f"There is no {JOB_FILE} that can be read: the definition is missing.")
             return {}, None
         try:
-            values = json.loads(text)
-            if not isinstance(values, dict):
-                raise TypeError
+            values = dict(json.loads(text))
         except (ValueError, TypeError, RecursionError):
             notes.append(f"{JOB_FILE} is damaged: the definition of the job cannot be shown.")
             return {}, None

@@ -113,7 +113,7 @@ Item: TypeAlias = Steps | Event | Damage
 
 
 def parse(data: bytes, offset: int = 0) -> Iterator[Item]:
-    """Yield what whole lines of a log tell, in their order.
+    r"""Yield what whole lines of a log tell, in their order.
 
     Args:
         data: The lines, each with its line feed.
@@ -121,7 +121,7 @@ def parse(data: bytes, offset: int = 0) -> Iterator[Item]:
 
     Example:
         >>> line = b'{"event": "job_finished", "time": 1.0, "step": 3, "metrics": {}}'
-        >>> list(parse(line + b"\\n{\\n"))
+        >>> list(parse(line + b"\n{\n"))
         [JobFinished(time=1.0, step=3, metrics={}), Damage(offset=65, text='{')]
     """
     lines = data.split(b"\n")[:-1]
@@ -183,7 +183,9 @@ def _columns(lines: Sequence[bytes]) -> Steps | None:
             pa.BufferReader(b"\n".join(lines)),
             arrow_json.ReadOptions(block_size=max(_BLOCK_BYTES, 2 * max(map(len, lines)))),
             arrow_json.ParseOptions(
-                explicit_schema=_SCHEMA, unexpected_field_behavior="ignore", newlines_in_values=False
+                explicit_schema=_SCHEMA,
+                unexpected_field_behavior="ignore",
+                newlines_in_values=False,
             ),
         )
     except pa.ArrowInvalid:

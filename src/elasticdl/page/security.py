@@ -42,7 +42,9 @@ def new_token() -> str:
 
 def is_token(given: str | None, token: str) -> bool:
     """Return whether a text is the token; how long that takes says nothing of it."""
-    return given is not None and secrets.compare_digest(given.encode(errors="replace"), token.encode())
+    return given is not None and secrets.compare_digest(
+        given.encode(errors="replace"), token.encode()
+    )
 
 
 def is_own_host(header: str, allowed: str = "") -> bool:

@@ -159,7 +159,7 @@ class PageProcess:
             if name in _KEPT_VARIABLES or name.startswith(_STORE_VARIABLES)
         }
         try:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
                 [sys.executable, "-m", "elasticdl.page", self._output],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

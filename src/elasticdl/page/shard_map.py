@@ -25,6 +25,7 @@ def shard_states(
     shard: Ints,
     slot: Ints,
     num_batches: Ints,
+    *,
     present: set[int],
     num_shards: int,
     batches_per_shard: int,
@@ -45,7 +46,15 @@ def shard_states(
         int64 [num_shards].
 
     Example:
-        >>> shard_states(np.array([0, 1]), np.array([0, 1]), np.array([4, 2]), {0}, 3, 4, 4).tolist()
+        >>> shard_states(
+        ...     shard=np.array([0, 1]),
+        ...     slot=np.array([0, 1]),
+        ...     num_batches=np.array([4, 2]),
+        ...     present={0},
+        ...     num_shards=3,
+        ...     batches_per_shard=4,
+        ...     last_shard_batches=4,
+        ... ).tolist()
         [3, 2, 0]
     """
     inside = (shard >= 0) & (shard < num_shards)

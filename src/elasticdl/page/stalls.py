@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from elasticdl.events import Checkpointed, Evaluated
-from elasticdl.page.lanes import Stay
+if TYPE_CHECKING:
+    from elasticdl.events import Checkpointed, Evaluated
+    from elasticdl.page.lanes import Stay
 
 _LEAST_S = 2.0
 _TIMES_USUAL = 4.0
@@ -44,6 +46,7 @@ def find_stalls(
     time: npt.NDArray[np.float64],
     longest_s: npt.NDArray[np.float64],
     attempt: npt.NDArray[np.int32],
+    *,
     stays: Sequence[Stay],
     checkpoints: Sequence[Checkpointed],
     evaluations: Sequence[Evaluated],
@@ -93,7 +96,9 @@ def _cause(
         if stay.is_lost and stay.left is not None and start <= stay.left <= stop
     ]
     causes += [
-        f"worker {stay.slot} joined" for stay in stays if start <= stay.joined <= stop and not causes
+        f"worker {stay.slot} joined"
+        for stay in stays
+        if start <= stay.joined <= stop and not causes
     ]
     if not causes:
         if any(start <= event.time <= stop for event in evaluations):

@@ -262,4 +262,6 @@ def _waiting_for_parties(history: History, job: Job, now: float) -> str:
     if not history.rounds and len(history.parties) < wanted:
         return f"waiting for parties: {len(history.parties)} of {wanted} have joined"
     since = history.rounds[done].time if done else history.last_time
-    return f"waiting for the parties' answers to round {done + 1:,}, for {duration_text(now - since)}"
+    return (
+        f"waiting for the parties' answers to round {done + 1:,}, for {duration_text(now - since)}"
+    )

@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from elasticdl.events import Evaluated, JobFinished
-from elasticdl.job import Job
 from elasticdl.page import findings, lanes, shard_map
 from elasticdl.page.curves import per_second, thinned
-from elasticdl.page.facts import Facts
-from elasticdl.page.history import History
 from elasticdl.page.redaction import redacted, shown_text
 from elasticdl.page.stalls import Stall, find_stalls
 from elasticdl.page.status import State, Status, status_of
 from elasticdl.page.words import in_words
 from elasticdl.tracking.points import flat
+
+if TYPE_CHECKING:
+    from elasticdl.job import Job
+    from elasticdl.page.facts import Facts
+    from elasticdl.page.history import History
 
 Section: TypeAlias = Any
 
@@ -240,10 +242,10 @@ def _shards(history: History) -> Section:
         shard,
         slot,
         num_batches,
-        set() if is_over else {stay.slot for stay in history.present},
-        num_shards,
-        start.batches_per_shard,
-        last,
+        present=set() if is_over else {stay.slot for stay in history.present},
+        num_shards=num_shards,
+        batches_per_shard=start.batches_per_shard,
+        last_shard_batches=last,
     )
     if is_over and not history.epochs[epoch].stopped:
         states[:] = shard_map.DONE
@@ -305,9 +307,7 @@ def _rounds(history: History) -> Section:
     if not history.rounds and not history.parties:
         return None
     rounds = list(history.rounds.values())[-_MOST_ROUNDS:]
-    names = sorted(
-        {*history.parties, *(n for r in rounds for n in (*r.parties, *r.left_out))}
-    )
+    names = sorted({*history.parties, *(n for r in rounds for n in (*r.parties, *r.left_out))})
     last = rounds[-1] if rounds else None
     return {
         "parties": [
@@ -381,9 +381,9 @@ def _stalls_of(history: History) -> list[Stall]:
         steps["time"],
         steps["longest_s"],
         steps["attempt"],
-        history.stays,
-        list(history.checkpoints.values()),
-        list(history.evaluations.values()),
+        stays=history.stays,
+        checkpoints=list(history.checkpoints.values()),
+        evaluations=list(history.evaluations.values()),
     )
 
 

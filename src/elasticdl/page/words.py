@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from elasticdl.data.wording import counted
@@ -38,51 +38,54 @@ def in_words(event: Event) -> str:
         >>> in_words(WorkerLeft(step=7, slot=2, incarnation=3, reason="died"))
         'Worker 2 left at step 7: died'
     """
-    match event:
-        case JobStarted():
-            resumed = f", resumed from step {event.resumed_from_step:,}"
-            return (
-                f"Attempt {event.attempt} started on {event.host or 'an unknown host'} (process "
-                f"{event.pid}){resumed if event.resumed_from_step else ''}"
-            )
-        case StepCommitted():
-            speed = f", {event.records_per_s:,.0f} examples/s" if event.records_per_s else ""
-            return f"Step {event.step:,}, epoch {event.epoch + 1}: loss {event.loss:.4g}{speed}"
-        case EpochFinished():
-            stopped = " (stopped by a callback)" if event.stopped else ""
-            return f"Epoch {event.epoch + 1} ended at step {event.step:,}{stopped}: " + metrics_text(
-                event.metrics
-            )
-        case Evaluated():
-            return f"Evaluated at step {event.step:,}: {metrics_text(event.metrics)}"
-        case Checkpointed():
-            best = ", the best so far" if event.best else ""
-            return f"Checkpoint of step {event.step:,} ({size_text(event.num_bytes)}{best})"
-        case WorkerJoined():
-            replaces = f", replaces process number {event.replaces}" if event.replaces else ""
-            where = f"process {event.pid} on {event.host}" if event.host else f"process {event.pid}"
-            return f"Worker {event.slot} joined at step {event.step:,} ({where}{replaces})"
-        case WorkerLeft():
-            return f"Worker {event.slot} left at step {event.step:,}: {event.reason or 'unknown'}"
-        case RecordsSkipped():
-            return (
-                f"{counted(len(event.records), 'record')} left out from epoch {event.epoch + 1} on"
-            )
-        case PartyJoined():
-            return f"Party {event.party!r} joined, with {counted(event.num_examples, 'example')}"
-        case RoundFinished():
-            return _round_in_words(event)
-        case JobFinished():
-            return f"Finished at step {event.step:,}: {metrics_text(event.metrics)}"
-        case JobFailed(kind="Interrupted"):
-            return f"Interrupted; step {event.step:,} is saved"
-        case JobFailed():
-            return f"Failed: {event.kind}: {event.message}"
-        case UnknownEvent():
-            return f"{event.event}: an event that this version of elasticdl does not know"
+    return _WORDS[type(event)](event)
 
 
-def _round_in_words(event: RoundFinished) -> str:
+def _start(event: JobStarted) -> str:
+    resumed = f", resumed from step {event.resumed_from_step:,}" if event.resumed_from_step else ""
+    where = f"on {event.host or 'an unknown host'} (process {event.pid})"
+    return f"Attempt {event.attempt} started {where}{resumed}"
+
+
+def _steps(event: StepCommitted) -> str:
+    speed = f", {event.records_per_s:,.0f} examples/s" if event.records_per_s else ""
+    return f"Step {event.step:,}, epoch {event.epoch + 1}: loss {event.loss:.4g}{speed}"
+
+
+def _epoch(event: EpochFinished) -> str:
+    stopped = " (stopped by a callback)" if event.stopped else ""
+    values = metrics_text(event.metrics)
+    return f"Epoch {event.epoch + 1} ended at step {event.step:,}{stopped}: {values}"
+
+
+def _evaluation(event: Evaluated) -> str:
+    return f"Evaluated at step {event.step:,}: {metrics_text(event.metrics)}"
+
+
+def _checkpoint(event: Checkpointed) -> str:
+    best = ", the best so far" if event.best else ""
+    return f"Checkpoint of step {event.step:,} ({size_text(event.num_bytes)}{best})"
+
+
+def _joining(event: WorkerJoined) -> str:
+    replaces = f", replaces process number {event.replaces}" if event.replaces else ""
+    where = f"process {event.pid} on {event.host}" if event.host else f"process {event.pid}"
+    return f"Worker {event.slot} joined at step {event.step:,} ({where}{replaces})"
+
+
+def _leaving(event: WorkerLeft) -> str:
+    return f"Worker {event.slot} left at step {event.step:,}: {event.reason or 'unknown'}"
+
+
+def _skipping(event: RecordsSkipped) -> str:
+    return f"{counted(len(event.records), 'record')} left out from epoch {event.epoch + 1} on"
+
+
+def _party(event: PartyJoined) -> str:
+    return f"Party {event.party!r} joined, with {counted(event.num_examples, 'example')}"
+
+
+def _round(event: RoundFinished) -> str:
     num_parties = len(event.parties)
     text = f"Round {event.step:,} of {'1 party' if num_parties == 1 else f'{num_parties} parties'}"
     if event.metrics:
@@ -90,6 +93,37 @@ def _round_in_words(event: RoundFinished) -> str:
     if event.left_out:
         text += "; without " + ", ".join(f"{name} ({why})" for name, why in event.left_out.items())
     return text
+
+
+def _end(event: JobFinished) -> str:
+    return f"Finished at step {event.step:,}: {metrics_text(event.metrics)}"
+
+
+def _failure(event: JobFailed) -> str:
+    if event.kind == "Interrupted":
+        return f"Interrupted; step {event.step:,} is saved"
+    return f"Failed: {event.kind}: {event.message}"
+
+
+def _unknown(event: UnknownEvent) -> str:
+    return f"{event.event}: an event that this version of elasticdl does not know"
+
+
+_WORDS: Mapping[type[Event], Callable[[Any], str]] = {
+    JobStarted: _start,
+    StepCommitted: _steps,
+    EpochFinished: _epoch,
+    Evaluated: _evaluation,
+    Checkpointed: _checkpoint,
+    WorkerJoined: _joining,
+    WorkerLeft: _leaving,
+    RecordsSkipped: _skipping,
+    PartyJoined: _party,
+    RoundFinished: _round,
+    JobFinished: _end,
+    JobFailed: _failure,
+    UnknownEvent: _unknown,
+}
 
 
 def metrics_text(metrics: Mapping[str, Any]) -> str:
