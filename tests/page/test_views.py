@@ -190,16 +190,20 @@ def test_half_a_million_shards_are_few_cells_and_one_that_came_back_is_seen() ->
 
 def test_the_last_shard_is_done_with_fewer_batches() -> None:
     states = shard_states(
-        np.array([0, 1]),
-        np.array([0, 0]),
-        np.array([8, 3]),
-        present=set(),
-        num_shards=2,
-        batches_per_shard=8,
-        last_shard_batches=3,
+        np.array([8, 3]), [], num_shards=2, batches_per_shard=8, last_shard_batches=3
     )
 
     assert states.tolist() == [DONE, DONE]
+
+
+def test_shards_of_a_new_epoch_begin_queued_and_come_back_when_it_is_taken_back() -> None:
+    events = [started(), *(step(n, rows=[(0, 0, 0, n - 1, n)]) for n in range(1, 9)), saved(8)]
+    events += [step(9, epoch=1, rows=[(1, 0, 4, 0, 1)])]
+    again = [*events, started(at=11, attempt=2, resumed_from_step=8)]
+
+    shown = [view(history_of(each), LIVE, T0 + 12)["shards"] for each in (events, again)]
+
+    assert [(each["epoch"], each["cells"]) for each in shown] == [(1, "00001"), (0, "30000")]
 
 
 # --- findings ---------------------------------------------------------------------------------

@@ -43,6 +43,8 @@ Bools = npt.NDArray[np.bool_]
 
 _MOST_TOLD = 400
 _MOST_DAMAGES = 20
+# A number edited by hand must not ask for all memory.
+_MOST_SHARDS, _MOST_SLOTS = 50_000_000, 1_000_000
 _STEP_COLUMNS = {
     "time": np.float64,
     "step": np.int64,
@@ -76,6 +78,9 @@ class History:
         checkpoints: Step -> `Checkpointed`, as it stands.
         rounds: Round -> `RoundFinished`, as it stands.
         parties: Name -> `PartyJoined`, the last of it.
+        epoch: The epoch that the last batches are of, from 0.
+        shard_batches: Batches of it that were committed, by shard.
+        shard_of: Slot -> the shard of it that it committed a batch of last.
         skipped: `RecordsSkipped` events, as they stand.
         stays: Workers' times in slots, all of the log.
         end: How the last attempt ended; None while it has not.
@@ -97,6 +102,9 @@ class History:
         self.checkpoints: dict[int, Checkpointed] = {}
         self.rounds: dict[int, RoundFinished] = {}
         self.parties: dict[str, PartyJoined] = {}
+        self.epoch = 0
+        self.shard_batches = np.zeros(0, np.int64)
+        self.shard_of: dict[int, int] = {}
         self.skipped: list[RecordsSkipped] = []
         self.stays: list[Stay] = []
         self.end: JobFinished | JobFailed | None = None
@@ -181,12 +189,17 @@ class History:
             }
         )
         self._note_batches(slot, steps.time[event_of_row], stop - start)
+        self._count_shards(*steps.rows.T)
 
     def _note_batches(
         self, slots: npt.NDArray[Any], times: npt.NDArray[Any], counts: npt.NDArray[Any]
     ) -> None:
         """Note for each worker when it committed batches."""
-        order = np.lexsort((times, slots))
+        if not len(slots):
+            return
+        # Times rise already. Short numbers are sorted by counting, ten times as fast.
+        few = 0 <= int(slots.min()) <= int(slots.max()) < np.iinfo(np.int16).max
+        order = np.argsort(slots.astype(np.int16) if few else slots, kind="stable")
         slots, times, counts = slots[order], times[order], counts[order]
         firsts = np.flatnonzero(np.diff(slots, prepend=slots[:1] - 1))
         stops = np.append(firsts[1:], len(slots))
@@ -205,6 +218,38 @@ class History:
             for at in np.flatnonzero(gaps > GAP_S).tolist():
                 stay.gaps.append((float(mine[at] - gaps[at]), float(mine[at])))
             self._last_batch[slot] = float(mine[-1])
+
+    def _count_shards(
+        self,
+        epoch: npt.NDArray[Any],
+        slot: npt.NDArray[Any],
+        shard: npt.NDArray[Any],
+        first: npt.NDArray[Any],
+        stop: npt.NDArray[Any],
+    ) -> None:
+        """Count batches of the newest epoch by shard."""
+        if not len(epoch):
+            return
+        newest = int(epoch.max())
+        if newest > self.epoch:
+            self.epoch, self.shard_of = newest, {}
+            self.shard_batches = np.zeros(0, np.int64)
+        mine = (epoch == self.epoch) & (shard >= 0) & (shard < _MOST_SHARDS)
+        mine &= (slot >= 0) & (slot < _MOST_SLOTS)
+        slot, shard, counts = slot[mine], shard[mine], (stop - first)[mine]
+        if not len(shard):
+            return
+        size = int(shard.max()) + 1
+        if size > len(self.shard_batches):
+            grown = np.zeros(max(size, 2 * len(self.shard_batches)), np.int64)
+            grown[: len(self.shard_batches)] = self.shard_batches
+            self.shard_batches = grown
+        np.add.at(self.shard_batches, shard, counts)
+        # Of several values for one place the last one stays.
+        last = np.full(int(slot.max()) + 1, -1, np.int64)
+        last[slot] = shard
+        there = np.flatnonzero(last >= 0)
+        self.shard_of.update(zip(there.tolist(), last[there].tolist(), strict=True))
 
     def _add_own_process(self) -> None:
         """Make the lane of a job that trains in its own process."""
@@ -257,6 +302,7 @@ class History:
     def _begin(self, event: JobStarted) -> None:
         step = event.resumed_from_step
         self.steps["counts"][self.steps["step"] > step] = False
+        self._count_shards_again()
         for kept in (self.evaluations, self.checkpoints, self.rounds):
             for told in [told for told in kept if told > step]:
                 del kept[told]  # type: ignore[attr-defined]
@@ -279,6 +325,15 @@ class History:
             stay = Stay(0, 0, event.attempt, event.time, host=event.host, pid=event.pid)
             self.stays.append(stay)
             self._open[0] = stay
+
+    def _count_shards_again(self) -> None:
+        """Count the batches of the newest epoch that were not taken back."""
+        counts = self.steps["counts"][self.rows["event"]]
+        names = ("epoch", "slot", "shard", "first", "stop")
+        self.epoch, self.shard_of = 0, {}
+        self.shard_batches = np.zeros(0, np.int64)
+        if counts.any():
+            self._count_shards(*(self.rows[name][counts] for name in names))
 
     def _join(self, event: WorkerJoined) -> None:
         before = self._open.pop(event.slot, None)

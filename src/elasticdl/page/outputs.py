@@ -28,6 +28,7 @@ from elasticdl.page.facts import Facts
 from elasticdl.page.history import History
 from elasticdl.page.log_reader import LogReader
 from elasticdl.page.parse import parse
+from elasticdl.page.view import loss_curve, summary, view
 
 _MOST_JOBS = 200
 _DEPTH = 3
@@ -58,7 +59,10 @@ class WatchedOutput:
         self.version = 0
         self._folder, self._name = folder, name
         self._reader = LogReader(folder)
-        self._lock = threading.Lock()
+        # A log is folded in one thread while another one looks at what it came to.
+        self._lock = threading.RLock()
+        self._sections: dict[str, Any] = {}
+        self._sections_s = -1e9
         self._looked_s = self._facts_s = -1e9
         self._facts = Facts(name, folder.uri)
         self._error = ""
@@ -71,6 +75,22 @@ class WatchedOutput:
                 return
             self._read()
             self._looked_s = time.monotonic()
+
+    def sections(self) -> dict[str, Any]:
+        """Return the sections of the page as they are now; those who look at once share them."""
+        with self._lock:
+            self.refresh()
+            if time.monotonic() - self._sections_s > _LEAST_PAUSE_S:
+                self._sections = view(self.history, self.facts(), time.time())
+                self._sections_s = time.monotonic()
+            return self._sections
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of the job in a list of jobs, with its loss."""
+        with self._lock:
+            self.refresh()
+            row = summary(self.history, self.facts(), time.time())
+            return {**row, "loss_curve": loss_curve(self.history)}
 
     def facts(self) -> Facts:
         """Return what lies in the output besides the log."""

@@ -18,7 +18,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -28,13 +28,15 @@ from starlette.routing import Route
 from elasticdl.errors import OutputError
 from elasticdl.page.outputs import WatchedOutput
 from elasticdl.page.security import HEADERS, REPORT_POLICY, is_own_host, is_token
-from elasticdl.page.view import loss_curve, summary, view
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _INTERVAL_S = 1.0
+# To look at the log of a week takes a while: a page is then drawn less often, and takes no more of
+# the machine that trains.
+_TIMES_LONGER = 30.0
 # A proxy closes what is silent for long, and a browser that has gone is noticed by writing to it.
 _KEEP_ALIVE_S = 15.0
 _TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript"}
@@ -145,7 +147,7 @@ class _Site:
         output = await run_in_threadpool(self._output, request)
         if output is None:
             return _no_such_job()
-        return JSONResponse(await run_in_threadpool(_view_of, output))
+        return JSONResponse(await run_in_threadpool(output.sections))
 
     async def report(self, request: Request) -> Response:
         """Return the page of a report, which runs nothing."""
@@ -170,11 +172,7 @@ class _Site:
 
     def _jobs(self) -> Response:
         self._outputs = self._find()
-        rows = []
-        for output in self._outputs.values():
-            output.refresh()
-            row = summary(output.history, output.facts(), time.time())
-            rows.append({**row, "loss_curve": loss_curve(output.history)})
+        rows = [output.row() for output in self._outputs.values()]
         return JSONResponse({"jobs": rows, "now": time.time()})
 
     def _output(self, request: Request) -> WatchedOutput | None:
@@ -191,7 +189,8 @@ async def _changes(output: WatchedOutput) -> AsyncIterator[bytes]:
     sent: dict[str, str] = {}
     sent_s = 0.0
     while True:
-        sections = await run_in_threadpool(_view_of, output)
+        began_s = time.monotonic()
+        sections = await run_in_threadpool(output.sections)
         texts = {name: json.dumps(section) for name, section in sections.items()}
         changed = {name: text for name, text in texts.items() if sent.get(name) != text}
         if changed:
@@ -202,12 +201,8 @@ async def _changes(output: WatchedOutput) -> AsyncIterator[bytes]:
         elif time.monotonic() - sent_s > _KEEP_ALIVE_S:
             yield b": still here\n\n"
             sent_s = time.monotonic()
-        await asyncio.sleep(_INTERVAL_S)
-
-
-def _view_of(output: WatchedOutput) -> dict[str, Any]:
-    output.refresh()
-    return view(output.history, output.facts(), time.time())
+        took_s = time.monotonic() - began_s
+        await asyncio.sleep(max(_INTERVAL_S, _TIMES_LONGER * took_s))
 
 
 def _static(name: str) -> Response:

@@ -4,8 +4,8 @@
     elasticdl train --page ...     PageProcess: python -m elasticdl.page OUTPUT --> prints its URL
 
 A training's page is a process of its own, which reads the log as anybody may: it takes nothing of
-the training's interpreter, and none of its secrets. It ends with the training, by the end of the
-pipe that it reads.
+the training's interpreter, nor its secrets where the output is on this machine. It ends with the
+training, by the end of the pipe that it reads.
 
 Callers: `cli/`, `__main__.py`.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -36,9 +37,12 @@ DEFAULT_LISTEN = "127.0.0.1:0"
 
 _HIGHEST_PORT = 65_535
 _LAST_LOOK_S = 2.5
+_POLL_S = 1.0
 # Secrets of what the training talks to are no business of a page.
-_KEPT_VARIABLES = ("PATH", "HOME", "PYTHONPATH", "LANG", "TZ", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
-_STORE_VARIABLES = ("AWS_", "GOOGLE_", "FSSPEC_", "SSL_", "REQUESTS_CA_BUNDLE")
+_KEPT_VARIABLES = {
+    *("PATH", "HOME", "TMPDIR", "LANG", "TZ"),
+    *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
+}
 
 
 def serve(uri: str, listen: str, tell: Callable[[str], None], *, must_exist: bool = True) -> None:
@@ -153,10 +157,12 @@ class PageProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
+        # An object store is reached as the training reaches it.
+        is_remote = "://" in self._output
         environment = {
             name: value
             for name, value in os.environ.items()
-            if name in _KEPT_VARIABLES or name.startswith(_STORE_VARIABLES)
+            if is_remote or name in _KEPT_VARIABLES
         }
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
@@ -201,9 +207,15 @@ class PageProcess:
 def serve_beside(output: str) -> None:
     """Serve the page of an output whose job is about to begin, until standard input ends."""
 
+    parent = os.getppid()
+
     def end_with_parent() -> None:
-        # Nothing is ever written there: its end is the end of the training.
-        sys.stdin.buffer.read()
+        # Nothing is ever written there: its end is the end of the training. A process that the
+        # training forked may hold it open for longer.
+        while os.getppid() == parent:
+            ready, _, _ = select.select([sys.stdin], [], [], _POLL_S)
+            if ready and not os.read(sys.stdin.fileno(), 1):
+                break
         # What a browser has asked for a moment ago is answered: how the job ended.
         time.sleep(_LAST_LOOK_S)
         os._exit(0)

@@ -10,6 +10,7 @@ Pure. Callers: `view.py`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,11 +23,9 @@ _MOST_CELLS = 1200
 
 
 def shard_states(
-    shard: Ints,
-    slot: Ints,
-    num_batches: Ints,
+    num_committed: Ints,
+    leased: Iterable[int],
     *,
-    present: set[int],
     num_shards: int,
     batches_per_shard: int,
     last_shard_batches: int,
@@ -34,10 +33,8 @@ def shard_states(
     """Return the state of each shard of an epoch.
 
     Args:
-        shard: Of each row of committed batches: its shard.
-        slot: ... the worker that trained on them.
-        num_batches: ... how many they are.
-        present: Slots of workers that are there.
+        num_committed: Batches that were committed, by shard; those after its end have none.
+        leased: Shards that workers are on.
         num_shards: How many shards there are.
         batches_per_shard: Batches of each but the last; 0 if that is not known.
         last_shard_batches: Batches of the last one.
@@ -47,26 +44,19 @@ def shard_states(
 
     Example:
         >>> shard_states(
-        ...     shard=np.array([0, 1]),
-        ...     slot=np.array([0, 1]),
-        ...     num_batches=np.array([4, 2]),
-        ...     present={0},
-        ...     num_shards=3,
+        ...     np.array([4, 2, 1]),
+        ...     [1],
+        ...     num_shards=4,
         ...     batches_per_shard=4,
         ...     last_shard_batches=4,
         ... ).tolist()
-        [3, 2, 0]
+        [3, 1, 2, 0]
     """
-    inside = (shard >= 0) & (shard < num_shards)
-    shard, slot, num_batches = shard[inside], slot[inside], num_batches[inside]
-    counts = np.bincount(shard, weights=num_batches, minlength=num_shards)
-    states = np.full(num_shards, QUEUED, np.int64)
-    states[counts > 0] = RETURNED
-    # The shard a worker was last told to have trained on is the one it is at.
-    for each in present:
-        mine = np.flatnonzero(slot == each)
-        if len(mine):
-            states[shard[mine[-1]]] = LEASED
+    counts = np.zeros(num_shards, np.int64)
+    known = num_committed[:num_shards]
+    counts[: len(known)] = known
+    states = np.where(counts > 0, RETURNED, QUEUED)
+    states[[shard for shard in leased if 0 <= shard < num_shards]] = LEASED
     if batches_per_shard:
         lengths = np.full(num_shards, batches_per_shard, np.int64)
         lengths[-1:] = last_shard_batches

@@ -36,6 +36,7 @@ _MOST_ROUNDS = 200
 _MOST_PARTIES = 100
 _MOST_METRICS = 12
 _MOST_MARKS = 100
+_MOST_SHARDS = 50_000_000
 
 
 def view(history: History, facts: Facts, now: float) -> dict[str, Section]:
@@ -225,49 +226,41 @@ def _shards(history: History) -> Section:
     start = history.start
     if start is None or not len(history.rows):
         return None
-    counts = history.steps["counts"][history.rows["event"]]
-    finished = max(history.epochs, default=-1)
-    epoch = int(history.rows["epoch"][counts].max(initial=0))
-    mine = counts & (history.rows["epoch"] == epoch)
-    shard, slot = history.rows["shard"][mine], history.rows["slot"][mine]
-    num_batches = history.rows["stop"][mine] - history.rows["first"][mine]
-    known = start.num_shards > 0
-    num_shards = start.num_shards or int(shard.max(initial=0)) + 1
-    last = 0
+    epoch, committed = history.epoch, history.shard_batches
+    begun = np.flatnonzero(committed)
+    num_shards = start.num_shards or (int(begun[-1]) + 1 if len(begun) else 0)
+    if not 0 < num_shards <= _MOST_SHARDS:
+        return None
+    last = start.batches_per_shard
     if start.batches_per_shard and start.minibatch_size:
         left = start.num_records - (num_shards - 1) * start.batches_per_shard * start.minibatch_size
         last = -(-left // start.minibatch_size)
-    is_over = epoch == finished
+    is_over = epoch in history.epochs
+    # The shard a worker has committed a batch of last is the one it is on.
+    shard_of = {
+        stay.slot: history.shard_of[stay.slot]
+        for stay in history.present
+        if stay.slot in history.shard_of and not is_over
+    }
     states = shard_map.shard_states(
-        shard,
-        slot,
-        num_batches,
-        present=set() if is_over else {stay.slot for stay in history.present},
+        committed,
+        shard_of.values(),
         num_shards=num_shards,
         batches_per_shard=start.batches_per_shard,
         last_shard_batches=last,
     )
     if is_over and not history.epochs[epoch].stopped:
+        # Where a pipeline makes the batches, their number is not known before.
         states[:] = shard_map.DONE
-    holders = {} if is_over else _holders(history, shard, slot)
     return {
         "epoch": epoch,
         "num_epochs": start.num_epochs,
         "num_shards": num_shards,
         "batches_per_shard": start.batches_per_shard,
-        "is_known": known,
-        "holders": holders,
+        "is_known": start.num_shards > 0,
+        "holders": {str(shard): slot for slot, shard in list(shard_of.items())[:_MOST_MARKS]},
         **shard_map.cells(states),
     }
-
-
-def _holders(history: History, shard: Any, slot: Any) -> dict[str, int]:
-    holders = {}
-    for stay in history.present[:_MOST_PARTIES]:
-        mine = np.flatnonzero(slot == stay.slot)
-        if len(mine):
-            holders[str(int(shard[mine[-1]]))] = stay.slot
-    return holders
 
 
 def _checkpoints(history: History, facts: Facts) -> Section:
