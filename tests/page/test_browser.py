@@ -281,6 +281,76 @@ def test_a_wrong_token_says_what_to_open(browser, finished_url) -> None:
     assert "Open the whole URL that the terminal shows" in browser.text("body")
 
 
+# What a person asks about a job that nobody watched: where the answer is, and what it says.
+QUESTIONS = {
+    "is it running, and what is it waiting for?": (
+        "elastic",
+        "#head",
+        r"killed.*gone without a word",
+    ),
+    "when was a worker lost, and why?": (
+        "elastic",
+        "#findings",
+        r"Worker 1 was lost at 2023-11-1\d \d\d:\d\d:31, at step 10: it died",
+    ),
+    "how long did the others wait?": ("elastic", "#findings", r"The others waited 4\.0 s"),
+    "when was it replaced?": ("elastic", "#findings", r"replaced after 5\.6 s"),
+    "when did its replacement train?": (
+        "elastic",
+        "#findings",
+        r"replacement trained after 6\.6 s",
+    ),
+    "why was it slow?": (
+        "elastic",
+        "#findings",
+        r"No step was committed for 4\.0 s from .*: worker 1 died",
+    ),
+    "is it overfitting?": ("elastic", "#findings", r"Overfitting since step 8"),
+    "which checkpoint is the best?": ("elastic", "#checkpoints", r"\n4\t[^\n]*★ best"),
+    "how much of the epoch is done?": (
+        "elastic",
+        "#shards",
+        r"Epoch 1 of 2.*1 queued.*2 leased.*0 returned.*2 done",
+    ),
+    "on which data, with which model?": ("elastic", "#about", r"small.*640"),
+    "which party was left out, and why?": (
+        "federated",
+        "#findings",
+        r"Party 'south' was left out of 1 round of 3 \(2\): no answer within 5 s",
+    ),
+    "how good is each party's model?": ("federated", "#rounds", r"north\t10\t3\t0\t.*0\.25"),
+    "when will it end?": ("federated", "#head", r"Ends\s+in 2\.0 s"),
+    "what was made again after the crash?": (
+        "again",
+        "#findings",
+        r"10\.0 s after attempt 1 had told its last: from step 2, steps up to 3 were made again",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("questions")
+    federation = Federation(num_rounds=4, num_parties=2)
+    job = elastic_job("f", workers=None, federation=federation)
+    again = [started(), step(1), step(2), step(3)]
+    again += [started(at=13, attempt=2, resumed_from_step=2), step(3, at=14)]
+    write_output(folder / "elastic", elastic_events())
+    write_output(folder / "federated", shifted_to_now(federated_events()), job, held=True)
+    write_output(folder / "again", again, elastic_job("a", workers=None))
+    with served(folder) as url:
+        yield lambda name: url.replace("/?", f"/?job={name}&")
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_about_a_job_that_nobody_watched_is_answered(browser, urls, question) -> None:
+    job, selector, answer = QUESTIONS[question]
+
+    browser.open(urls(job))
+
+    assert re.search(answer, browser.text(selector), re.DOTALL), browser.text(selector)
+
+
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_worker_that_is_killed_is_seen_in_its_lane_while_the_job_goes_on(

@@ -206,7 +206,6 @@ class PageProcess:
 
 def serve_beside(output: str) -> None:
     """Serve the page of an output whose job is about to begin, until standard input ends."""
-
     parent = os.getppid()
 
     def end_with_parent() -> None:

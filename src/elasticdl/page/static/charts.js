@@ -1,6 +1,6 @@
 // Curves, drawn by uPlot. A chart is made once and given new data as long as its series stay.
 
-import { clock, colour, el, number } from "./dom.js";
+import { clock, colour, el, moment, number } from "./dom.js";
 
 // The gutter of the lanes is as wide, so that what stands above each other is at one time.
 export const LEFT = 64;
@@ -77,7 +77,9 @@ export class Chart {
         y: { distr: this.options.log ? 3 : 1, range: (_, low, high) => this.heights(low, high) },
       },
       axes: [
-        { ...axis, ...(isTime ? { values: (_, splits) => splits.map(clock) } : { values: (_, splits) => splits.map((v) => Number.isInteger(v) ? number(v) : "") }), space: isTime ? 70 : 50 },
+        { ...axis, space: isTime ? 70 : 50,
+          values: (plot, splits) => splits.map(isTime ? times(plot) : (v) => Number.isInteger(v) ? number(v) : ""),
+        },
         { ...axis, size: LEFT, values: (_, splits) => splits.map((v) => v === null ? "" : number(v, 3)) },
       ],
       series: [
@@ -150,6 +152,12 @@ export class Chart {
     const left = this.plot.valToPos(this.plot.data[0][at], "x");
     this.plot.setCursor({ left, top: 10 });
   }
+}
+
+/** Return how moments are written beside a chart: over days, with the day. */
+function times(plot) {
+  const { min, max } = plot.scales.x;
+  return max - min > 86_400 ? (at) => moment(at).slice(5, 16) : clock;
 }
 
 function wide(low, high) {

@@ -18,6 +18,24 @@ export function fill(element, ...children) {
   element.replaceChildren(...children.filter((child) => child !== null && child !== undefined));
 }
 
+const nameOf = (element) => element.getAttribute("aria-label") ?? element.textContent;
+
+/** Draw a section anew, and leave a person where he was in it: focus, scrolling, what is open. */
+export function redrawn(section, draw) {
+  const focused = section.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+  const boxes = () => [...section.querySelectorAll("[role=region]")];
+  const details = () => [...section.querySelectorAll("details")];
+  const scrolled = new Map(boxes().map((box) => [nameOf(box), [box.scrollLeft, box.scrollTop]]));
+  const opened = new Map(details().map((each) => [nameOf(each.firstElementChild), each.open]));
+  draw();
+  for (const box of boxes()) [box.scrollLeft, box.scrollTop] = scrolled.get(nameOf(box)) ?? [0, 0];
+  for (const each of details()) each.open = opened.get(nameOf(each.firstElementChild)) ?? each.open;
+  if (focused !== null && !section.contains(document.activeElement)) {
+    [...section.querySelectorAll("a, button, input, summary, [tabindex]")]
+      .find((element) => nameOf(element) === focused)?.focus({ preventScroll: true });
+  }
+}
+
 /** Return an SVG element. */
 export function svg(tag, attributes = {}, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);

@@ -3,7 +3,7 @@
 
 import { Chart } from "./charts.js";
 import { Comparison } from "./compare.js";
-import { el } from "./dom.js";
+import { el, redrawn } from "./dom.js";
 import { Lanes } from "./lanes.js";
 import * as panels from "./panels.js";
 
@@ -120,7 +120,9 @@ const draw = {
 
 function take(sections) {
   Object.assign(state.sections, sections);
-  for (const [name, data] of Object.entries(sections)) draw[name]?.(data);
+  for (const [name, data] of Object.entries(sections)) {
+    if (name in draw) redrawn(byId(name), () => draw[name](data));
+  }
   sectionLinks();
   document.body.dataset.ready = "yes";
 }
@@ -175,7 +177,7 @@ async function list() {
   const { jobs } = await response.json();
   if (jobs.length > 1) {
     comparison ??= new Comparison(byId("compare"), pick);
-    comparison.show(jobs);
+    redrawn(byId("compare"), () => comparison.show(jobs));
     const names = jobs.map((job) => job.name);
     const select = byId("job");
     if (select.options.length !== names.length) {
