@@ -197,7 +197,8 @@ class PageProcess:
 
     def _announce(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None  # noqa: S101 - a pipe, see above
-        line = process.stdout.readline().strip()
+        with process.stdout as told:
+            line = told.readline().strip()
         if line.startswith("http://"):
             self._tell(f"Job page: {line}")
         elif line:

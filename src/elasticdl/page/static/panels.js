@@ -219,7 +219,7 @@ export function about(section, data) {
       [el("dt", {}, name), el("dd", {}, value)])),
     Object.keys(data.definition).length
       ? el("details", {}, el("summary", {}, "Whole definition (job.json, passwords left out)"),
-        el("pre", { tabIndex: 0 }, JSON.stringify(data.definition, null, 2)))
+        el("pre", { tabIndex: 0, role: "region", "aria-label": "job.json" }, JSON.stringify(data.definition, null, 2)))
       : null);
 }
 
