@@ -69,10 +69,9 @@ def find(history: History, stalls: Sequence[Stall]) -> list[Finding]:
 def _overfitting(history: History) -> list[Finding]:
     """Compare the validation loss now with its least, while the training loss goes on falling."""
     points = [
-        (event.step, float(event.metrics["loss"]))
+        (event.step, float(loss))
         for event in sorted(history.evaluations.values(), key=lambda event: event.step)
-        if isinstance(event.metrics.get("loss"), (int, float))
-        and math.isfinite(float(event.metrics["loss"]))  # type: ignore[arg-type]
+        if isinstance(loss := event.metrics.get("loss"), (int, float)) and math.isfinite(loss)
     ]
     if len(points) < _EVALUATIONS_AFTER + 1:
         return []

@@ -303,9 +303,10 @@ class History:
         step = event.resumed_from_step
         self.steps["counts"][self.steps["step"] > step] = False
         self._count_shards_again()
+        kept: dict[int, Any]
         for kept in (self.evaluations, self.checkpoints, self.rounds):
             for told in [told for told in kept if told > step]:
-                del kept[told]  # type: ignore[attr-defined]
+                del kept[told]
         for epoch in [number for number, end in self.epochs.items() if end.step > step]:
             del self.epochs[epoch]
         self.skipped = [each for each in self.skipped if each.step + 1 <= step]

@@ -63,7 +63,8 @@ def view(history: History, facts: Facts, now: float) -> dict[str, Section]:
         "told": _told(history),
         "about": _about(history, facts),
     }
-    return _for_json(sections)
+    plain: dict[str, Section] = _for_json(sections)
+    return plain
 
 
 def summary(history: History, facts: Facts, now: float) -> dict[str, Any]:
@@ -124,7 +125,9 @@ def _head(history: History, facts: Facts, status: Status, now: float) -> Section
         "workers_wanted": [workers.min, workers.max] if workers is not None else None,
         "workers_joining": sum(bool(s.incarnation and s.first_batch is None) for s in present),
         "workers_lost": sum(bool(stay.is_lost and stay.incarnation) for stay in history.stays),
-        "examples_per_s": _recent_speed(history),
+        "examples_per_s": _recent_speed(history)
+        if status.state is State.RUNNING
+        else _mean_speed(history),
         "last_time": history.last_time,
         "now": now,
         "damaged": [

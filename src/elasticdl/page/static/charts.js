@@ -114,6 +114,8 @@ export class Chart {
     const ratio = devicePixelRatio;
     context.save();
     context.font = `${11 * ratio}px system-ui, sans-serif`;
+    // A text that would run into another one goes a line below it.
+    const lines = [];
     for (const mark of this.marks) {
       const x = plot.valToPos(mark.x, "x", true);
       if (x < left || x > left + width) continue;
@@ -125,9 +127,12 @@ export class Chart {
       context.lineTo(x, top + height);
       context.stroke();
       if (!mark.text) continue;
-      const fits = x + context.measureText(mark.text).width + 6 * ratio < left + width;
-      context.textAlign = fits ? "left" : "right";
-      context.fillText(mark.text, x + (fits ? 4 : -4) * ratio, top + 12 * ratio);
+      const long = context.measureText(mark.text).width + 8 * ratio;
+      const from = x + long < left + width ? x : x - long;
+      let line = lines.findIndex((taken) => taken.every(([a, b]) => from >= b || from + long <= a));
+      if (line < 0) line = lines.push([]) - 1;
+      lines[line].push([from, from + long]);
+      context.fillText(mark.text, from + 4 * ratio, top + (12 + 13 * line) * ratio);
     }
     context.restore();
   }

@@ -5,6 +5,7 @@ import { bytes, clock, duration, el, fill, moment, number, svg, table } from "./
 const STATES = {
   starting: "◔", running: "▶", finished: "✓", failed: "✕", interrupted: "❚❚", killed: "✕", unknown: "?",
 };
+const MOST_FINDINGS = 8;
 const LEVELS = { bad: "✕ bad", warning: "! warning", note: "i note", good: "✓ good" };
 
 export function head(section, data, now) {
@@ -15,7 +16,8 @@ export function head(section, data, now) {
     endCard(data, left),
     ["Loss", number(data.loss), "of the last steps"],
     data.is_federated ? null : ["Speed", data.examples_per_s === null ? "unknown"
-      : `${number(data.examples_per_s, 3)}/s`, "examples, over 15 s"],
+      : `${number(data.examples_per_s, 3)}/s`,
+    data.state === "running" ? "examples, over 15 s" : "examples, on average"],
     data.workers_wanted ? workersCard(data) : null,
     ["Attempt", number(data.attempt), data.host ? `${data.host}, process ${data.pid}` : ""],
   ].filter((card) => card);
@@ -45,6 +47,9 @@ function endCard(data, left) {
 
 function workersCard(data) {
   const [least, most] = data.workers_wanted;
+  if (data.state !== "running") {
+    return ["Workers", `${data.workers_lost} lost`, `of ${most} that were kept up, at least ${least}`];
+  }
   const joining = data.workers_joining ? `${data.workers_joining} joining, ` : "";
   return ["Workers", `${data.workers} of ${most}`,
     `${joining}${data.workers_lost} lost so far; at least ${least}`];
@@ -67,9 +72,13 @@ function damage(data) {
 
 export function findings(section, data) {
   section.hidden = !data.length;
-  section.querySelector("ul").replaceChildren(...data.map((finding) =>
-    el("li", { class: finding.level }, el("span", { class: "level" }, LEVELS[finding.level]),
-      finding.text)));
+  const item = (finding) => el("li", { class: finding.level },
+    el("span", { class: "level" }, LEVELS[finding.level]), finding.text);
+  const [shown, more] = [data.slice(0, MOST_FINDINGS), data.slice(MOST_FINDINGS)];
+  fill(section.querySelector(".body"),
+    el("ul", { class: "findings" }, ...shown.map(item)),
+    more.length ? el("details", {}, el("summary", {}, "Further findings"),
+      el("ul", { class: "findings" }, ...more.map(item))) : null);
 }
 
 export function checkpoints(section, data) {
