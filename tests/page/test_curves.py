@@ -32,8 +32,14 @@ def test_a_curve_of_nothing_but_nan_has_no_points() -> None:
     assert thinned([1, 2], [float("nan")] * 2).x == []
 
 
-def test_what_is_told_on_an_edge_belongs_to_the_time_before() -> None:
+def test_what_is_told_covers_the_time_since_what_was_told_before() -> None:
     x, y = per_second(np.array([1.0, 2.0, 4.0]), np.array([10.0, 20.0, 40.0]), 0.0, 4.0)
 
     assert x == [0.5, 1.5, 2.5, 3.5]
-    assert y == [10.0, 20.0, 0.0, 40.0]
+    assert y == [10.0, 20.0, 20.0, 20.0]
+
+
+def test_between_two_attempts_there_is_nothing() -> None:
+    _, y = per_second(np.array([1.0, 4.0]), np.array([10.0, 40.0]), 0.0, 4.0, rests=[3.0])
+
+    assert y == [10.0, 0.0, 0.0, 40.0]

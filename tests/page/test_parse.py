@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.page.conftest import as_log, evaluated, started, step
+from tests.page.conftest import as_log, evaluated, joined, started, step
 
-from elasticdl.events import Evaluated, JobStarted
+from elasticdl.events import Evaluated, JobStarted, WorkerJoined
 from elasticdl.page.parse import Damage, Steps, parse
 
 
@@ -33,14 +33,15 @@ def test_many_steps_come_as_columns_with_their_rows() -> None:
     assert steps.rows[-1].tolist() == [0, 1, 1, 49, 50]
 
 
-def test_events_between_steps_keep_their_places() -> None:
-    events = [started(), *(step(n) for n in range(30)), evaluated(29, 0.5), step(30)]
+def test_events_that_steps_depend_on_keep_their_places() -> None:
+    steps = [step(n) for n in range(30)]
+    events = [started(), *steps, evaluated(29, 0.5), step(30), joined(0, 1, 31), step(32)]
 
     items = list(parse(as_log(events)))
 
     kinds = [type(item) for item in items]
-    assert kinds == [JobStarted, Steps, Evaluated, Steps]
-    assert items[3].step.tolist() == [30]
+    assert kinds == [JobStarted, Evaluated, Steps, WorkerJoined, Steps]
+    assert items[2].step.tolist() == list(range(31))
 
 
 @given(st.lists(st.sampled_from(["step", "nan", "event"]), max_size=60))
@@ -48,7 +49,7 @@ def test_columns_say_what_single_lines_say(kinds) -> None:
     made = {
         "step": lambda n: step(n, loss=n / 3, rows=[(0, 0, 0, n, n + 1)] * (n % 3)),
         "nan": lambda n: step(n, loss=float("nan"), rows=[(0, 1, 2, n, n + 1)]),
-        "event": lambda n: evaluated(n, 0.5),
+        "event": lambda n: joined(n, n, n),
     }
     events = [made[kind](n) for n, kind in enumerate(kinds)]
 

@@ -219,8 +219,31 @@ def test_a_loss_of_a_worker_says_when_and_how_long_the_others_waited(shown) -> N
 def test_overfitting_is_told_with_its_step_and_numbers(shown) -> None:
     (text,) = [text for text in texts(shown) if "verfitting" in text]
 
-    assert text.startswith("Overfitting since step 8: the validation loss was least there (0.4)")
-    assert "is 0.7 at step 15" in text
+    assert text.startswith("Overfitting since step 8: of the validation loss, it is 0.7 at step 15")
+    assert "was least at step 8 (0.4), while the training loss went from" in text
+
+
+def test_a_validation_loss_that_jumps_about_is_no_overfitting() -> None:
+    losses = (0.06, 0.054, 0.066, 0.06, 0.07, 0.058, 0.066, 0.061, 0.069)
+    events = [started(), *(evaluated(n, loss) for n, loss in enumerate(losses, 1))]
+
+    (text,) = texts(view(history_of(events), LIVE, T0 + 9))
+
+    assert text.startswith("No overfitting so far")
+
+
+def test_a_pause_that_is_told_late_is_that_of_the_loss_before_it() -> None:
+    events = [started(), joined(0, 1, 0), joined(1, 2, 0)]
+    events += [step(n, longest_s=0.1) for n in range(1, 11)]
+    # It is seen to be gone at once; steps it took part in are told of for two more seconds.
+    died = WorkerLeft(time=T0 + 8.5, step=8, slot=1, incarnation=2, reason="died")
+    events.insert(events.index(events[-2]), died)
+    events += [step(11, at=14.2, longest_s=4.2), step(12, at=15.2, longest_s=0.1)]
+
+    shown = view(history_of(events), LIVE, T0 + 16)
+
+    assert any("The others waited 4.2 s" in text for text in texts(shown))
+    assert shown["clock"]["stalls"][0]["cause"] == "worker 1 died"
 
 
 def test_a_validation_loss_that_falls_is_no_overfitting() -> None:

@@ -9,6 +9,7 @@ Pure. Callers: `view.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -81,33 +82,40 @@ def _few(bad: Floats) -> Floats:
 
 
 def per_second(
-    time: Floats, amount: Floats, start: float, stop: float, most_bins: int = NUM_BUCKETS
+    time: Floats,
+    amount: Floats,
+    start: float,
+    stop: float,
+    *,
+    rests: Sequence[float] = (),
+    most_bins: int = NUM_BUCKETS,
 ) -> tuple[list[float], list[float]]:
     """Return how much there was in each second, over bins of equal width.
 
     Args:
-        time: When something was told, in seconds.
+        time: When something was told, rising, in seconds.
         amount: How much of it there had been since the time before.
         start: Where the first bin begins.
         stop: Where the last one ends.
+        rests: Moments up to which there was nothing since what was told before.
         most_bins: How many there may be; none is narrower than a second.
 
     Returns:
         Middles of the bins, and amounts per second.
 
     Example:
-        >>> per_second(np.array([1.0, 2.0]), np.array([10.0, 30.0]), 0.0, 2.0)
-        ([0.5, 1.5], [10.0, 30.0])
+        >>> per_second(np.array([1.0, 3.0]), np.array([10.0, 30.0]), 0.0, 3.0)
+        ([0.5, 1.5, 2.5], [10.0, 15.0, 15.0])
     """
     length = stop - start
     if length <= 0 or not len(time):
         return [], []
-    # What is told of a second comes at its end: bins of less than that would be full or empty.
+    # What is told covers the time since the telling before: it is spread over all of that.
+    moments = np.concatenate([[start], time, rests])
+    amounts = np.concatenate([[0.0], amount, np.zeros(len(rests))])
+    order = np.argsort(moments, kind="stable")
     num_bins = int(max(1, min(most_bins, length)))
-    width = length / num_bins
-    # An event tells what was before it, so one on an edge belongs to the bin it closes.
-    places = np.ceil((time - start) / width).astype(np.int64) - 1
-    inside = (places >= 0) & (places < num_bins)
-    sums = np.bincount(places[inside], weights=amount[inside], minlength=num_bins)
-    middles = start + (np.arange(num_bins) + 0.5) * width
-    return middles.tolist(), (sums / width).tolist()
+    edges = np.linspace(start, stop, num_bins + 1)
+    sums = np.interp(edges, moments[order], np.cumsum(amounts[order]))
+    middles = (edges[:-1] + edges[1:]) / 2
+    return middles.tolist(), (np.diff(sums) / (length / num_bins)).tolist()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from elasticdl.data.wording import counted
+from elasticdl.page.stalls import TOLD_LATE_S
 from elasticdl.page.words import clock_text, duration_text
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ _MOST_STALLS = 5
 _MOST_PARTIES = 8
 # So many evaluations after the best one, and so much worse, are no chance.
 _EVALUATIONS_AFTER = 2
-_WORSE_BY = 0.02
+_WORSE_BY, _TIMES_NOISE = 0.02, 2.0
+_MEAN_OF = 3
 
 
 @dataclass(frozen=True)
@@ -75,26 +77,27 @@ def _overfitting(history: History) -> list[Finding]:
     ]
     if len(points) < _EVALUATIONS_AFTER + 1:
         return []
-    best = min(range(len(points)), key=lambda at: points[at][1])
-    step, least = points[best]
-    last_step, last = points[-1]
-    if len(points) - 1 - best < _EVALUATIONS_AFTER or last <= least * (1 + _WORSE_BY):
-        return [
-            Finding(
-                "good",
-                f"No overfitting so far: the validation loss is {last:.4g} at step {last_step:,}; "
-                f"its least is {least:.4g} at step {step:,}.",
-            )
-        ]
+    values = np.array([loss for _, loss in points])
+    best = int(values.argmin())
+    (step, least), (last_step, last) = points[best], points[-1]
+    recent = values[best + 1 :][-_MEAN_OF:]
+    # An evaluation is noisy: what it jumps by from one to the next says nothing.
+    noise = float(np.median(np.abs(np.diff(values))))
+    worse = float(recent.mean() - least) if len(recent) >= _EVALUATIONS_AFTER else 0.0
+    numbers = (
+        f"it is {last:.4g} at step {last_step:,}, and was least at step {step:,} ({least:.4g})"
+    )
+    if worse <= max(_WORSE_BY * abs(least), _TIMES_NOISE * noise):
+        return [Finding("good", f"No overfitting so far: of the validation loss, {numbers}.")]
     before, after = _training_loss(history, step), _training_loss(history, last_step)
-    falls = before is not None and after is not None and after < before
-    told = f" while the training loss went from {before:.4g} to {after:.4g}" if falls else ""
-    what = "Overfitting" if falls else "The validation loss rises"
+    if before is None or after is None or after >= before:
+        text = f"The validation loss has not fallen since step {step:,}: {numbers}."
+        return [Finding("note", text)]
     return [
         Finding(
             "warning",
-            f"{what} since step {step:,}: the validation loss was least there ({least:.4g}) and is "
-            f"{last:.4g} at step {last_step:,}{told}.",
+            f"Overfitting since step {step:,}: of the validation loss, {numbers}, while the "
+            f"training loss went from {before:.4g} to {after:.4g}.",
         )
     ]
 
@@ -176,16 +179,13 @@ def waited_s(history: History, left: float) -> float | None:
         left: When the worker was seen to be gone, in seconds since 1970-01-01 UTC.
     """
     told, longest = history.steps["time"], history.steps["longest_s"]
-    at = int(np.searchsorted(told, left, "right"))
-    if at == 0 or at >= len(told):
+    if len(told) < 2 or left > told[-1]:  # noqa: PLR2004 - a pause is between two
         return None
-    # What the driver notes a moment later may be told of in the event before or after.
-    near = slice(max(0, at - 1), min(len(told), at + 2))
-    pauses = longest[near]
-    if (pauses > 0).any():
-        return float(pauses.max())
-    gaps = np.diff(told)
-    return max(0.0, float(gaps[at - 1] - np.median(gaps)))
+    gaps = np.diff(told, prepend=told[0])
+    pauses = longest if (longest > 0).any() else np.maximum(0.0, gaps - np.median(gaps[1:]))
+    # A pause ends at the latest when it is told of.
+    around = (told >= left) & (told - pauses - TOLD_LATE_S <= left)
+    return float(pauses[around].max(initial=0.0))
 
 
 def _stalls(stalls: Sequence[Stall]) -> list[Finding]:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from types import NoneType
 from typing import TypeAlias
 
 import numpy as np
@@ -22,7 +23,14 @@ import pyarrow as pa
 from pyarrow import json as arrow_json
 
 from elasticdl.errors import CorruptDataError
-from elasticdl.events import Event, StepCommitted, from_json
+from elasticdl.events import (
+    Checkpointed,
+    EpochFinished,
+    Evaluated,
+    Event,
+    StepCommitted,
+    from_json,
+)
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -111,9 +119,14 @@ class Damage:
 
 Item: TypeAlias = Steps | Event | Damage
 
+_APART_FROM_STEPS = (Evaluated, Checkpointed, EpochFinished, Damage, NoneType)
+
 
 def parse(data: bytes, offset: int = 0) -> Iterator[Item]:
     r"""Yield what whole lines of a log tell, in their order.
+
+    But steps that evaluations, checkpoints and ends of epochs lie between come together, after
+    these: what is known of them does not depend on steps, and many short runs would take long.
 
     Args:
         data: The lines, each with its line feed.
@@ -129,22 +142,22 @@ def parse(data: bytes, offset: int = 0) -> Iterator[Item]:
     steps = _columns([line for line, chosen in zip(lines, is_step, strict=True) if chosen])
     # Of a log that is whole nobody asks.
     starts: list[int] = []
-    done = first = 0
+    done = seen = 0
     for at, (line, chosen) in enumerate(zip(lines, is_step, strict=True)):
         if chosen and steps is not None:
+            seen += 1
             continue
-        if steps is not None and at > first:
-            yield steps.part(done, done + at - first)
-            done += at - first
-        first = at + 1
         item = _one(line)
+        if steps is not None and seen > done and not isinstance(item, _APART_FROM_STEPS):
+            yield steps.part(done, seen)
+            done = seen
         if item is None:
             starts = starts or list(accumulate((len(each) + 1 for each in lines), initial=offset))
             yield Damage(starts[at], repr(line[:_SHOWN_BYTES])[2:-1])
         else:
             yield item
-    if steps is not None and len(lines) > first:
-        yield steps.part(done, done + len(lines) - first)
+    if steps is not None and seen > done:
+        yield steps.part(done, seen)
 
 
 def _one(line: bytes) -> Steps | Event | None:

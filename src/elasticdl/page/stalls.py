@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from elasticdl.events import Checkpointed, Evaluated
     from elasticdl.page.lanes import Stay
 
+TOLD_LATE_S = 3.0
+"""How much later than it was made a step may be told of: a worker's commits count when a later one
+confirms them, and are fetched once a second."""
+
 _LEAST_S = 2.0
 _TIMES_USUAL = 4.0
 _MOST = 200
@@ -77,7 +81,13 @@ def find_stalls(
             start=float(time[at]),
             stop=float(time[at + 1]),
             seconds=float(seconds[at]),
-            cause=_cause(float(time[at]), float(time[at + 1]), stays, checkpoints, evaluations),
+            cause=_cause(
+                min(float(time[at]), float(time[at + 1] - seconds[at])) - TOLD_LATE_S,
+                float(time[at + 1]),
+                stays,
+                checkpoints,
+                evaluations,
+            ),
         )
         for at in found.tolist()
     ]

@@ -179,7 +179,8 @@ def _clock(history: History, stalls: Sequence[Stall], end: float, *, is_live: bo
     # Up to what was told: the last second of a live job would seem to be a stall.
     until = float(told[-1]) if len(told) else end
     records = history.steps["num_records"].astype(np.float64)
-    speed = per_second(told, records, begin, until)
+    rests = [start.time for start in history.starts]
+    speed = per_second(told, records, begin, until, rests=rests)
     longest = thinned(told, history.steps["longest_s"])
     marks = [
         *((event.time, "attempt", f"attempt {event.attempt}") for event in history.starts),
@@ -220,7 +221,8 @@ def _step_times(history: History, begin: float, until: float) -> dict[str, Any]:
         at = int(np.searchsorted(told, start.time))
         if at < len(made):
             made[at] = max(0.0, steps[at] - start.resumed_from_step)
-    x, per_s = per_second(told, made, begin, until)
+    rests = [start.time for start in history.starts]
+    x, per_s = per_second(told, made, begin, until, rests=rests)
     pairs = [(at, 1.0 / rate) for at, rate in zip(x, per_s, strict=True) if rate > 0]
     return {"x": [at for at, _ in pairs], "y": [seconds for _, seconds in pairs], "bad": []}
 
