@@ -30,7 +30,8 @@ _MOST_STALLS = 5
 _MOST_PARTIES = 8
 # So many evaluations after the best one, and so much worse, are no chance.
 _EVALUATIONS_AFTER = 2
-_WORSE_BY, _TIMES_NOISE = 0.02, 2.0
+_WORSE_BY, _TIMES_NOISE = 0.05, 4.0
+_ENOUGH_FOR_NOISE = 8
 _MEAN_OF = 3
 
 
@@ -81,8 +82,9 @@ def _overfitting(history: History) -> list[Finding]:
     best = int(values.argmin())
     (step, least), (last_step, last) = points[best], points[-1]
     recent = values[best + 1 :][-_MEAN_OF:]
-    # An evaluation is noisy: what it jumps by from one to the next says nothing.
-    noise = float(np.median(np.abs(np.diff(values))))
+    # An evaluation is noisy. How it bends says by how much, whatever its trend is.
+    bends = np.abs(np.diff(values, 2)) if len(values) >= _ENOUGH_FOR_NOISE else np.zeros(1)
+    noise = float(np.median(bends)) / 2
     worse = float(recent.mean() - least) if len(recent) >= _EVALUATIONS_AFTER else 0.0
     numbers = (
         f"it is {last:.4g} at step {last_step:,}, and was least at step {step:,} ({least:.4g})"

@@ -74,14 +74,12 @@ class History:
         rows: Batches they committed; `event` is the row of `steps`.
         starts: `JobStarted` events, all of the log.
         evaluations: Step -> `Evaluated`, as it stands.
-        epochs: Epoch -> `EpochFinished`, as it stands.
         checkpoints: Step -> `Checkpointed`, as it stands.
         rounds: Round -> `RoundFinished`, as it stands.
         parties: Name -> `PartyJoined`, the last of it.
         epoch: The epoch that the last batches are of, from 0.
         shard_batches: Batches of it that were committed, by shard.
         shard_of: Slot -> the shard of it that it committed a batch of last.
-        skipped: `RecordsSkipped` events, as they stand.
         stays: Workers' times in slots, all of the log.
         end: How the last attempt ended; None while it has not.
         told: The last events that are no steps, oldest first.
@@ -98,14 +96,14 @@ class History:
         self.rows = GrowingTable(_ROW_COLUMNS)
         self.starts: list[JobStarted] = []
         self.evaluations: dict[int, Evaluated] = {}
-        self.epochs: dict[int, EpochFinished] = {}
+        self._epochs: list[EpochFinished] = []
         self.checkpoints: dict[int, Checkpointed] = {}
         self.rounds: dict[int, RoundFinished] = {}
         self.parties: dict[str, PartyJoined] = {}
         self.epoch = 0
         self.shard_batches = np.zeros(0, np.int64)
         self.shard_of: dict[int, int] = {}
-        self.skipped: list[RecordsSkipped] = []
+        self._skipped: list[RecordsSkipped] = []
         self.stays: list[Stay] = []
         self.end: JobFinished | JobFailed | None = None
         self.told: deque[Event] = deque(maxlen=_MOST_TOLD)
@@ -140,6 +138,22 @@ class History:
     def attempt(self) -> int:
         """Number of the last attempt; 0 before the first one."""
         return self.starts[-1].attempt if self.starts else 0
+
+    @property
+    def epochs(self) -> dict[int, EpochFinished]:
+        """Epoch -> its end, as it stands."""
+        ends: dict[int, EpochFinished] = {}
+        for end in self._epochs:
+            _put(ends, end.epoch, end)
+        return ends
+
+    @property
+    def skipped(self) -> list[RecordsSkipped]:
+        """Records that were left out, as it stands."""
+        batches: dict[tuple[int, int, int], RecordsSkipped] = {}
+        for event in self._skipped:
+            _put(batches, (event.epoch, event.shard, event.batch), event)
+        return list(batches.values())
 
     @property
     def step(self) -> int:
@@ -269,15 +283,13 @@ class History:
             case Evaluated():
                 _put(self.evaluations, event.step, event)
             case EpochFinished():
-                _put(self.epochs, event.epoch, event)
+                self._epochs.append(event)
             case Checkpointed():
                 _put(self.checkpoints, event.step, event)
             case RoundFinished():
                 _put(self.rounds, event.step, event)
             case RecordsSkipped():
-                batch = (event.epoch, event.shard, event.batch)
-                kept = [e for e in self.skipped if (e.epoch, e.shard, e.batch) != batch]
-                self.skipped = [*kept, event]
+                self._skipped.append(event)
             case JobFinished() | JobFailed():
                 self._finish(event)
             case UnknownEvent():
@@ -307,9 +319,8 @@ class History:
         for kept in (self.evaluations, self.checkpoints, self.rounds):
             for told in [told for told in kept if told > step]:
                 del kept[told]
-        for epoch in [number for number, end in self.epochs.items() if end.step > step]:
-            del self.epochs[epoch]
-        self.skipped = [each for each in self.skipped if each.step + 1 <= step]
+        self._epochs = [each for each in self._epochs if each.step <= step]
+        self._skipped = [each for each in self._skipped if each.step + 1 <= step]
         same = self.attempt == event.attempt
         for stay in self._open.values():
             if same:
@@ -367,7 +378,7 @@ class History:
         self.last_times[self.attempt] = max(self.last_times.get(self.attempt, 0.0), last)
 
 
-def _put(events: dict[int, Any], key: int, event: Event) -> None:
+def _put(events: dict[Any, Any], key: Any, event: Event) -> None:
     """Put an event where the log has it last."""
     events.pop(key, None)
     events[key] = event

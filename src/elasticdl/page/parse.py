@@ -1,26 +1,24 @@
 """Parses the bytes of a log of events quickly, and passes over what is damaged.
 
-Nearly all lines of a long log are `step_committed`. They are parsed together into columns by
-Arrow's JSON reader, several times as fast as line by line; all others become events. A person who
-looks at a job wants to see what can be read of a damaged log, so a damaged line is counted and
-skipped (`events.read_events` refuses it).
+Nearly all lines of a long log are `step_committed`. They become columns without becoming objects of
+Python's first: msgspec reads a million lines in the time in which `json` reads a tenth of them. All
+others become events. A person who looks at a job wants to see what can be read of a damaged log, so
+a damaged line is counted and skipped (`events.read_events` refuses it).
 
 Pure: bytes in, values out. Callers: `history.py`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from types import NoneType
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-from pyarrow import json as arrow_json
 
 from elasticdl.errors import CorruptDataError
 from elasticdl.events import (
@@ -35,27 +33,27 @@ from elasticdl.events import (
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-_STEPS = b'{"event": "step_committed"'
-# A loss that is not finite is a text in JSON, and Arrow wants one type in a column.
-_NOT_FINITE = b'"loss": "'
 _NUM_ROW_FIELDS = 5
-_BLOCK_BYTES = 1 << 22
-# Below this, a call of Arrow's costs more than it saves.
-_FEW_LINES = 20
+# Of lines among which one is odd, so few are read one by one.
+_FEW_LINES = 16
 _SHOWN_BYTES = 60
-_SCHEMA = pa.schema(
-    [
-        ("time", pa.float64()),
-        ("step", pa.int64()),
-        ("epoch", pa.int64()),
-        ("num_records", pa.int64()),
-        ("loss", pa.float64()),
-        ("rows", pa.list_(pa.list_(pa.int64()))),
-        ("num_left_out", pa.int64()),
-        ("longest_s", pa.float64()),
-    ]
-)
-_REQUIRED = ("time", "step", "epoch", "num_records", "loss")
+
+
+class _Line(msgspec.Struct, gc=False):
+    """A line as far as it tells of steps."""
+
+    event: str
+    time: float
+    step: int = -1
+    epoch: int = -1
+    num_records: int = 0
+    loss: float | str | None = None
+    rows: msgspec.Raw = msgspec.Raw(b"[]")
+    num_left_out: int = 0
+    longest_s: float = 0.0
+
+
+_DECODER = msgspec.json.Decoder(_Line)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,27 +135,27 @@ def parse(data: bytes, offset: int = 0) -> Iterator[Item]:
         >>> list(parse(line + b"\n{\n"))
         [JobFinished(time=1.0, step=3, metrics={}), Damage(offset=65, text='{')]
     """
-    lines = data.split(b"\n")[:-1]
-    is_step = [line.startswith(_STEPS) and _NOT_FINITE not in line for line in lines]
-    steps = _columns([line for line, chosen in zip(lines, is_step, strict=True) if chosen])
     # Of a log that is whole nobody asks.
     starts: list[int] = []
-    done = seen = 0
-    for at, (line, chosen) in enumerate(zip(lines, is_step, strict=True)):
-        if chosen and steps is not None:
-            seen += 1
-            continue
-        item = _one(line)
-        if steps is not None and seen > done and not isinstance(item, _APART_FROM_STEPS):
+    lines = data.split(b"\n")[:-1]
+    for first, steps, is_step in _columns(lines, 0):
+        done = seen = 0
+        for at, chosen in enumerate(is_step, first):
+            if chosen:
+                seen += 1
+                continue
+            item = _one(lines[at])
+            if steps is not None and seen > done and not isinstance(item, _APART_FROM_STEPS):
+                yield steps.part(done, seen)
+                done = seen
+            if item is None:
+                lengths = (len(each) + 1 for each in lines)
+                starts = starts or list(accumulate(lengths, initial=offset))
+                yield Damage(starts[at], repr(lines[at][:_SHOWN_BYTES])[2:-1])
+            else:
+                yield item
+        if steps is not None and seen > done:
             yield steps.part(done, seen)
-            done = seen
-        if item is None:
-            starts = starts or list(accumulate((len(each) + 1 for each in lines), initial=offset))
-            yield Damage(starts[at], repr(line[:_SHOWN_BYTES])[2:-1])
-        else:
-            yield item
-    if steps is not None and seen > done:
-        yield steps.part(done, seen)
 
 
 def _one(line: bytes) -> Steps | Event | None:
@@ -187,38 +185,67 @@ def _of_event(event: StepCommitted) -> Steps | None:
         return None
 
 
-def _columns(lines: Sequence[bytes]) -> Steps | None:
-    """Return the columns of lines of steps; None if they are few, or one of them is odd."""
-    if len(lines) < _FEW_LINES:
-        return None
+def _columns(
+    lines: Sequence[bytes], first: int
+) -> Iterator[tuple[int, Steps | None, Sequence[bool]]]:
+    """Yield stretches of lines: where each begins, its steps, and which of its lines these are.
+
+    Args:
+        lines: All of a piece of a log.
+        first: The number of the first one.
+    """
     try:
-        table = arrow_json.read_json(
-            pa.BufferReader(b"\n".join(lines)),
-            arrow_json.ReadOptions(block_size=max(_BLOCK_BYTES, 2 * max(map(len, lines)))),
-            arrow_json.ParseOptions(
-                explicit_schema=_SCHEMA,
-                unexpected_field_behavior="ignore",
-                newlines_in_values=False,
+        found = _DECODER.decode_lines(b"\n".join(lines))
+        # An empty line is none to msgspec.
+        if len(found) != len(lines):
+            found = None
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        found = None
+    steps, is_step = (None, []) if found is None else _of_lines(found)
+    if found is not None and (steps is not None or not any(is_step)):
+        yield first, steps, is_step
+    elif len(lines) <= _FEW_LINES:
+        yield first, None, [False] * len(lines)
+    else:
+        half = len(lines) // 2
+        yield from _columns(lines[:half], first)
+        yield from _columns(lines[half:], first + half)
+
+
+def _of_lines(lines: Sequence[_Line]) -> tuple[Steps | None, list[bool]]:
+    """Return the steps among lines, None if one of them is odd or there are none; and which."""
+    is_step = [line.event == StepCommitted.event for line in lines]
+    steps = [line for line, chosen in zip(lines, is_step, strict=True) if chosen]
+    if not steps or any(line.step < 0 or line.epoch < 0 or line.loss is None for line in steps):
+        return None, is_step
+    rows = [bytes(line.rows) for line in steps]
+    counts = [row.count(b"[") - 1 for row in rows]
+    if any(
+        row.count(b",") + 1 != max(1, _NUM_ROW_FIELDS * count)
+        for row, count in zip(rows, counts, strict=True)
+    ):
+        return None, is_step
+    text = b",".join(row for row, count in zip(rows, counts, strict=True) if count)
+    if text.translate(None, b"0123456789,-[] "):
+        return None, is_step
+    numbers = np.fromstring(text.translate(None, b"[] ").decode(), np.int64, sep=",")
+    if len(numbers) != _NUM_ROW_FIELDS * sum(counts):
+        return None, is_step
+    try:
+        return (
+            Steps(
+                time=np.array([line.time for line in steps], np.float64),
+                step=np.array([line.step for line in steps], np.int64),
+                epoch=np.array([line.epoch for line in steps], np.int64),
+                num_records=np.array([line.num_records for line in steps], np.int64),
+                loss=np.array([line.loss for line in steps], np.float64),
+                num_left_out=np.array([line.num_left_out for line in steps], np.int64),
+                longest_s=np.array([line.longest_s for line in steps], np.float64),
+                row_ends=np.cumsum(counts, dtype=np.int64),
+                rows=numbers.reshape(-1, _NUM_ROW_FIELDS),
             ),
+            is_step,
         )
-    except pa.ArrowInvalid:
-        return None
-    if len(table) != len(lines) or any(table[name].null_count for name in _REQUIRED):
-        return None
-    rows = table["rows"].combine_chunks()
-    inner = rows.flatten()
-    numbers = inner.flatten()
-    if len(numbers) != _NUM_ROW_FIELDS * len(inner) or numbers.null_count:
-        return None
-    lengths = rows.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    widths = inner.value_lengths().to_numpy(zero_copy_only=False)
-    if len(widths) and not (widths == _NUM_ROW_FIELDS).all():
-        return None
-    values = {name: table[name].to_numpy() for name in _REQUIRED}
-    return Steps(
-        **values,
-        num_left_out=table["num_left_out"].fill_null(0).to_numpy(),
-        longest_s=np.nan_to_num(table["longest_s"].fill_null(math.nan).to_numpy()),
-        row_ends=np.cumsum(lengths, dtype=np.int64),
-        rows=numbers.to_numpy(zero_copy_only=False).reshape(-1, _NUM_ROW_FIELDS),
-    )
+    except (ValueError, OverflowError):
+        # A loss that is a text and no number; a number of twenty digits.
+        return None, is_step

@@ -34,7 +34,7 @@ class Stall:
     """A stretch in which no step was committed.
 
     Attributes:
-        start: When the last step before it was told, in seconds since 1970-01-01 UTC.
+        start: When it began, as far as is known, in seconds since 1970-01-01 UTC.
         stop: When the first step after it was told.
         seconds: How long the training stood still.
         cause: What happened then, for people.
@@ -78,7 +78,7 @@ def find_stalls(
         found = np.sort(found[np.argsort(seconds[found])[-_MOST:]])
     return [
         Stall(
-            start=float(time[at]),
+            start=min(float(time[at]), float(time[at + 1] - seconds[at])),
             stop=float(time[at + 1]),
             seconds=float(seconds[at]),
             cause=_cause(
