@@ -26,7 +26,7 @@ MINUTES ?= 10
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test fix bench demo chaos parity clean proto lock
+.PHONY: help setup check test fix bench demo chaos parity clean proto lock vendor
 
 help: ## Say what can be done here
 	@echo 'Usage: make TARGET'
@@ -70,6 +70,17 @@ clean: ## Remove what was built, written or cached, .venv too
 proto: $(DEV_STAMP) ## Write the Python code of the .proto files anew
 	$(BIN)/python -m grpc_tools.protoc --proto_path=src --python_out=src --pyi_out=src \
 		$$(find src -name '*.proto')
+
+# What the job page draws its charts with. The files lie in the repository, so that an installation
+# needs no npm; its licence lies beside them.
+UPLOT := 1.6.32
+
+vendor: ## Fetch the chart library of the job page from the npm registry anew
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && cd "$$folder" \
+		&& npm pack --silent uplot@$(UPLOT) && tar -xzf uplot-$(UPLOT).tgz \
+		&& cp package/dist/uPlot.iife.min.js $(CURDIR)/src/elasticdl/page/static/uplot.js \
+		&& cp package/dist/uPlot.min.css $(CURDIR)/src/elasticdl/page/static/uplot.css \
+		&& cp package/LICENSE $(CURDIR)/src/elasticdl/page/static/uplot.LICENSE
 
 lock: $(DEV_STAMP) ## Write constraints.txt from what is installed and was tested
 	@grep '^#' constraints.txt > constraints.new

@@ -52,7 +52,15 @@ def log_of(*events) -> bytes:
 # --- Lines ------------------------------------------------------------------------------------
 
 ONE_OF_EACH = [
-    JobStarted(job_id="j", attempt=2, resumed_from_step=0, num_records=5, trust_used=("a",)),
+    JobStarted(
+        job_id="j",
+        attempt=2,
+        resumed_from_step=0,
+        num_records=5,
+        trust_used=("a",),
+        versions={"keras": "3.15"},
+        num_shards=2,
+    ),
     StepCommitted(
         step=3, epoch=0, num_records=9, loss=0.25, records_per_s=2.0, rows=((0, 0, 4, 1, 3),)
     ),
@@ -60,7 +68,13 @@ ONE_OF_EACH = [
     Evaluated(step=3, epoch=0, metrics={"loss": 0.25}),
     Checkpointed(step=3, blocked_s=0.125, num_bytes=8, best=True),
     PartyJoined(step=0, party="north", num_examples=7),
-    RoundFinished(step=1, parties=("north",), left_out={"south": "NaN"}, metrics={"loss": 0.5}),
+    RoundFinished(
+        step=1,
+        parties=("north",),
+        left_out={"south": "NaN"},
+        metrics={"loss": 0.5},
+        party_metrics={"north": {"loss": 0.5, "recall": [0.0, 1.0]}},
+    ),
     RecordsSkipped(step=3, epoch=0, shard=1, batch=2, records=(7, 9)),
     JobFailed(kind="DataError", message="ä\nb", step=3),
     JobFinished(step=3, metrics={"loss": 0.25}),

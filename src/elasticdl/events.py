@@ -76,6 +76,10 @@ class JobStarted(_Event):
         resume: How an attempt goes on in the middle of an epoch: `exact` where a batch is found by
             its number, `replayed` where those before are read again and compared.
         trust_used: What somebody allowed to run that would have been refused, one line each.
+        versions: Package -> version of what trains; empty if unknown.
+        num_shards: Shards in one epoch; 0 if unknown.
+        batches_per_shard: Batches in each shard but the last; 0 if only a pipeline of the user's
+            knows.
     """
 
     event: ClassVar[str] = "job_started"
@@ -93,6 +97,9 @@ class JobStarted(_Event):
     pid: int = 0
     resume: str = ""
     trust_used: Sequence[str] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    num_shards: int = 0
+    batches_per_shard: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +114,8 @@ class StepCommitted(_Event):
         records_per_s: Their number by the seconds since the event before.
         rows: Which batches were committed, in order: `CommittedRow`s.
         num_left_out: Records of those batches that were left out (`--skip_bad_records`).
+        longest_s: Longest time from one of these commits to the next, in seconds: how long the
+            training stood still. 0 if unknown.
     """
 
     event: ClassVar[str] = "step_committed"
@@ -118,6 +127,7 @@ class StepCommitted(_Event):
     records_per_s: float = 0.0
     rows: Sequence[CommittedRow] = ()
     num_left_out: int = 0
+    longest_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +219,7 @@ class WorkerJoined(_Event):
         host: Name of its machine.
         pid: Number of its process.
         replaces: Number of the process that had the slot before; 0 if none had.
+        started: When its process was started, in seconds since 1970-01-01 UTC; 0 if unknown.
     """
 
     event: ClassVar[str] = "worker_joined"
@@ -219,6 +230,7 @@ class WorkerJoined(_Event):
     host: str = ""
     pid: int = 0
     replaces: int = 0
+    started: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +263,7 @@ class RoundFinished(_Event):
         num_examples: Examples the parties trained on in it.
         metrics: Training metrics over all of them; empty where they stay at home.
         seconds: From the first question to the new model.
+        party_metrics: Name of a party -> its own training metrics; empty where they stay at home.
     """
 
     event: ClassVar[str] = "round_finished"
@@ -261,6 +274,7 @@ class RoundFinished(_Event):
     num_examples: int = 0
     metrics: MetricValues = field(default_factory=dict)
     seconds: float = 0.0
+    party_metrics: Mapping[str, MetricValues] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -645,6 +659,10 @@ def _restored(key: str, value: Any) -> Any:
             name: [float(v) for v in item] if isinstance(item, list) else float(item)
             for name, item in value.items()
         }
+    if key == "party_metrics":
+        return {party: _restored("metrics", metrics) for party, metrics in value.items()}
+    if key == "versions":
+        return {str(package): str(version) for package, version in value.items()}
     if key == "loss":
         return float(value)
     return value

@@ -316,6 +316,23 @@ def simulate(
     return simulation.train(job, reporter, members, num_processes=num_processes)
 
 
+def output_of(config: str, output: str | None = None, *, is_simulated: bool) -> str | None:
+    """Return the folder that a federation's aggregator writes to; None if nobody names it.
+
+    Args:
+        config: The aggregator's config.
+        output: Instead of what the config says.
+        is_simulated: Whether all parties are on this machine.
+
+    Raises:
+        ElasticDLError: The config cannot be read.
+    """
+    from elasticdl.engines.federated.config import read_aggregator  # noqa: PLC0415 - not for `--help`
+
+    where = output or read_aggregator(config, is_simulated=is_simulated).output
+    return None if where is None else str(Path(where).expanduser().resolve())
+
+
 def aggregator(
     config: str,
     *,

@@ -11,6 +11,7 @@ from rich.table import Table
 from elasticdl import api, federated
 from elasticdl.cli.federated_verbs import COMMANDS, STOPPED
 from elasticdl.cli.options import print_metrics, reporter_for
+from elasticdl.cli.page_option import is_page_wanted, page_of, page_option
 from elasticdl.cli.printable import echo
 from elasticdl.cli.tracking_options import tracking_options
 from elasticdl.data.wording import counted
@@ -179,6 +180,7 @@ def keys(folder: str, parties: tuple[str, ...], hosts: tuple[str, ...]) -> None:
     help="Train when it is told (elasticdl federated train), and stay until it is told to stop.",
 )
 @tracking_options
+@page_option
 @click.option("--quiet", is_flag=True, help="Print the result only.")
 def aggregator(config: str, **options: Any) -> int:
     """Train with parties on machines of their own; leave a TrainedModel.
@@ -225,6 +227,7 @@ def party(config: str) -> None:
 @click.option("--num_rounds", type=_COUNT, help="Instead of what the config says.")
 @click.option("--output", metavar="DIR", help="Folder for the trained model; resumes there.")
 @tracking_options
+@page_option
 @click.option("--quiet", is_flag=True, help="Print the result only.")
 def simulate(config: str, **options: Any) -> int:
     """Run the federation of CONFIG with all parties on this machine.
@@ -241,6 +244,7 @@ def _train(
     config: str,
     *,
     quiet: bool,
+    with_page: bool | None,
     tracking_uri: str | None,
     experiment: str | None,
     run_name: str | None,
@@ -248,7 +252,12 @@ def _train(
     **options: Any,
 ) -> int:
     tracking = api.tracking_of(tracking_uri, experiment, run_name, tensorboard=tensorboard)
-    outcome = run(config, tracking=tracking, reporter=reporter_for(quiet), **options)
+    shown = None
+    if is_page_wanted(with_page, quiet=quiet):
+        is_simulated = run is federated.simulate
+        shown = federated.output_of(config, options["output"], is_simulated=is_simulated)
+    with page_of(shown):
+        outcome = run(config, tracking=tracking, reporter=reporter_for(quiet), **options)
     if outcome.stopped:
         echo(f"Stopped after {outcome.step:,} rounds; the same command goes on: {outcome.output}")
         return STOPPED

@@ -1,6 +1,7 @@
 """`elasticdl job`: questions to the output of a training.
 
-Prints what `engines/audit.py` finds out; loads no framework, so it answers at once.
+Prints what `engines/audit.py` finds out, and what `page/` reads off the log; loads no framework, so
+it answers at once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,13 @@ def job() -> None:
     """Ask what a training did, while it runs or afterwards."""
 
 
-for _command in (job_cluster.list_jobs, job_cluster.show, job_cluster.logs, job_cluster.stop):
+for _command in (
+    job_cluster.list_jobs,
+    job_cluster.show,
+    job_cluster.logs,
+    job_cluster.stop,
+    job_cluster.page,
+):
     job.add_command(_command)
 
 

@@ -1,4 +1,7 @@
-"""`elasticdl job list|show|logs|stop`: jobs on a Kubernetes cluster."""
+"""`elasticdl job list|show|logs|stop`: jobs by their outputs, or on a Kubernetes cluster.
+
+With `--cluster` a job is asked for by its name there; else by its output (`job_outputs.py`).
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from elasticdl import api
+from elasticdl.cli import job_outputs
 from elasticdl.cli.options import with_options
 from elasticdl.cli.printable import echo, printable
+from elasticdl.errors import UsageError
 
 if TYPE_CHECKING:
     from elasticdl.cluster.kubernetes import Object
@@ -27,27 +32,50 @@ def _where(command: _Command) -> _Command:
         click.option(
             "--cluster",
             type=click.Choice(["kubernetes"]),
-            required=True,
-            help="Where the jobs are: on the cluster of the kubeconfig.",
+            help="Ask about jobs on the cluster of the kubeconfig, by name. Without it: by output.",
         ),
         click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
         click.option("--namespace", metavar="NAME", help="Namespace; that of the context."),
     )
 
 
+def _is_on_cluster(cluster: str | None, context: str | None, namespace: str | None) -> bool:
+    """Return whether a job is asked for by its name on a cluster.
+
+    Raises:
+        UsageError: Options of a cluster were given, and no cluster.
+    """
+    if cluster is None and (context is not None or namespace is not None):
+        raise UsageError("--context and --namespace need --cluster=kubernetes.")
+    return cluster is not None
+
+
 @click.command("list")
+@click.argument("folder", required=False)
 @_where
-def list_jobs(cluster: str, context: str | None, namespace: str | None) -> None:
-    """List the jobs of a namespace and what they are doing, the newest first.
+def list_jobs(
+    folder: str | None, cluster: str | None, context: str | None, namespace: str | None
+) -> None:
+    """List jobs and what they are doing: those in a FOLDER of outputs, or of a namespace.
+
+    FOLDER is a folder that outputs of trainings lie in, on this machine or an object store;
+    without it the current one.
 
     \b
-    Example:
+    Examples:
+      elasticdl job list runs
       elasticdl job list --cluster=kubernetes --namespace=team
     """
+    if not _is_on_cluster(cluster, context, namespace):
+        job_outputs.list_outputs(folder or ".")
+        return
+    if folder is not None:
+        raise UsageError(
+            f"{folder}: a folder and --cluster are different places. Name one of them."
+        )
     from elasticdl.cluster.follow import progress_of, states  # noqa: PLC0415 - not for `--help`
     from elasticdl.cluster.progress import short  # noqa: PLC0415 - as well
 
-    del cluster
     connected = api.connect_cluster(context, namespace)
     rows = []
     for job, state in states(connected):
@@ -64,43 +92,113 @@ def list_jobs(cluster: str, context: str | None, namespace: str | None) -> None:
 
 
 @click.command("show")
-@click.argument("name")
+@click.argument("job")
 @_where
-def show(name: str, cluster: str, context: str | None, namespace: str | None) -> None:
-    """Say what a job is doing, how far it is, and what it is waiting for."""
+def show(job: str, cluster: str | None, context: str | None, namespace: str | None) -> None:
+    """Say what a JOB is doing, how far it is, and what it is waiting for.
+
+    JOB is its output, or its name on a --cluster. Of an output it also says what happened: lost
+    workers and how long the others waited, stalls, parties that were left out, overfitting.
+
+    \b
+    Example:
+      elasticdl job show my_model
+    """
+    if not _is_on_cluster(cluster, context, namespace):
+        job_outputs.show_output(job)
+        return
     from elasticdl.cluster.follow import current, progress_of  # noqa: PLC0415 - not for `--help`
     from elasticdl.cluster.launch import shown  # noqa: PLC0415 - as well
     from elasticdl.cluster.progress import in_words  # noqa: PLC0415 - as well
 
-    del cluster
     connected = api.connect_cluster(context, namespace)
-    job, state = current(connected, name)
+    found, state = current(connected, job)
     echo(shown(state))
-    if words := in_words(progress_of(connected, job, state)):
+    if words := in_words(progress_of(connected, found, state)):
         echo(f"  {words}")
 
 
 @click.command("logs")
-@click.argument("name")
+@click.argument("job")
 @_where
-def logs(name: str, cluster: str, context: str | None, namespace: str | None) -> None:
-    """Print what a job prints, until it has ended."""
+def logs(job: str, cluster: str | None, context: str | None, namespace: str | None) -> None:
+    """Print what happens in a JOB, until it has ended.
+
+    JOB is its output, or its name on a --cluster. Of an output these are its events in words: what
+    the job itself prints is kept on a cluster only.
+
+    \b
+    Example:
+      elasticdl job logs my_model
+    """
+    if not _is_on_cluster(cluster, context, namespace):
+        job_outputs.print_log(job)
+        return
     from elasticdl.cluster.follow import follow  # noqa: PLC0415 - not for `--help`
 
-    del cluster
-    follow(api.connect_cluster(context, namespace), name, lambda _: None, echo)
+    follow(api.connect_cluster(context, namespace), job, lambda _: None, echo)
 
 
 @click.command("stop")
-@click.argument("name")
+@click.argument("job")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="SECONDS",
+    default=120.0,
+    show_default=True,
+    help="Without --cluster: wait so long for its last checkpoint.",
+)
 @_where
-def stop(name: str, cluster: str, context: str | None, namespace: str | None) -> None:
-    """End a job and free its machines; the same `train` command resumes it."""
+def stop(
+    job: str,
+    timeout_s: float,
+    cluster: str | None,
+    context: str | None,
+    namespace: str | None,
+) -> None:
+    """End a JOB with a last checkpoint; the same `train` command resumes it.
+
+    JOB is its output, where a process of this machine works on it, or its name on a --cluster,
+    whose machines are freed.
+
+    \b
+    Example:
+      elasticdl job stop my_model
+    """
+    if not _is_on_cluster(cluster, context, namespace):
+        job_outputs.stop_output(job, timeout_s)
+        return
     from elasticdl.cluster.submit import stop as stop_job  # noqa: PLC0415 - not for `--help`
 
-    del cluster
-    stop_job(api.connect_cluster(context, namespace), name)
-    echo(f"{name} is stopped. Give its command again to resume it.")
+    stop_job(api.connect_cluster(context, namespace), job)
+    echo(f"{job} is stopped. Give its command again to resume it.")
+
+
+@click.command("page")
+@click.argument("place", metavar="OUTPUT")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:0",
+    show_default=True,
+    help="Where to listen; port 0 takes a free one. Other machines reach addresses other than "
+    "127.0.0.1.",
+)
+def page(place: str, listen: str) -> None:
+    """Show what a job is doing and why it slowed down, in a browser.
+
+    OUTPUT is what was given to --output, or a folder of such outputs, which are shown side by side;
+    on this machine or an object store. The job may be running, here or elsewhere, or be over:
+    the page reads its log of events and nothing else. The URL with its token is printed; Ctrl-C
+    ends the page.
+
+    \b
+    Examples:
+      elasticdl job page my_model
+      elasticdl job page s3://bucket/runs --listen=127.0.0.1:8080
+    """
+    job_outputs.serve_page(place, listen)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Table:

@@ -9,6 +9,7 @@ import click
 from elasticdl import api
 from elasticdl.cli.cluster_options import CommandOfClusters, cluster_options, taken
 from elasticdl.cli.options import print_metrics, reporter_for
+from elasticdl.cli.page_option import is_page_wanted, page_of, page_option
 from elasticdl.cli.printable import echo
 from elasticdl.cli.tracking_options import tracking_options
 from elasticdl.cli.workers_options import training_workers_options
@@ -185,10 +186,11 @@ _DEFAULTS = TrainingOptions()
     help="How to read the model file, if it could be read in several ways: "
     f"{', '.join(dialect.NAME for dialect in DIALECTS)}.",
 )
+@page_option
 @click.option("--dry_run", is_flag=True, help="Print the job and do nothing.")
 @click.option("--quiet", is_flag=True, help="Print the result only.")
 @cluster_options
-def train(*, dry_run: bool, quiet: bool, **options: Any) -> None:
+def train(*, with_page: bool | None, dry_run: bool, quiet: bool, **options: Any) -> None:
     """Train a model and leave a TrainedModel in --output.
 
     The same command goes on where an earlier one ended, also after a kill -9, with the same
@@ -219,7 +221,8 @@ def train(*, dry_run: bool, quiet: bool, **options: Any) -> None:
 
         run_on_cluster(job, cluster, asked, quiet=quiet)
         return
-    outcome = api.run(job, reporter_for(quiet))
+    with page_of(job.output if is_page_wanted(with_page, quiet=quiet) else None):
+        outcome = api.run(job, reporter_for(quiet))
     if not outcome.already_done:
         echo(f"Trained {counted(outcome.step, 'step')}: {outcome.output}")
     print_metrics(outcome.metrics)

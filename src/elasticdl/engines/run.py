@@ -107,6 +107,9 @@ class Run:
                 pid=os.getpid(),
                 resume=material.data.resume,
                 trust_used=material.definition.trust_used,
+                versions=versions(),
+                num_shards=material.plan.num_shards,
+                batches_per_shard=material.data.batches_per_shard(material.plan),
             )
         )
         for batch in left_out:

@@ -48,6 +48,9 @@ class StepEvents:
 
     def forget(self) -> None:
         """Drop what was not told: those steps are made again."""
+        # What comes before the next commit, such as to compile a step, is no pause of a training.
+        self._committed_s: float | None = None
+        self._longest_s = 0.0
         self._rows: list[CommittedRow] = []
         self._states: list[MetricStates] = []
         self._num_left_out = 0
@@ -62,6 +65,10 @@ class StepEvents:
             after: The place with it.
             step: Updates made so far.
         """
+        now = time.monotonic()
+        if self._committed_s is not None:
+            self._longest_s = max(self._longest_s, now - self._committed_s)
+        self._committed_s = now
         self._num_left_out += commit.num_left_out
         for row in commit.rows:
             piece = before.piece_of(row.slot)
@@ -106,9 +113,11 @@ class StepEvents:
                     records_per_s=float(count / max(now - self._last_s, 1e-9)),
                     rows=joined_rows(self._rows),
                     num_left_out=self._num_left_out,
+                    longest_s=self._longest_s,
                 )
             )
         self._rows, self._states, self._num_left_out, self._last_s = [], [], 0, now
+        self._longest_s = 0.0
 
 
 def joined_rows(rows: Sequence[CommittedRow]) -> list[CommittedRow]:

@@ -85,6 +85,17 @@ def test_what_is_not_a_step_comes_after_the_steps_before_it(run):
     assert [(done, shown["workers"]) for done, shown in run.shown] == [(4, "2/3"), (6, "2/3")]
 
 
+def test_the_longest_pause_of_steps_that_are_written_together_is_kept(run):
+    journal = Journal(run)
+    told = report(1, 3)
+    events = [(point, replace(e, longest_s=0.25 * e.step)) for point, e in told.events]
+
+    journal.take(replace(told, events=events))
+    journal.write_steps(now=True)
+
+    assert run.written[0].longest_s == 0.75
+
+
 def test_steps_of_one_second_are_written_together(run):
     journal = Journal(run)
 

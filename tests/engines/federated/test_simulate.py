@@ -129,6 +129,10 @@ def test_each_round_is_told_with_its_parties_and_metrics(measured):
     assert all(list(event.parties) == ["p0", "p1"] for event in rounds)
     assert all(event.num_examples == 136 for event in rounds)
     assert rounds[2].metrics["loss"] < rounds[0].metrics["loss"]
+    own = rounds[0].party_metrics
+    assert set(own) == {"p0", "p1"}
+    both = (96 * own["p0"]["loss"] + 40 * own["p1"]["loss"]) / 136
+    assert both == pytest.approx(rounds[0].metrics["loss"])
     assert [event.step for event in events(folder, Evaluated)] == [1, 2, 3]
     assert {event.party: event.num_examples for event in events(folder, PartyJoined)} == {
         "p0": 96,
@@ -161,7 +165,8 @@ def test_metrics_of_a_party_that_keeps_them_stay_at_home(job, member, run, place
 
     assert outcome.metrics == {}
     assert events(tmp_path, Evaluated) == []
-    assert all(event.metrics == {} for event in events(tmp_path, RoundFinished))
+    rounds = events(tmp_path, RoundFinished)
+    assert all(event.metrics == event.party_metrics == {} for event in rounds)
 
 
 class Notes(Silent):

@@ -427,6 +427,7 @@ class _Controller:
                 host=process.identity.host,
                 pid=process.identity.pid,
                 replaces=self._last_holder.get(slot, 0),
+                started=time.time() - (time.monotonic() - process.started_s),
             )
         )
         if slot in self._last_holder:

@@ -101,6 +101,7 @@ class Journal:
                 records_per_s=count / max(time_s - self._since_s, 1e-9),
                 rows=joined_rows(rows),
                 num_left_out=sum(event.num_left_out for event in steps),
+                longest_s=max(event.longest_s for event in steps),
             )
         )
         self._since_s = time_s

@@ -240,6 +240,11 @@ class Aggregator:
                 num_examples=sum(reply.num_examples for reply in good),
                 metrics=metrics,
                 seconds=seconds,
+                party_metrics={
+                    reply.party: self._results("training_metrics", [reply.training_metrics])
+                    for reply in good
+                    if reply.training_metrics
+                },
             )
         )
         for name, why in left_out.items():

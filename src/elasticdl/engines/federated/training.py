@@ -152,6 +152,7 @@ class _Told:
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 trust_used=self.definition.trust_used,
+                versions=versions(),
             )
         )
 

@@ -1,0 +1,162 @@
+"""`elasticdl job list|show|logs|stop|page` over outputs: folders on this machine or a store."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from elasticdl.cli.printable import echo, printable
+
+if TYPE_CHECKING:
+    from elasticdl.page.outputs import WatchedOutput
+    from elasticdl.page.status import Status
+
+_POLL_S = 0.5
+# How often steps are told: all of them would be a line a second.
+_STEPS_S = 10.0
+
+
+def list_outputs(folder: str) -> None:
+    """Print the jobs of a folder and what they are doing."""
+    from elasticdl.page.outputs import WatchedOutput, find_outputs  # noqa: PLC0415 - not for `--help`
+    from elasticdl.page.words import duration_text  # noqa: PLC0415 - as well
+
+    rows = []
+    for name, output in find_outputs(folder).items():
+        watched = WatchedOutput(output, name)
+        status = _status_of(watched)
+        seconds = watched.history.last_time - watched.history.first_time
+        loss = "" if status.loss is None else f"{status.loss:.4g}"
+        shown = f"{status.state}: {status.message}"
+        rows.append([name, shown, status.progress, loss, duration_text(seconds)])
+    table = Table("job", box=box.SIMPLE_HEAD)
+    table.add_column("state", overflow="fold")
+    for title in ("progress", "loss", "took"):
+        table.add_column(title, no_wrap=True)
+    for row in rows:
+        table.add_row(*map(printable, row))
+    # What others wrote into logs is no markup.
+    Console(markup=False, highlight=False).print(table)
+
+
+def show_output(output: str) -> None:
+    """Print what a job is doing, and what is worth knowing of it."""
+    from elasticdl.page.view import view  # noqa: PLC0415 - not for `--help`
+    from elasticdl.page.words import clock_text, duration_text  # noqa: PLC0415 - as well
+
+    watched = _one(output)
+    status = _status_of(watched)
+    sections = view(watched.history, watched.facts(), time.time())
+    head = sections["head"]
+    echo(f"{status.state}: {status.message}")
+    parts = [status.progress, f"step {head['step']:,}"]
+    if status.loss is not None:
+        parts.append(f"loss {status.loss:.4g}")
+    if head["workers_wanted"] is not None and status.state == "running":
+        parts.append(f"{head['workers']} of {head['workers_wanted'][1]} workers")
+    if head["ends_at"] is not None:
+        ends = clock_text(head["ends_at"])
+        parts.append(f"{duration_text(head['eta_s'])} left, until {ends}")
+    echo("  " + "; ".join(filter(None, parts)))
+    for note in head["notes"]:
+        echo(f"  {note}")
+    if head["num_damaged"]:
+        echo(f"  {head['num_damaged']:,} damaged lines of its log were passed over.")
+    for finding in sections["findings"]:
+        echo(f"  - {finding['text']}")
+
+
+def print_log(output: str) -> None:
+    """Print the events of a job in words, until it has ended."""
+    from elasticdl.artifacts.folder import OutputFolder  # noqa: PLC0415 - not for `--help`
+    from elasticdl.page.log_reader import LogReader  # noqa: PLC0415 - as well
+    from elasticdl.page.parse import Damage, Steps, parse  # noqa: PLC0415
+    from elasticdl.page.redaction import shown_text  # noqa: PLC0415
+    from elasticdl.page.status import State  # noqa: PLC0415
+    from elasticdl.page.words import clock_text, in_words  # noqa: PLC0415
+
+    watched = _one(output)
+    reader = LogReader(OutputFolder(output))
+    told_s = 0.0
+    while True:
+        # What it does is asked first: what it has told by then is read after.
+        watched.refresh()
+        has_ended = _status_of(watched).state not in {State.STARTING, State.RUNNING}
+        for piece in reader.read():
+            for item in parse(piece.data, piece.offset):
+                if isinstance(item, Damage):
+                    echo(f"(damaged line at byte {item.offset:,} passed over)")
+                elif isinstance(item, Steps):
+                    for at in range(len(item)):
+                        if item.time[at] - told_s < _STEPS_S:
+                            continue
+                        told_s = float(item.time[at])
+                        text = (
+                            f"Step {int(item.step[at]):,}, epoch {int(item.epoch[at]) + 1}: loss "
+                        )
+                        echo(f"{clock_text(told_s)}  {text}{item.loss[at]:.4g}")
+                else:
+                    echo(f"{clock_text(item.time)}  {shown_text(in_words(item))}")
+        if has_ended:
+            return
+        time.sleep(_POLL_S)
+
+
+def stop_output(output: str, timeout_s: float) -> None:
+    """End a job of this machine with a last checkpoint."""
+    from elasticdl.artifacts.claim import LOCK_FILE  # noqa: PLC0415 - not for `--help`
+    from elasticdl.artifacts.folder import OutputFolder  # noqa: PLC0415 - as well
+    from elasticdl.artifacts.stopping import stop_holder  # noqa: PLC0415
+
+    watched = _one(output)
+    ended = stop_holder(OutputFolder(output), LOCK_FILE, timeout_s)
+    watched = _one(output)
+    status = _status_of(watched)
+    if ended is None:
+        echo(f"Nothing to stop: no process works on {output}. It is {status.state}.")
+        return
+    kept = max(watched.facts().kept_steps, default=None)
+    if kept is None:
+        echo(f"Stopped {ended}. Nothing was saved yet; run the same command to start again.")
+        return
+    echo(f"Stopped {ended}. Progress is saved up to {kept:,}; run the same command to resume.")
+
+
+def serve_page(place: str, listen: str) -> None:
+    """Serve the page of a job, or of all jobs of a folder, until Ctrl-C."""
+    from elasticdl.page.serving import serve, warning_of  # noqa: PLC0415 - not for `--help`
+
+    warning = warning_of(listen)
+    if warning is not None:
+        click.secho(printable(warning), fg="yellow", err=True)
+    # The one line that has the token; programs may wait for it.
+    serve(place, listen, lambda url: echo(f"Job page: {url}"))
+
+
+def _one(output: str) -> WatchedOutput:
+    from elasticdl.errors import OutputError  # noqa: PLC0415 - not for `--help`
+    from elasticdl.page.outputs import WatchedOutput, find_outputs  # noqa: PLC0415 - as well
+
+    found = find_outputs(output)
+    if len(found) > 1 or next(iter(found.values())).uri != output:
+        some = ", ".join(list(found)[:5])
+        raise OutputError(
+            f"{output} is not the output of a job, it holds {len(found)} ({some}). Name one of "
+            "them."
+        )
+    ((name, folder),) = found.items()
+    watched = WatchedOutput(folder, name)
+    watched.refresh()
+    return watched
+
+
+def _status_of(watched: WatchedOutput) -> Status:
+    from elasticdl.page.status import status_of  # noqa: PLC0415 - not for `--help`
+
+    watched.refresh()
+    return status_of(watched.history, watched.facts(), time.time())

@@ -1,0 +1,121 @@
+"""Thins curves to what a screen can show, without losing a spike or a value that is no number.
+
+A curve is cut into buckets of equally many points, and of each bucket its least and its largest
+point stay, where they are. Values that are not finite have no height: they are listed beside the
+curve by where they are.
+
+Pure. Callers: `view.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+NUM_BUCKETS = 400
+_MOST_BAD = 200
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A curve that was thinned.
+
+    Attributes:
+        x: Where its points are, rising.
+        y: Their heights, all of them finite.
+        bad: Where there are values that are not finite; of many, first and last of each stretch.
+    """
+
+    x: list[float]
+    y: list[float]
+    bad: list[float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the curve for JSON."""
+        return {"x": self.x, "y": self.y, "bad": self.bad}
+
+
+def thinned(x: npt.ArrayLike, y: npt.ArrayLike, num_buckets: int = NUM_BUCKETS) -> Curve:
+    """Return a curve of at most two points a bucket.
+
+    Args:
+        x: Where the points are, rising.
+        y: Their heights.
+        num_buckets: How many there are to be.
+
+    Example:
+        >>> thinned([0, 1, 2, 3], [5.0, 7.0, float("nan"), 6.0], num_buckets=1)
+        Curve(x=[0.0, 1.0], y=[5.0, 7.0], bad=[2.0])
+    """
+    places, heights = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    finite = np.isfinite(heights)
+    bad = places[~finite]
+    places, heights = places[finite], heights[finite]
+    if len(places) > 2 * num_buckets:
+        kept = _extremes(heights, num_buckets)
+        places, heights = places[kept], heights[kept]
+    return Curve(places.tolist(), heights.tolist(), _few(bad).tolist())
+
+
+def _extremes(heights: Floats, num_buckets: int) -> npt.NDArray[np.int64]:
+    """Return the positions of the least and the largest value of each bucket, sorted."""
+    edges = np.linspace(0, len(heights), num_buckets + 1).astype(np.int64)
+    starts, stops = edges[:-1], edges[1:]
+    spans = list(zip(starts.tolist(), stops.tolist(), strict=True))
+    lows = [start + int(heights[start:stop].argmin()) for start, stop in spans]
+    highs = [start + int(heights[start:stop].argmax()) for start, stop in spans]
+    # The last point is where a curve is now.
+    return np.unique(np.array([0, *lows, *highs, len(heights) - 1], np.int64))
+
+
+def _few(bad: Floats) -> Floats:
+    if len(bad) <= _MOST_BAD:
+        return bad
+    kept = np.unique(np.linspace(0, len(bad) - 1, _MOST_BAD).astype(np.int64))
+    return bad[kept]
+
+
+def per_second(
+    time: Floats,
+    amount: Floats,
+    start: float,
+    stop: float,
+    *,
+    rests: Sequence[float] = (),
+    most_bins: int = NUM_BUCKETS,
+) -> tuple[list[float], list[float]]:
+    """Return how much there was in each second, over bins of equal width.
+
+    Args:
+        time: When something was told, rising, in seconds.
+        amount: How much of it there had been since the time before.
+        start: Where the first bin begins.
+        stop: Where the last one ends.
+        rests: Moments up to which there was nothing since what was told before.
+        most_bins: How many there may be; none is narrower than a second.
+
+    Returns:
+        Middles of the bins, and amounts per second.
+
+    Example:
+        >>> per_second(np.array([1.0, 3.0]), np.array([10.0, 30.0]), 0.0, 3.0)
+        ([0.5, 1.5, 2.5], [10.0, 15.0, 15.0])
+    """
+    length = stop - start
+    if length <= 0 or not len(time):
+        return [], []
+    # What is told covers the time since the telling before: it is spread over all of that.
+    moments = np.concatenate([[start], time, rests])
+    amounts = np.concatenate([[0.0], amount, np.zeros(len(rests))])
+    order = np.argsort(moments, kind="stable")
+    num_bins = int(max(1, min(most_bins, length)))
+    edges = np.linspace(start, stop, num_bins + 1)
+    sums = np.interp(edges, moments[order], np.cumsum(amounts[order]))
+    middles = (edges[:-1] + edges[1:]) / 2
+    return middles.tolist(), (np.diff(sums) / (length / num_bins)).tolist()

@@ -1,0 +1,270 @@
+"""What a person would read off the charts, as sentences: losses, stalls, overfitting, numbers.
+
+Each finding says when, what and how much, so that a question about a job nobody watched has its
+answer in words. Pure. Callers: `view.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from elasticdl.data.wording import counted
+from elasticdl.page.stalls import TOLD_LATE_S
+from elasticdl.page.words import clock_text, duration_text
+
+if TYPE_CHECKING:
+    from elasticdl.page.history import History
+    from elasticdl.page.lanes import Stay
+    from elasticdl.page.stalls import Stall
+
+Level = Literal["good", "note", "warning", "bad"]
+
+_MOST_LOSSES = 12
+_MOST_STALLS = 5
+_MOST_PARTIES = 8
+# So many evaluations after the best one, and so much worse, are no chance.
+_EVALUATIONS_AFTER = 2
+_WORSE_BY, _TIMES_NOISE = 0.05, 4.0
+_ENOUGH_FOR_NOISE = 8
+_MEAN_OF = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something worth knowing.
+
+    Attributes:
+        level: How bad it is.
+        text: One or two sentences.
+        time: When, in seconds since 1970-01-01 UTC; None for the whole job.
+    """
+
+    level: Level
+    text: str
+    time: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding for JSON."""
+        return {"level": self.level, "text": self.text, "time": self.time}
+
+
+def find(history: History, stalls: Sequence[Stall]) -> list[Finding]:
+    """Return what is worth knowing of a job, the worst first."""
+    found = [
+        *_overfitting(history),
+        *_not_finite(history),
+        *_losses(history),
+        *_stalls(stalls),
+        *_attempts(history),
+        *_parties(history),
+        *_left_out(history),
+    ]
+    order = {"bad": 0, "warning": 1, "note": 2, "good": 3}
+    return sorted(found, key=lambda finding: order[finding.level])
+
+
+def _overfitting(history: History) -> list[Finding]:
+    """Compare the validation loss now with its least, while the training loss goes on falling."""
+    points = [
+        (event.step, float(loss))
+        for event in sorted(history.evaluations.values(), key=lambda event: event.step)
+        if isinstance(loss := event.metrics.get("loss"), (int, float)) and math.isfinite(loss)
+    ]
+    if len(points) < _EVALUATIONS_AFTER + 1:
+        return []
+    values = np.array([loss for _, loss in points])
+    best = int(values.argmin())
+    (step, least), (last_step, last) = points[best], points[-1]
+    recent = values[best + 1 :][-_MEAN_OF:]
+    # An evaluation is noisy. How it bends says by how much, whatever its trend is.
+    bends = np.abs(np.diff(values, 2)) if len(values) >= _ENOUGH_FOR_NOISE else np.zeros(1)
+    noise = float(np.median(bends)) / 2
+    worse = float(recent.mean() - least) if len(recent) >= _EVALUATIONS_AFTER else 0.0
+    numbers = (
+        f"it is {last:.4g} at step {last_step:,}, and was least at step {step:,} ({least:.4g})"
+    )
+    if worse <= max(_WORSE_BY * abs(least), _TIMES_NOISE * noise):
+        return [Finding("good", f"No overfitting so far: of the validation loss, {numbers}.")]
+    before, after = _training_loss(history, step), _training_loss(history, last_step)
+    if before is None or after is None or after >= before:
+        text = f"The validation loss has not fallen since step {step:,}: {numbers}."
+        return [Finding("note", text)]
+    return [
+        Finding(
+            "warning",
+            f"Overfitting since step {step:,}: of the validation loss, {numbers}, while the "
+            f"training loss went from {before:.4g} to {after:.4g}.",
+        )
+    ]
+
+
+def _training_loss(history: History, step: int) -> float | None:
+    """Return the training loss around a step; the mean over several, since steps are noisy."""
+    if history.rounds:
+        loss = history.rounds[step].metrics.get("loss") if step in history.rounds else None
+        return loss if isinstance(loss, float) else None
+    counts = history.steps["counts"]
+    steps, losses = history.steps["step"][counts], history.steps["loss"][counts]
+    at = int(np.searchsorted(steps, step, "right"))
+    near = losses[max(0, at - 10) : at]
+    near = near[np.isfinite(near)]
+    return float(near.mean()) if len(near) else None
+
+
+def _not_finite(history: History) -> list[Finding]:
+    counts = history.steps["counts"] & (history.steps["num_records"] > 0)
+    losses, steps = history.steps["loss"][counts], history.steps["step"][counts]
+    bad = np.flatnonzero(~np.isfinite(losses))
+    if not len(bad):
+        return []
+    first = int(steps[bad[0]])
+    return [
+        Finding(
+            "bad",
+            f"The loss was not a finite number in {counted(len(bad), 'telling')} of steps, for the "
+            f"first time up to step {first:,}.",
+        )
+    ]
+
+
+def _losses(history: History) -> list[Finding]:
+    lost = [stay for stay in history.stays if stay.is_lost and stay.incarnation]
+    lost.sort(key=lambda stay: stay.left or 0.0)
+    found = [_loss(history, stay) for stay in lost[-_MOST_LOSSES:]]
+    if len(lost) > _MOST_LOSSES:
+        found.append(
+            Finding(
+                "warning",
+                f"{len(lost):,} workers were lost in all; the last {_MOST_LOSSES} are named here, "
+                "and all of them are in the lanes.",
+            )
+        )
+    return found
+
+
+def _loss(history: History, stay: Stay) -> Finding:
+    left = stay.left or 0.0
+    text = f"Worker {stay.slot} was lost at {clock_text(left)}, at step {stay.step:,}: it "
+    text += f"{stay.reason}."
+    waited = waited_s(history, left)
+    if waited is not None:
+        text += f" The others waited {duration_text(waited)}."
+    following = [
+        each
+        for each in history.stays
+        if each.slot == stay.slot and each.joined >= left and each is not stay
+    ]
+    if not following:
+        text += " It was not replaced."
+    else:
+        joined = following[0]
+        text += f" It was replaced after {duration_text(joined.joined - left)}"
+        if joined.first_batch is not None:
+            text += (
+                f", and its replacement trained after {duration_text(joined.first_batch - left)}"
+            )
+        text += "."
+    return Finding("warning", text, left)
+
+
+def waited_s(history: History, left: float) -> float | None:
+    """Return how long those that stayed committed nothing around a loss; None if unknown.
+
+    Args:
+        history: Of the job.
+        left: When the worker was seen to be gone, in seconds since 1970-01-01 UTC.
+    """
+    told, longest = history.steps["time"], history.steps["longest_s"]
+    if len(told) < 2 or left > told[-1]:  # noqa: PLR2004 - a pause is between two
+        return None
+    gaps = np.diff(told, prepend=told[0])
+    pauses = longest if (longest > 0).any() else np.maximum(0.0, gaps - np.median(gaps[1:]))
+    # A pause ends at the latest when it is told of.
+    around = (told >= left) & (told - pauses - TOLD_LATE_S <= left)
+    return float(pauses[around].max(initial=0.0))
+
+
+def _stalls(stalls: Sequence[Stall]) -> list[Finding]:
+    if not stalls:
+        return []
+    total = sum(stall.seconds for stall in stalls)
+    longest = sorted(stalls, key=lambda stall: -stall.seconds)[:_MOST_STALLS]
+    found = [
+        Finding(
+            "warning",
+            f"No step was committed for {duration_text(stall.seconds)} from "
+            f"{clock_text(stall.start)}: {stall.cause}.",
+            stall.start,
+        )
+        for stall in longest
+    ]
+    if len(stalls) > 1:
+        causes = Counter(stall.cause for stall in stalls).most_common(1)[0]
+        found.append(
+            Finding(
+                "note",
+                f"It stood still {len(stalls)} times, {duration_text(total)} in all; most often "
+                f"({causes[1]}): {causes[0]}.",
+            )
+        )
+    return found
+
+
+def _attempts(history: History) -> list[Finding]:
+    found = []
+    counts, attempts = history.steps["counts"], history.steps["attempt"]
+    for before, start in zip(history.starts, history.starts[1:], strict=False):
+        again = ~counts & (attempts == before.attempt)
+        steps = history.steps["step"][again & (history.steps["step"] > start.resumed_from_step)]
+        taken_back = f", steps up to {int(steps.max()):,} were made again" if len(steps) else ""
+        if start.attempt == before.attempt:
+            text = f"All workers started once more at {clock_text(start.time)}"
+        else:
+            last = history.last_times.get(before.attempt, before.time)
+            down = duration_text(start.time - last)
+            text = (
+                f"The job was started again at {clock_text(start.time)}, {down} after attempt "
+                f"{before.attempt} had told its last"
+            )
+        text += f": from step {start.resumed_from_step:,}{taken_back}."
+        found.append(Finding("note", text, start.time))
+    return found[-_MOST_LOSSES:]
+
+
+def _parties(history: History) -> list[Finding]:
+    by_party: dict[str, list[tuple[int, str]]] = {}
+    for event in history.rounds.values():
+        for party, why in event.left_out.items():
+            by_party.setdefault(party, []).append((event.step, why))
+    found = []
+    for party, rounds in sorted(by_party.items(), key=lambda item: -len(item[1]))[:_MOST_PARTIES]:
+        numbers = ", ".join(str(number) for number, _ in rounds[:5])
+        more = ", ..." if len(rounds) > 5 else ""  # noqa: PLR2004 - as above
+        why = Counter(why for _, why in rounds).most_common(1)[0][0]
+        found.append(
+            Finding(
+                "warning",
+                f"Party {party!r} was left out of {counted(len(rounds), 'round')} of "
+                f"{len(history.rounds):,} ({numbers}{more}): {why}.",
+            )
+        )
+    return found
+
+
+def _left_out(history: History) -> list[Finding]:
+    count = sum(len(event.records) for event in history.skipped)
+    if not count:
+        return []
+    return [
+        Finding(
+            "warning",
+            f"{counted(count, 'record')} left out, for their batches killed workers again and "
+            "again; `elasticdl job audit` names their files.",
+        )
+    ]

@@ -1,0 +1,384 @@
+"""A job's log folded into what a page needs: events in, values out, a piece of the log at a time.
+
+The curves of a model follow the history as it stands: what a later attempt took back is not in
+them, by the rule of `events.read_events`. What happened on a clock follows the log: a worker that
+died in steps that were made again has died all the same, and the time was spent.
+
+    events in the log     1 2 3 4 | resumed from 2: 3' 4' 5'
+    loss, metrics         1 2 3' 4' 5'
+    lanes, examples/s     1 2 3 4 ... 3' 4' 5'
+
+Pure: no clock but the events'. Callers: `view.py` shows it; `outputs.py` feeds it from a file.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from elasticdl.events import (
+    Checkpointed,
+    EpochFinished,
+    Evaluated,
+    Event,
+    JobFailed,
+    JobFinished,
+    JobStarted,
+    PartyJoined,
+    RecordsSkipped,
+    RoundFinished,
+    UnknownEvent,
+    WorkerJoined,
+    WorkerLeft,
+)
+from elasticdl.page.lanes import GAP_S, Stay
+from elasticdl.page.parse import Damage, Item, Steps
+from elasticdl.page.table import GrowingTable
+
+Bools = npt.NDArray[np.bool_]
+
+_MOST_TOLD = 400
+_MOST_DAMAGES = 20
+# A number edited by hand must not ask for all memory.
+_MOST_SHARDS, _MOST_SLOTS = 50_000_000, 1_000_000
+_STEP_COLUMNS = {
+    "time": np.float64,
+    "step": np.int64,
+    "epoch": np.int32,
+    "num_records": np.int64,
+    "loss": np.float64,
+    "num_left_out": np.int64,
+    "longest_s": np.float64,
+    "attempt": np.int32,
+    "counts": np.bool_,
+}
+_ROW_COLUMNS = {
+    "event": np.int64,
+    "epoch": np.int32,
+    "slot": np.int32,
+    "shard": np.int32,
+    "first": np.int32,
+    "stop": np.int32,
+}
+
+
+class History:
+    """See the module.
+
+    Attributes:
+        steps: What `StepCommitted` told, all of the log; `counts` is false for what was taken back.
+        rows: Batches they committed; `event` is the row of `steps`.
+        starts: `JobStarted` events, all of the log.
+        evaluations: Step -> `Evaluated`, as it stands.
+        checkpoints: Step -> `Checkpointed`, as it stands.
+        rounds: Round -> `RoundFinished`, as it stands.
+        parties: Name -> `PartyJoined`, the last of it.
+        epoch: The epoch that the last batches are of, from 0.
+        shard_batches: Batches of it that were committed, by shard.
+        shard_of: Slot -> the shard of it that it committed a batch of last.
+        stays: Workers' times in slots, all of the log.
+        end: How the last attempt ended; None while it has not.
+        told: The last events that are no steps, oldest first.
+        damages: The first damaged lines.
+        num_damaged: How many there are.
+        num_unknown: Events of a newer version, or that are not as this version counts on.
+        first_time: When the first thing happened; 0 before it has.
+        last_time: When the last thing happened.
+        last_times: Attempt -> when its last thing happened.
+    """
+
+    def __init__(self) -> None:
+        self.steps = GrowingTable(_STEP_COLUMNS)
+        self.rows = GrowingTable(_ROW_COLUMNS)
+        self.starts: list[JobStarted] = []
+        self.evaluations: dict[int, Evaluated] = {}
+        self._epochs: list[EpochFinished] = []
+        self.checkpoints: dict[int, Checkpointed] = {}
+        self.rounds: dict[int, RoundFinished] = {}
+        self.parties: dict[str, PartyJoined] = {}
+        self.epoch = 0
+        self.shard_batches = np.zeros(0, np.int64)
+        self.shard_of: dict[int, int] = {}
+        self._skipped: list[RecordsSkipped] = []
+        self.stays: list[Stay] = []
+        self.end: JobFinished | JobFailed | None = None
+        self.told: deque[Event] = deque(maxlen=_MOST_TOLD)
+        self.damages: list[Damage] = []
+        self.num_damaged = self.num_unknown = 0
+        self.first_time = self.last_time = 0.0
+        self.last_times: dict[int, float] = {}
+        self._open: dict[int, Stay] = {}
+        self._last_batch: dict[int, float] = {}
+
+    def add(self, items: Iterable[Item]) -> None:
+        """Take what comes next in the log."""
+        for item in items:
+            match item:
+                case Damage():
+                    self.num_damaged += 1
+                    if len(self.damages) < _MOST_DAMAGES:
+                        self.damages.append(item)
+                case Steps():
+                    self._take_steps(item)
+                case _:
+                    self.told.append(item)
+                    self._take(item)
+                    self._note_time(item.time, item.time)
+
+    @property
+    def start(self) -> JobStarted | None:
+        """The last attempt; None before the first one."""
+        return self.starts[-1] if self.starts else None
+
+    @property
+    def attempt(self) -> int:
+        """Number of the last attempt; 0 before the first one."""
+        return self.starts[-1].attempt if self.starts else 0
+
+    @property
+    def epochs(self) -> dict[int, EpochFinished]:
+        """Epoch -> its end, as it stands."""
+        ends: dict[int, EpochFinished] = {}
+        for end in self._epochs:
+            _put(ends, end.epoch, end)
+        return ends
+
+    @property
+    def skipped(self) -> list[RecordsSkipped]:
+        """Records that were left out, as it stands."""
+        batches: dict[tuple[int, int, int], RecordsSkipped] = {}
+        for event in self._skipped:
+            _put(batches, (event.epoch, event.shard, event.batch), event)
+        return list(batches.values())
+
+    @property
+    def step(self) -> int:
+        """Updates, or rounds, in the model as it stands."""
+        counts = self.steps["counts"].nonzero()[0]
+        last = int(self.steps["step"][counts[-1]]) if len(counts) else 0
+        resumed = self.starts[-1].resumed_from_step if self.starts else 0
+        return max(last, resumed, max(self.rounds, default=0))
+
+    @property
+    def present(self) -> list[Stay]:
+        """Workers that are there, by slot."""
+        return [self._open[slot] for slot in sorted(self._open)]
+
+    # --- steps --------------------------------------------------------------------------------
+
+    def _take_steps(self, steps: Steps) -> None:
+        count = len(steps)
+        if not self.stays and self.starts:
+            self._add_own_process()
+        first = len(self.steps)
+        self._note_time(float(steps.time[0]), float(steps.time.max()))
+        self.steps.append(
+            {
+                "time": steps.time,
+                "step": steps.step,
+                "epoch": steps.epoch,
+                "num_records": steps.num_records,
+                "loss": steps.loss,
+                "num_left_out": steps.num_left_out,
+                "longest_s": steps.longest_s,
+                "attempt": np.full(count, self.attempt),
+                "counts": np.ones(count, np.bool_),
+            }
+        )
+        per_event = np.diff(steps.row_ends, prepend=0)
+        event_of_row = np.repeat(np.arange(count), per_event)
+        epoch, slot, shard, start, stop = steps.rows.T
+        self.rows.append(
+            {
+                "event": first + event_of_row,
+                "epoch": epoch,
+                "slot": slot,
+                "shard": shard,
+                "first": start,
+                "stop": stop,
+            }
+        )
+        self._note_batches(slot, steps.time[event_of_row], stop - start)
+        self._count_shards(*steps.rows.T)
+
+    def _note_batches(
+        self, slots: npt.NDArray[Any], times: npt.NDArray[Any], counts: npt.NDArray[Any]
+    ) -> None:
+        """Note for each worker when it committed batches."""
+        if not len(slots):
+            return
+        # Times rise already. Short numbers are sorted by counting, ten times as fast.
+        few = 0 <= int(slots.min()) <= int(slots.max()) < np.iinfo(np.int16).max
+        order = np.argsort(slots.astype(np.int16) if few else slots, kind="stable")
+        slots, times, counts = slots[order], times[order], counts[order]
+        firsts = np.flatnonzero(np.diff(slots, prepend=slots[:1] - 1))
+        stops = np.append(firsts[1:], len(slots))
+        for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True):
+            slot = int(slots[first])
+            stay = self._open.get(slot)
+            if stay is None:
+                continue
+            mine = times[first:stop]
+            stay.num_batches += int(counts[first:stop].sum())
+            if stay.first_batch is None:
+                stay.first_batch = float(mine[0])
+                self._last_batch.pop(slot, None)
+            before = self._last_batch.get(slot, float(mine[0]))
+            gaps = np.diff(mine, prepend=before)
+            for at in np.flatnonzero(gaps > GAP_S).tolist():
+                stay.gaps.append((float(mine[at] - gaps[at]), float(mine[at])))
+            self._last_batch[slot] = float(mine[-1])
+
+    def _count_shards(
+        self,
+        epoch: npt.NDArray[Any],
+        slot: npt.NDArray[Any],
+        shard: npt.NDArray[Any],
+        first: npt.NDArray[Any],
+        stop: npt.NDArray[Any],
+    ) -> None:
+        """Count batches of the newest epoch by shard."""
+        if not len(epoch):
+            return
+        newest = int(epoch.max())
+        if newest > self.epoch:
+            self.epoch, self.shard_of = newest, {}
+            self.shard_batches = np.zeros(0, np.int64)
+        mine = (epoch == self.epoch) & (shard >= 0) & (shard < _MOST_SHARDS)
+        mine &= (slot >= 0) & (slot < _MOST_SLOTS)
+        slot, shard, counts = slot[mine], shard[mine], (stop - first)[mine]
+        if not len(shard):
+            return
+        size = int(shard.max()) + 1
+        if size > len(self.shard_batches):
+            grown = np.zeros(max(size, 2 * len(self.shard_batches)), np.int64)
+            grown[: len(self.shard_batches)] = self.shard_batches
+            self.shard_batches = grown
+        np.add.at(self.shard_batches, shard, counts)
+        # Of several values for one place the last one stays.
+        last = np.full(int(slot.max()) + 1, -1, np.int64)
+        last[slot] = shard
+        there = np.flatnonzero(last >= 0)
+        self.shard_of.update(zip(there.tolist(), last[there].tolist(), strict=True))
+
+    def _add_own_process(self) -> None:
+        """Make the lane of a job that trains in its own process."""
+        for start in self.starts:
+            stay = Stay(0, 0, start.attempt, start.time, host=start.host, pid=start.pid)
+            self.stays.append(stay)
+        for stay, following in zip(self.stays, self.starts[1:], strict=False):
+            stay.end(following.time, "was started again")
+        self._open[0] = self.stays[-1]
+
+    # --- events -------------------------------------------------------------------------------
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case JobStarted():
+                self._begin(event)
+            case Evaluated():
+                _put(self.evaluations, event.step, event)
+            case EpochFinished():
+                self._epochs.append(event)
+            case Checkpointed():
+                _put(self.checkpoints, event.step, event)
+            case RoundFinished():
+                _put(self.rounds, event.step, event)
+            case RecordsSkipped():
+                self._skipped.append(event)
+            case JobFinished() | JobFailed():
+                self._finish(event)
+            case UnknownEvent():
+                self.num_unknown += 1
+            case _:
+                self._take_member(event)
+
+    def _take_member(self, event: Event) -> None:
+        """Take that a worker or a party came or went."""
+        match event:
+            case PartyJoined():
+                self.parties[event.party] = event
+            case WorkerJoined():
+                self._join(event)
+            case WorkerLeft():
+                stay = self._open.pop(event.slot, None)
+                if stay is not None:
+                    stay.end(event.time, event.reason, step=event.step, is_lost=True)
+            case _:
+                pass
+
+    def _begin(self, event: JobStarted) -> None:
+        step = event.resumed_from_step
+        self.steps["counts"][self.steps["step"] > step] = False
+        self._count_shards_again()
+        kept: dict[int, Any]
+        for kept in (self.evaluations, self.checkpoints, self.rounds):
+            for told in [told for told in kept if told > step]:
+                del kept[told]
+        self._epochs = [each for each in self._epochs if each.step <= step]
+        self._skipped = [each for each in self._skipped if each.step + 1 <= step]
+        same = self.attempt == event.attempt
+        for stay in self._open.values():
+            if same:
+                stay.end(event.time, f"was started again from step {step}", step=step)
+            else:
+                before = max(stay.joined, self._last_batch.get(stay.slot, 0.0))
+                stay.end(before, "ended with its attempt", step=step)
+        self._open.clear()
+        self._last_batch.clear()
+        has_own_process = bool(self.stays) and not self.stays[-1].incarnation
+        self.starts.append(event)
+        self.end = None
+        if has_own_process:
+            stay = Stay(0, 0, event.attempt, event.time, host=event.host, pid=event.pid)
+            self.stays.append(stay)
+            self._open[0] = stay
+
+    def _count_shards_again(self) -> None:
+        """Count the batches of the newest epoch that were not taken back."""
+        counts = self.steps["counts"][self.rows["event"]]
+        names = ("epoch", "slot", "shard", "first", "stop")
+        self.epoch, self.shard_of = 0, {}
+        self.shard_batches = np.zeros(0, np.int64)
+        if counts.any():
+            self._count_shards(*(self.rows[name][counts] for name in names))
+
+    def _join(self, event: WorkerJoined) -> None:
+        before = self._open.pop(event.slot, None)
+        if before is not None:
+            before.end(event.time, "was replaced", step=event.step, is_lost=True)
+        stay = Stay(
+            slot=event.slot,
+            incarnation=event.incarnation,
+            attempt=self.attempt,
+            joined=event.time,
+            host=event.host,
+            pid=event.pid,
+            started=event.started,
+            replaces=event.replaces,
+        )
+        self._open[event.slot] = stay
+        self._last_batch.pop(event.slot, None)
+        self.stays.append(stay)
+
+    def _finish(self, event: JobFinished | JobFailed) -> None:
+        self.end = event
+        done = isinstance(event, JobFinished)
+        for stay in self._open.values():
+            stay.end(event.time, "the job is done" if done else "the job ended", step=event.step)
+        self._open.clear()
+
+    def _note_time(self, first: float, last: float) -> None:
+        self.first_time = self.first_time or first
+        self.last_time = max(self.last_time, last)
+        self.last_times[self.attempt] = max(self.last_times.get(self.attempt, 0.0), last)
+
+
+def _put(events: dict[Any, Any], key: Any, event: Event) -> None:
+    """Put an event where the log has it last."""
+    events.pop(key, None)
+    events[key] = event

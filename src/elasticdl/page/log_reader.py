@@ -1,0 +1,115 @@
+"""Reads what was appended to a log since the last look, locally or on an object store.
+
+A log only grows, but for a torn end that the next start cuts off, and an output that was deleted
+and made again. Both are seen: what was read last must still be where it was read; if it is not,
+everything is read once more. A line that is being written is left for the next look.
+
+Callers: `outputs.py`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from elasticdl.artifacts.event_log import EVENTS_FILE
+from elasticdl.errors import OutputError
+
+if TYPE_CHECKING:
+    from elasticdl.artifacts.folder import OutputFolder
+
+_CHUNK_BYTES = 1 << 24
+_REMEMBERED_BYTES = 128
+# A line without an end is no log: it would be held in memory and looked at again and again.
+_LONGEST_LINE_BYTES = 1 << 28
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Whole lines of a log.
+
+    Attributes:
+        data: The lines, each with its line feed.
+        offset: Where they start, in bytes.
+        is_new_log: The log was written anew: what was read before is no longer in it.
+    """
+
+    data: bytes
+    offset: int
+    is_new_log: bool = False
+
+
+class LogReader:
+    """See the module.
+
+    Args:
+        folder: The output whose log is read.
+    """
+
+    def __init__(self, folder: OutputFolder) -> None:
+        self._folder = folder
+        self._path = folder.local_path(EVENTS_FILE)
+        self._offset = 0
+        self._last = b""
+
+    @property
+    def offset(self) -> int:
+        """How far the log was read, in bytes."""
+        return self._offset
+
+    def read(self) -> Iterator[Piece]:
+        """Yield what was appended since the last call.
+
+        Raises:
+            OutputError: The log is there and cannot be read.
+        """
+        try:
+            with self._opened() as file:
+                yield from self._pieces(file)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise OutputError(
+                f"{self._folder.where(EVENTS_FILE)}: the log of events cannot be read: "
+                f"{error.strerror or error}. Check that it is a file, and that this user may read "
+                "it."
+            ) from error
+
+    def _opened(self) -> BinaryIO:
+        if self._path is not None:
+            if not self._path.is_file():
+                # A pipe or a device would be waited for.
+                raise FileNotFoundError
+            return self._path.open("rb")
+        if not self._folder.exists(EVENTS_FILE):
+            raise FileNotFoundError
+        return io.BytesIO(self._folder.read_bytes(EVENTS_FILE))
+
+    def _pieces(self, file: BinaryIO) -> Iterator[Piece]:
+        is_new = self._offset > 0 and not self._is_same(file)
+        if is_new:
+            self._offset, self._last = 0, b""
+        file.seek(self._offset)
+        rest = b""
+        while True:
+            chunk = file.read(_CHUNK_BYTES)
+            data = rest + chunk
+            end = data.rfind(b"\n") + 1
+            if end:
+                whole, rest = data[:end], data[end:]
+                yield Piece(whole, self._offset, is_new)
+                is_new = False
+                self._offset += end
+                self._last = (self._last + whole[-_REMEMBERED_BYTES:])[-_REMEMBERED_BYTES:]
+            else:
+                rest = data
+            if not chunk or len(rest) > _LONGEST_LINE_BYTES:
+                break
+        if is_new:
+            yield Piece(b"", 0, is_new_log=True)
+
+    def _is_same(self, file: BinaryIO) -> bool:
+        file.seek(self._offset - len(self._last))
+        return file.read(len(self._last)) == self._last

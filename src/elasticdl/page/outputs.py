@@ -1,0 +1,269 @@
+"""The outputs of jobs: where they are, what lies in them, and their logs folded as they grow.
+
+Reading disturbs nobody: nothing is written and no lock is taken. Files may be of another version,
+edited by hand or half there; what cannot be read becomes a note on the page.
+
+Callers: `server.py`, `elasticdl job list|show|logs`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from elasticdl.artifacts.checkpoint import FOLDER as CHECKPOINTS
+from elasticdl.artifacts.claim import JOB_FILE, LOCK_FILE
+from elasticdl.artifacts.event_log import EVENTS_FILE
+from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.artifacts.holder import is_here, name_of, parse_holder
+from elasticdl.artifacts.lock import is_held
+from elasticdl.errors import OutputError
+from elasticdl.job import Job
+from elasticdl.page.facts import Facts
+from elasticdl.page.history import History
+from elasticdl.page.log_reader import LogReader
+from elasticdl.page.parse import parse
+from elasticdl.page.view import loss_curve, summary, view
+
+_MOST_JOBS = 200
+_DEPTH = 3
+_MOST_NAMES = 2_000
+_SKIPPED = {"checkpoints", "zoo", "saved_model", "logs", "report", "reports", "node_modules"}
+_STEP_FOLDER = re.compile(r"^step-(\d+)$")
+_REPORT_FOLDERS = ("", "report", "reports")
+_LEAST_PAUSE_S = 0.4
+# Each look fetches the whole log.
+_LEAST_REMOTE_PAUSE_S = 10.0
+_FACTS_PAUSE_S = 2.0
+
+
+class WatchedOutput:
+    """The output of one job, looked at again and again; its methods may be called in threads.
+
+    Args:
+        folder: The output.
+        name: What the job is called on the page.
+
+    Attributes:
+        history: What its log tells.
+        version: Counts up when there is something new.
+    """
+
+    def __init__(self, folder: OutputFolder, name: str) -> None:
+        self.history = History()
+        self.version = 0
+        self._folder, self._name = folder, name
+        self._reader = LogReader(folder)
+        # A log is folded in one thread while another one looks at what it came to.
+        self._lock = threading.RLock()
+        self._sections: dict[str, Any] = {}
+        self._sections_s = -1e9
+        self._looked_s = self._facts_s = -1e9
+        self._facts = Facts(name, folder.uri)
+        self._error = ""
+
+    def refresh(self) -> None:
+        """Read what is new, unless that was done a moment ago."""
+        pause_s = _LEAST_PAUSE_S if self._folder.is_local else _LEAST_REMOTE_PAUSE_S
+        with self._lock:
+            if time.monotonic() - self._looked_s < pause_s:
+                return
+            self._read()
+            self._looked_s = time.monotonic()
+
+    def sections(self) -> dict[str, Any]:
+        """Return the sections of the page as they are now; those who look at once share them."""
+        with self._lock:
+            self.refresh()
+            if time.monotonic() - self._sections_s > _LEAST_PAUSE_S:
+                self._sections = view(self.history, self.facts(), time.time())
+                self._sections_s = time.monotonic()
+            return self._sections
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of the job in a list of jobs, with its loss."""
+        with self._lock:
+            self.refresh()
+            row = summary(self.history, self.facts(), time.time())
+            return {**row, "loss_curve": loss_curve(self.history)}
+
+    def facts(self) -> Facts:
+        """Return what lies in the output besides the log."""
+        with self._lock:
+            if time.monotonic() - self._facts_s > _FACTS_PAUSE_S:
+                self._facts = self._read_facts()
+                self._facts_s = time.monotonic()
+            return self._facts
+
+    def read_report(self, name: str) -> bytes:
+        """Return the page of a report.
+
+        Raises:
+            OutputError: There is none of this name.
+        """
+        path = self.facts().reports.get(name)
+        if path is None:
+            raise OutputError(f"{self._folder.uri} has no report {name!r}.")
+        return _folder_of(self._folder, path).read_bytes(path.removeprefix("../"))
+
+    def _read(self) -> None:
+        before = self.version
+        try:
+            for piece in self._reader.read():
+                if piece.is_new_log:
+                    self.history = History()
+                self.history.add(parse(piece.data, piece.offset))
+                self.version += 1
+            self._error = ""
+        except OutputError as error:
+            self._error = str(error)
+        if self.version != before:
+            # A checkpoint or the end may be in it.
+            self._facts_s = -1e9
+
+    def _read_facts(self) -> Facts:
+        notes = [self._error] if self._error else []
+        definition, job = self._definition(notes)
+        held = is_held(self._folder, LOCK_FILE)
+        holder = self._holder() if held else {}
+        if not self._folder.is_local:
+            notes.append(
+                "The output is on an object store, which gets the log with each checkpoint: what "
+                "happened since the last one is not shown yet."
+            )
+        return Facts(
+            name=self._name,
+            output=self._folder.uri,
+            definition=definition,
+            job=job,
+            is_held=held,
+            is_elsewhere=held and not is_here(holder),
+            holder=name_of(holder) if held else "",
+            is_local=self._folder.is_local,
+            kept_steps=self._kept_steps(),
+            reports=self._reports(),
+            notes=notes,
+        )
+
+    def _definition(self, notes: list[str]) -> tuple[dict[str, Any], Job | None]:
+        try:
+            text = self._folder.read_bytes(JOB_FILE).decode()
+        except (OutputError, UnicodeDecodeError):
+            if self.history.starts:
+                notes.append(f"There is no {JOB_FILE} that can be read: the definition is missing.")
+            return {}, None
+        try:
+            values = dict(json.loads(text))
+        except (ValueError, TypeError, RecursionError):
+            notes.append(f"{JOB_FILE} is damaged: the definition of the job cannot be shown.")
+            return {}, None
+        try:
+            return values, Job.from_json(text)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            notes.append(
+                f"{JOB_FILE} is of another version of elasticdl: it is shown as it stands, and "
+                "numbers that follow from it, such as the workers that were asked for, are missing."
+            )
+            return values, None
+
+    def _holder(self) -> dict[str, Any]:
+        try:
+            return parse_holder(self._folder.read_bytes(LOCK_FILE))
+        except OutputError:
+            return {}
+
+    def _kept_steps(self) -> list[int]:
+        try:
+            found = map(_STEP_FOLDER.match, self._folder.list(CHECKPOINTS))
+        except OutputError:
+            return []
+        return sorted(int(each[1]) for each in found if each is not None)
+
+    def _reports(self) -> dict[str, str]:
+        reports = {}
+        places = [*_REPORT_FOLDERS]
+        if PurePosixPath(self._folder.uri).name == "training":
+            # Of a session: its reports lie beside its training.
+            places.append("../reports")
+        for place in places:
+            folder = _folder_of(self._folder, place)
+            try:
+                names = folder.list(place.removeprefix("../"))
+            except OutputError:
+                continue
+            for name in names:
+                if name.endswith(".html") and "/" not in name:
+                    path = f"{place}/{name}" if place else name
+                    reports[name.removesuffix(".html")] = path
+        return reports
+
+
+def _folder_of(folder: OutputFolder, path: str) -> OutputFolder:
+    if not path.startswith("../"):
+        return folder
+    return OutputFolder(folder.uri.rstrip("/").rpartition("/")[0] or ".")
+
+
+def find_outputs(uri: str) -> dict[str, OutputFolder]:
+    """Return the outputs of jobs at a place: it is one itself, or holds some.
+
+    Args:
+        uri: A folder on this machine or an object store.
+
+    Returns:
+        Name -> output, by name. A single output has the name of its folder.
+
+    Raises:
+        OutputError: There is none.
+    """
+    root = OutputFolder(uri)
+    path = root.local_path()
+    if path is not None and path.exists() and not path.is_dir():
+        raise OutputError(f"{uri} is not a folder. Name what was given to --output.")
+    if is_output(root.list()):
+        return {_name_of(uri): root}
+    found: dict[str, OutputFolder] = {}
+    _walk(root, "", found, [_MOST_NAMES])
+    if not found:
+        what = "is not there" if not root.exists() else "is no output of a job, and holds none"
+        raise OutputError(
+            f"{uri} {what}: no folder in it has a {EVENTS_FILE} or {JOB_FILE}. Name what was given "
+            "to --output, or a folder of such outputs."
+        )
+    return dict(sorted(found.items()))
+
+
+def is_output(names: Sequence[str]) -> bool:
+    """Return whether a folder with these names is the output of a job."""
+    return EVENTS_FILE in names or JOB_FILE in names
+
+
+def _walk(root: OutputFolder, name: str, found: dict[str, OutputFolder], left: list[int]) -> None:
+    """Add outputs below a folder, until `left` names were looked at."""
+    depth = len(PurePosixPath(name).parts)
+    for child in root.list(name):
+        if left[0] <= 0 or len(found) >= _MOST_JOBS:
+            return
+        if child.startswith(".") or child in _SKIPPED or "\\" in child:
+            continue
+        left[0] -= 1
+        path = f"{name}/{child}" if name else child
+        try:
+            names = root.list(path)
+        except OutputError:
+            # A file, or a folder of somebody else.
+            continue
+        if is_output(names):
+            found[path] = OutputFolder(f"{root.uri.rstrip('/')}/{path}")
+        elif names and depth + 1 < _DEPTH:
+            _walk(root, path, found, left)
+
+
+def _name_of(uri: str) -> str:
+    parts = [part for part in PurePosixPath(uri.rstrip("/")).parts if part not in {".", ".."}]
+    return parts[-1] if parts else uri

@@ -1,0 +1,86 @@
+"""Who may see a page: a token, hosts that are this machine, and what a browser may do with it.
+
+* A request carries the token in its URL, or a cookie with it that the first page has set.
+* Its `Host` must be an address, `localhost` or this machine's name: a web site that has its own
+  name resolve to 127.0.0.1 (DNS rebinding) gets nothing.
+* The page runs only what this server serves, and is shown in no frame.
+
+Pure. Callers: `server.py`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import socket
+from collections.abc import Mapping
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+# A report has its styles in itself and runs nothing.
+REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; sandbox"
+)
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def new_token() -> str:
+    """Return a token that nobody guesses."""
+    return secrets.token_urlsafe(24)
+
+
+def is_token(given: str | None, token: str) -> bool:
+    """Return whether a text is the token; how long that takes says nothing of it."""
+    return given is not None and secrets.compare_digest(
+        given.encode(errors="replace"), token.encode()
+    )
+
+
+def is_own_host(header: str, allowed: str = "") -> bool:
+    """Return whether a `Host` header means this machine.
+
+    Args:
+        header: As it came, with or without a port.
+        allowed: A further name, such as the one a server was told to listen on.
+
+    Example:
+        >>> [is_own_host(h) for h in ("127.0.0.1:80", "[::1]:80", "localhost", "evil.example")]
+        [True, True, True, False]
+    """
+    host = header.rpartition(":")[0] if not header.endswith("]") and ":" in header else header
+    host = host.strip("[]").lower()
+    names = {"localhost", socket.gethostname().lower(), allowed.lower()} - {""}
+    if host in names:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    # No name was resolved to come here.
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an address.
+
+    Example:
+        >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
+        (True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

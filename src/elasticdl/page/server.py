@@ -1,0 +1,217 @@
+"""The web server of the page: static files, what they show as JSON, and what changes as events.
+
+    GET /            the page; sets a cookie from ?token=
+    GET /jobs.json   every job in a row, with its loss
+    GET /state.json  ?job=NAME: all sections of a job's page
+    GET /events      ?job=NAME: server-sent events; each has the sections that have changed
+    GET /report      ?job=NAME&name=...: the page of an evaluation report
+    GET /static/...  scripts and styles
+
+Only reads. Folding a log takes time of a core, so it is done in threads, and only while somebody
+looks. Callers: `serving.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from elasticdl.errors import OutputError
+from elasticdl.page.outputs import WatchedOutput
+from elasticdl.page.security import HEADERS, REPORT_POLICY, is_own_host, is_token
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_INTERVAL_S = 1.0
+# To look at the log of a week takes a while: a page is then drawn less often, and takes no more of
+# the machine that trains.
+_TIMES_LONGER = 30.0
+# A proxy closes what is silent for long, and a browser that has gone is noticed by writing to it.
+_KEEP_ALIVE_S = 15.0
+_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript"}
+
+Outputs = Mapping[str, WatchedOutput]
+
+
+def create_app(find: Callable[[], Outputs], token: str, allowed_host: str = "") -> ASGIApp:
+    """Return the application.
+
+    Args:
+        find: Returns the outputs that are shown, by name; is called again to find new ones.
+        token: What a request must carry.
+        allowed_host: A name besides this machine's own that a request may be for.
+    """
+    site = _Site(find)
+    routes = [
+        Route("/", site.page),
+        Route("/jobs.json", site.jobs),
+        Route("/state.json", site.state),
+        Route("/events", site.events),
+        Route("/report", site.report),
+        Route("/static/{name}", site.static),
+    ]
+    return _Guard(Starlette(routes=routes), token, allowed_host)
+
+
+class _Guard:
+    """Lets nobody through who may not see the page, and gives each answer its headers."""
+
+    def __init__(self, app: ASGIApp, token: str, allowed_host: str) -> None:
+        self._app, self._token, self._allowed_host = app, token, allowed_host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; see ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        from starlette.requests import Request  # noqa: PLC0415 - only its type is needed above
+
+        request = Request(scope)
+        refusal, cookie = self._refusal(request), ""
+        if refusal is None and "token" in request.query_params:
+            name = _cookie_name(request)
+            cookie = f"{name}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                has = {name.lower() for name, _ in message["headers"]}
+                added = [(k.lower().encode(), v.encode()) for k, v in HEADERS.items()]
+                message["headers"] = [
+                    *message["headers"],
+                    *(pair for pair in added if pair[0] not in has),
+                    *([(b"set-cookie", cookie.encode())] if cookie else []),
+                ]
+            await send(message)
+
+        await (refusal or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, request: Request) -> Response | None:
+        if not is_own_host(request.headers.get("host", ""), self._allowed_host):
+            return PlainTextResponse(
+                "This page is served under this machine's own name or address only. Open the URL "
+                "that the terminal shows.\n",
+                421,
+            )
+        given = request.query_params.get("token")
+        if given is None:
+            given = request.cookies.get(_cookie_name(request))
+        if not is_token(given, self._token):
+            return PlainTextResponse(
+                "The token is missing or wrong. Open the whole URL that the terminal shows, with "
+                "?token=... at its end.\n",
+                403,
+            )
+        return None
+
+
+def _cookie_name(request: Request) -> str:
+    # Cookies are of a host, not of a port: two pages on one machine have one each.
+    server = request.scope.get("server")
+    return f"elasticdl_page_{server[1] if server else 0}"
+
+
+class _Site:
+    """What is answered; see the module."""
+
+    def __init__(self, find: Callable[[], Outputs]) -> None:
+        self._find = find
+        self._outputs: Outputs = {}
+
+    async def page(self, request: Request) -> Response:
+        """Return the page."""
+        del request
+        return _static("page.html")
+
+    async def static(self, request: Request) -> Response:
+        """Return a script or a style."""
+        return _static(request.path_params["name"])
+
+    async def jobs(self, request: Request) -> Response:
+        """Return every job in a row."""
+        del request
+        return await run_in_threadpool(self._jobs)
+
+    async def state(self, request: Request) -> Response:
+        """Return all sections of a job."""
+        output = await run_in_threadpool(self._output, request)
+        if output is None:
+            return _no_such_job()
+        return JSONResponse(await run_in_threadpool(output.sections))
+
+    async def report(self, request: Request) -> Response:
+        """Return the page of a report, which runs nothing."""
+        output = await run_in_threadpool(self._output, request)
+        if output is None:
+            return _no_such_job()
+        try:
+            name = request.query_params.get("name", "")
+            data = await run_in_threadpool(output.read_report, name)
+        except OutputError as error:
+            return PlainTextResponse(f"{error}\n", 404)
+        return Response(
+            data, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY}
+        )
+
+    async def events(self, request: Request) -> Response:
+        """Return what changes of a job, as long as somebody listens."""
+        output = await run_in_threadpool(self._output, request)
+        if output is None:
+            return _no_such_job()
+        return StreamingResponse(_changes(output), media_type="text/event-stream")
+
+    def _jobs(self) -> Response:
+        self._outputs = self._find()
+        rows = [output.row() for output in self._outputs.values()]
+        return JSONResponse({"jobs": rows, "now": time.time()})
+
+    def _output(self, request: Request) -> WatchedOutput | None:
+        if not self._outputs:
+            self._outputs = self._find()
+        name = request.query_params.get("job")
+        if name is None:
+            return next(iter(self._outputs.values()), None)
+        return self._outputs.get(name)
+
+
+async def _changes(output: WatchedOutput) -> AsyncIterator[bytes]:
+    """Yield server-sent events with the sections that have changed since the one before."""
+    sent: dict[str, str] = {}
+    sent_s = 0.0
+    while True:
+        began_s = time.monotonic()
+        sections = await run_in_threadpool(output.sections)
+        texts = {name: json.dumps(section) for name, section in sections.items()}
+        changed = {name: text for name, text in texts.items() if sent.get(name) != text}
+        if changed:
+            # Sections are JSON already.
+            body = ",".join(f"{json.dumps(name)}:{text}" for name, text in changed.items())
+            yield f"data: {{{body}}}\n\n".encode()
+            sent, sent_s = texts, time.monotonic()
+        elif time.monotonic() - sent_s > _KEEP_ALIVE_S:
+            yield b": still here\n\n"
+            sent_s = time.monotonic()
+        took_s = time.monotonic() - began_s
+        await asyncio.sleep(max(_INTERVAL_S, _TIMES_LONGER * took_s))
+
+
+def _static(name: str) -> Response:
+    suffix = "." + name.rpartition(".")[2]
+    source = files("elasticdl.page") / "static" / name
+    if suffix not in _TYPES or "/" in name or "\\" in name or not source.is_file():
+        return PlainTextResponse("There is no such file.\n", 404)
+    return Response(source.read_bytes(), media_type=_TYPES[suffix])
+
+
+def _no_such_job() -> Response:
+    return PlainTextResponse("There is no job of this name here.\n", 404)

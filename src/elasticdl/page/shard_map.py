@@ -1,0 +1,95 @@
+"""The shards of an epoch as a map: which are queued, leased, done, or came back half done.
+
+    queued    nobody has trained on it
+    leased    a worker that is there is on it
+    returned  begun, and the worker that had it is gone or on another shard
+    done      all its batches are committed
+
+Pure. Callers: `view.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+QUEUED, LEASED, RETURNED, DONE = range(4)
+_MOST_CELLS = 1200
+
+
+def shard_states(
+    num_committed: Ints,
+    leased: Iterable[int],
+    *,
+    num_shards: int,
+    batches_per_shard: int,
+    last_shard_batches: int,
+) -> Ints:
+    """Return the state of each shard of an epoch.
+
+    Args:
+        num_committed: Batches that were committed, by shard; those after its end have none.
+        leased: Shards that workers are on.
+        num_shards: How many shards there are.
+        batches_per_shard: Batches of each but the last; 0 if that is not known.
+        last_shard_batches: Batches of the last one.
+
+    Returns:
+        int64 [num_shards].
+
+    Example:
+        >>> shard_states(
+        ...     np.array([4, 2, 1]),
+        ...     [1],
+        ...     num_shards=4,
+        ...     batches_per_shard=4,
+        ...     last_shard_batches=4,
+        ... ).tolist()
+        [3, 1, 2, 0]
+    """
+    counts = np.zeros(num_shards, np.int64)
+    known = num_committed[:num_shards]
+    counts[: len(known)] = known
+    states = np.where(counts > 0, RETURNED, QUEUED)
+    states[[shard for shard in leased if 0 <= shard < num_shards]] = LEASED
+    if batches_per_shard:
+        lengths = np.full(num_shards, batches_per_shard, np.int64)
+        lengths[-1:] = last_shard_batches
+        states[counts >= lengths] = DONE
+    return states
+
+
+def cells(states: Ints) -> dict[str, Any]:
+    """Return a map for the page: of many shards, several share a cell.
+
+    Returns:
+        `per_cell`: shards in a cell; `counts`: how many shards are in each state; `cells`: of each
+        cell its state as a digit, of several shards the one that says most.
+    """
+    per_cell = max(1, -(-len(states) // _MOST_CELLS))
+    if per_cell == 1:
+        shown = states
+    else:
+        padded = np.append(states, np.full(-len(states) % per_cell, DONE, np.int64))
+        grouped = padded.reshape(-1, per_cell)
+        # Who has a returned or a leased one is looked for; done is a cell where all are.
+        shown = np.where(
+            (grouped == RETURNED).any(axis=1),
+            RETURNED,
+            np.where(
+                (grouped == LEASED).any(axis=1),
+                LEASED,
+                np.where((grouped == DONE).all(axis=1), DONE, QUEUED),
+            ),
+        )
+    counts = np.bincount(states, minlength=4)[:4].tolist()
+    return {
+        "per_cell": per_cell,
+        "counts": dict(zip(("queued", "leased", "returned", "done"), counts, strict=True)),
+        "cells": "".join(map(str, shown.tolist())),
+    }

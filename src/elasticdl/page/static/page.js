@@ -1,0 +1,231 @@
+// The page of a job: asks the server which jobs there are, follows one of them, and draws what
+// comes. What is shown is decided by the server (page/view.py).
+
+import { Chart } from "./charts.js";
+import { Comparison } from "./compare.js";
+import { el, redrawn } from "./dom.js";
+import { Lanes } from "./lanes.js";
+import * as panels from "./panels.js";
+
+const byId = (id) => document.getElementById(id);
+const address = new URL(location.href);
+const token = address.searchParams.get("token");
+const state = { sections: {}, job: address.searchParams.get("job"), range: null, offset: 0 };
+const charts = new Map();
+let source = null;
+let lanes = null;
+let comparison = null;
+
+/** Return the address of an answer; the cookie is enough, but some browsers keep none. */
+function answer(path, parameters = {}) {
+  const url = new URL(path, location.href);
+  url.search = new URLSearchParams({ ...parameters, ...(token ? { token } : {}) });
+  return url.href;
+}
+
+// --- drawing ---------------------------------------------------------------------------------
+
+function chartIn(parent, name, options) {
+  if (!charts.has(name)) charts.set(name, new Chart(parent, options));
+  return charts.get(name);
+}
+
+function drawCurves(data) {
+  const section = byId("curves");
+  const names = Object.keys(data.metrics);
+  section.hidden = !names.length;
+  const marks = data.starts.map((step) => ({ x: step, colour: "soft", dash: true, text: "resumed" }));
+  if (data.best_step !== null) {
+    marks.push({ x: data.best_step, colour: "best", text: "★ best checkpoint" });
+  }
+  for (const name of names) {
+    const kinds = data.metrics[name];
+    const curves = [];
+    if (kinds.steps) curves.push({ ...kinds.steps, name: `${name}, steps`, colour: "pale", width: 1 });
+    if (kinds.train) curves.push({ ...kinds.train, name: `${name}, training`, colour: "train", points: kinds.train.x.length < 60 });
+    if (kinds.validation) {
+      curves.push({ ...kinds.validation, name: `${name}, validation`, colour: "validation", dash: [6, 3], width: 2, points: kinds.validation.x.length < 60 });
+    }
+    chartIn(section.querySelector(".charts"), `metric ${name}`, { title: name, unit: data.unit })
+      .draw(curves, marks);
+  }
+  for (const [key, chart] of charts) {
+    if (key.startsWith("metric ")) chart.box.hidden = !names.includes(key.slice(7));
+  }
+}
+
+function drawClock(data) {
+  const section = byId("clock");
+  section.hidden = !data.lanes.length && !data.speed.x.length;
+  if (section.hidden) return;
+  const body = section.querySelector(".body");
+  if (!lanes) {
+    body.append(ranges());
+    lanes = new Lanes(body);
+  }
+  const range = rangeOf(data);
+  lanes.draw(data, range);
+  const options = { unit: "time", height: 130, fromZero: true, onselect: (from, to) => choose([from, to]) };
+  const marks = data.stalls.map((stall) => ({ x: stall.stop, colour: "stall", dash: true }));
+  chartIn(body, "speed", { ...options, title: "Examples a second, of all workers" }).draw(
+    [{ ...data.speed, name: "examples/s", colour: "train" }],
+    [...marks, ...data.marks.filter(([, kind]) => kind === "attempt").slice(1)
+      .map(([x]) => ({ x, colour: "soft", dash: true, text: "started again" }))], range);
+  const times = [{ ...data.step_time, name: "mean time of a step, s", colour: "train" }];
+  if (data.longest_pause) {
+    times.push({ ...data.longest_pause, name: "longest pause between two, s", colour: "validation", width: 1 });
+  }
+  chartIn(body, "step time", { ...options, title: "Time of a step: a stall is a peak" })
+    .draw(times, marks, range);
+}
+
+function rangeOf(data) {
+  const end = Math.max(data.end, data.begin + 1);
+  if (state.range === null) return [data.begin, end];
+  if (typeof state.range === "number") return [Math.max(data.begin, end - state.range), end];
+  return state.range;
+}
+
+function ranges() {
+  const buttons = [["All", null], ["Last hour", 3600], ["10 min", 600], ["1 min", 60]];
+  return el("p", { class: "ranges", role: "group", "aria-label": "Time that is shown" },
+    ...buttons.map(([text, range]) => el("button", { type: "button", onclick: () => choose(range) }, text)),
+    el("span", { class: "about" }, "or drag over a chart below"));
+}
+
+function choose(range) {
+  state.range = range;
+  if (state.sections.clock) drawClock(state.sections.clock);
+}
+
+const now = () => Date.now() / 1000 + state.offset;
+
+const draw = {
+  head(data) {
+    state.offset = data.now - Date.now() / 1000;
+    panels.head(byId("head"), data, now());
+    document.title = `${data.progress || data.state}: ${data.name}`;
+  },
+  findings: (data) => panels.findings(byId("findings"), data),
+  curves: drawCurves,
+  clock: drawClock,
+  shards: (data) => panels.shards(byId("shards"), data),
+  rounds: (data) => panels.rounds(byId("rounds"), data),
+  checkpoints: (data) => panels.checkpoints(byId("checkpoints"), data),
+  evaluations: (data) => panels.evaluations(byId("evaluations"), data,
+    state.sections.curves?.best_step, (name) => answer("report", { job: state.job, name })),
+  told: (data) => panels.told(byId("told"), data),
+  about: (data) => panels.about(byId("about"), data),
+};
+
+function take(sections) {
+  Object.assign(state.sections, sections);
+  for (const [name, data] of Object.entries(sections)) {
+    if (name in draw) redrawn(byId(name), () => draw[name](data));
+  }
+  sectionLinks();
+  document.body.dataset.ready = "yes";
+}
+
+function sectionLinks() {
+  const shown = [...document.querySelectorAll("main > section[aria-labelledby]")]
+    .filter((section) => !section.hidden);
+  const key = shown.map((section) => section.id).join();
+  const nav = byId("sections");
+  if (nav.dataset.key === key) return;
+  nav.dataset.key = key;
+  nav.replaceChildren(...shown.map((section) =>
+    el("a", { href: `#${section.id}` }, section.querySelector("h2").textContent)));
+}
+
+// --- following -------------------------------------------------------------------------------
+
+function follow(job) {
+  source?.close();
+  if (job !== state.job) {
+    state.sections = {};
+    state.range = null;
+    for (const chart of charts.values()) chart.box.remove();
+    charts.clear();
+    lanes = null;
+    byId("clock").querySelector(".body").replaceChildren();
+  }
+  state.job = job;
+  source = new EventSource(answer("events", { job }));
+  source.onmessage = (event) => {
+    say("live", "● live");
+    take(JSON.parse(event.data));
+  };
+  source.onerror = () => say("lost", "○ not connected: the server has ended or is out of reach; "
+    + "this is the last that was known");
+  const shown = new URL(location.href);
+  shown.searchParams.delete("token");
+  shown.searchParams.set("job", job);
+  // The token is in a cookie by now: it need not be in what is seen, copied or remembered.
+  history.replaceState(null, "", shown);
+}
+
+function say(kind, text) {
+  const place = byId("connection");
+  if (place.textContent !== text) place.textContent = text;
+  place.className = kind;
+}
+
+async function list() {
+  const response = await fetch(answer("jobs.json"));
+  if (!response.ok) throw new Error(await response.text());
+  const { jobs } = await response.json();
+  if (jobs.length > 1) {
+    comparison ??= new Comparison(byId("compare"), pick);
+    redrawn(byId("compare"), () => comparison.show(jobs));
+    const names = jobs.map((job) => job.name);
+    const select = byId("job");
+    if (select.options.length !== names.length) {
+      select.replaceChildren(...names.map((name) => el("option", { value: name }, name)));
+      select.value = state.job ?? names[0];
+      byId("chooser").hidden = false;
+    }
+  }
+  return jobs;
+}
+
+function pick(name) {
+  byId("job").value = name;
+  follow(name);
+  byId("head").scrollIntoView();
+}
+
+// --- themes ----------------------------------------------------------------------------------
+
+const THEMES = ["auto", "light", "dark"];
+
+function theme(name) {
+  if (name === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = name;
+  byId("theme").textContent = `Theme: ${name}`;
+  try { localStorage.setItem("theme", name); } catch { /* a browser may keep nothing */ }
+  for (const chart of charts.values()) chart.redraw();
+  comparison?.redraw();
+}
+
+function themeBefore() {
+  try { return localStorage.getItem("theme") ?? "auto"; } catch { return "auto"; }
+}
+
+byId("theme").addEventListener("click", (event) => {
+  const before = event.target.textContent.split(": ")[1];
+  theme(THEMES[(THEMES.indexOf(before) + 1) % THEMES.length]);
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(themeBefore()));
+byId("job").addEventListener("change", (event) => follow(event.target.value));
+theme(themeBefore());
+
+try {
+  const jobs = await list();
+  const known = jobs.some((job) => job.name === state.job);
+  if (jobs.length) follow(known ? state.job : jobs[0].name);
+  if (jobs.length > 1) setInterval(() => list().catch(() => {}), 10_000);
+} catch (error) {
+  byId("trouble").hidden = false;
+  byId("trouble").textContent = error.message;
+}

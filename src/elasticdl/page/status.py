@@ -1,0 +1,267 @@
+"""What a job is doing now, when it will end, and what it is waiting for.
+
+Pure: the clock and whether the job's process lives are told. Callers: `view.py`,
+`elasticdl job list` and `show`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticdl.cluster.progress import Progress
+from elasticdl.data.wording import counted
+from elasticdl.events import JobFailed, JobFinished, StepCommitted
+from elasticdl.page.words import duration_text
+
+if TYPE_CHECKING:
+    from elasticdl.job import Job
+    from elasticdl.page.facts import Facts
+    from elasticdl.page.history import History
+
+# How many of the last tellings the speed is taken from; `Progress` weighs them by age.
+_RECENT = 120
+_RECENT_ROUNDS = 5
+_QUIET_S = 5.0
+# On an object store the log comes with checkpoints; those are seldom.
+_SILENT_S = 600.0
+_TIMES_USUAL = 5.0
+
+
+class State(StrEnum):
+    """How a job stands."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    KILLED = "killed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a job is doing.
+
+    Attributes:
+        state: How it stands.
+        message: In words: what it is doing or waiting for, or how it ended.
+        progress: How far it is, in words.
+        share: How far it is, 0 to 1; None if unknown.
+        eta_s: Seconds until its end; None if unknown.
+        loss: Of the last steps; None if there is none.
+    """
+
+    state: State
+    message: str
+    progress: str
+    share: float | None
+    eta_s: float | None
+    loss: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the status for JSON."""
+        return {
+            "state": self.state.value,
+            "message": self.message,
+            "progress": self.progress,
+            "share": self.share,
+            "eta_s": self.eta_s,
+            "loss": self.loss,
+        }
+
+
+def status_of(history: History, facts: Facts, now: float) -> Status:
+    """Return what a job is doing.
+
+    Args:
+        history: What its log tells.
+        facts: What else lies in its output.
+        now: In seconds since 1970-01-01 UTC.
+    """
+    job = facts.job
+    state = _state(history, facts, now)
+    if history.rounds or (job is not None and job.federation is not None):
+        progress, share, eta_s, loss = _of_rounds(history)
+    else:
+        progress, share, eta_s, loss = _of_steps(history, job)
+    if state is State.FINISHED:
+        share, eta_s = 1.0, 0.0
+    return Status(
+        state=state,
+        message=_message(history, facts, state, now),
+        progress=progress,
+        share=share,
+        eta_s=eta_s if state in {State.RUNNING, State.FINISHED} else None,
+        loss=loss,
+    )
+
+
+def _state(history: History, facts: Facts, now: float) -> State:
+    match history.end:
+        case JobFinished():
+            return State.FINISHED
+        case JobFailed(kind="Interrupted"):
+            return State.INTERRUPTED
+        case JobFailed():
+            return State.FAILED
+    if not facts.is_held:
+        return State.KILLED if history.starts else State.UNKNOWN
+    if facts.is_elsewhere and history.starts and now - history.last_time > _SILENT_S:
+        return State.UNKNOWN
+    return State.RUNNING if history.starts else State.STARTING
+
+
+def _of_rounds(history: History) -> tuple[str, float | None, float | None, float | None]:
+    start, done = history.start, max(history.rounds, default=0)
+    wanted = start.num_epochs if start is not None else 0
+    recent = list(history.rounds.values())[-_RECENT_ROUNDS:]
+    eta_s = None
+    if wanted and len(recent) > 1:
+        # From end to end: what lies between two rounds is part of it.
+        each_s = (recent[-1].time - recent[0].time) / (len(recent) - 1)
+        eta_s = max(0.0, (wanted - done) * each_s)
+    loss = recent[-1].metrics.get("loss") if recent else None
+    share = done / wanted if wanted else None
+    text = f"round {done:,}/{wanted:,}" if wanted else f"round {done:,}"
+    return text, share, eta_s, loss if isinstance(loss, float) else None
+
+
+def _of_steps(
+    history: History, job: Job | None
+) -> tuple[str, float | None, float | None, float | None]:
+    progress = progress_of(history, job)
+    shown = progress.annotations()
+    eta_s = shown["elasticdl.org/eta_s"]
+    loss = shown["elasticdl.org/loss"]
+    share = None
+    total = progress.num_epochs * progress.num_records
+    if total:
+        share = min(1.0, (progress.epoch * progress.num_records + progress.num_seen) / total)
+    if progress.max_steps:
+        share = max(share or 0.0, min(1.0, progress.step / progress.max_steps))
+    return (
+        shown["elasticdl.org/progress"] or "",
+        share,
+        None if eta_s is None else float(eta_s),
+        None if loss is None else float(loss),
+    )
+
+
+def progress_of(history: History, job: Job | None) -> Progress:
+    """Return how far a training is, as `cluster/progress.py` tells a RayJob."""
+    start = history.start
+    if start is None:
+        return Progress()
+    steps = history.steps
+    counting = np.flatnonzero(steps["counts"])
+    before, recent = counting[:-_RECENT], counting[-_RECENT:]
+    epoch = int(steps["epoch"][before[-1]]) if len(before) else 0
+    mine = before[steps["epoch"][before] == epoch]
+    seen = int(steps["num_records"][mine].sum() + steps["num_left_out"][mine].sum())
+    progress = Progress(
+        num_workers=job.workers.max if job is not None and job.workers is not None else 0,
+        max_steps=job.training.max_steps if job is not None else 0,
+        num_epochs=start.num_epochs,
+        num_records=start.num_records,
+        epoch=epoch,
+        num_seen=seen,
+        step=int(steps["step"][before[-1]]) if len(before) else 0,
+        slots=frozenset(stay.slot for stay in history.present),
+    )
+    told = steps["time"]
+    for at in recent.tolist():
+        # Of a pause between two attempts the speed knows nothing.
+        same = at > 0 and steps["attempt"][at] == steps["attempt"][at - 1]
+        count = int(steps["num_records"][at])
+        seconds = float(told[at] - told[at - 1]) if same else 0.0
+        progress = progress.after(
+            StepCommitted(
+                time=float(told[at]),
+                step=int(steps["step"][at]),
+                epoch=int(steps["epoch"][at]),
+                num_records=count,
+                loss=float(steps["loss"][at]),
+                records_per_s=count / seconds if seconds > 0 else 0.0,
+                num_left_out=int(steps["num_left_out"][at]),
+            )
+        )
+    for end in history.epochs.values():
+        progress = progress.after(end)
+    return progress.after(history.end) if isinstance(history.end, JobFinished) else progress
+
+
+def _message(history: History, facts: Facts, state: State, now: float) -> str:
+    match state:
+        case State.FINISHED:
+            took = duration_text(history.last_time - history.first_time)
+            return f"finished after {took}" + (
+                f" and {counted(history.attempt, 'start')}" if history.attempt > 1 else ""
+            )
+        case State.FAILED if isinstance(history.end, JobFailed):
+            return f"{history.end.kind}: {history.end.message}"
+        case State.INTERRUPTED:
+            step = f"step {history.end.step:,}" if history.end is not None else "the checkpoint"
+            return f"ended by Ctrl-C, `job stop` or SIGTERM; the same command resumes from {step}"
+        case State.KILLED:
+            silent = duration_text(now - history.last_time)
+            return f"its process is gone without a word, {silent} ago; the same command resumes"
+        case State.STARTING:
+            return "its process has begun and told nothing so far"
+        case State.UNKNOWN if history.starts:
+            return (
+                f"nothing was told for {duration_text(now - history.last_time)}; whether "
+                f"{facts.holder} lives cannot be seen from this machine"
+            )
+        case State.UNKNOWN:
+            return "nothing has been told, and no process works on it"
+    return _waiting(history, facts.job, now)
+
+
+def _waiting(history: History, job: Job | None, now: float) -> str:
+    """Return what a running job is doing or waiting for."""
+    silent_s = max(0.0, now - history.last_time)
+    if job is not None and job.federation is not None:
+        return _waiting_for_parties(history, job, now)
+    counting = np.flatnonzero(history.steps["counts"])
+    told = history.steps["time"]
+    usual = statistics.median(np.diff(told[-_RECENT:]).tolist()) if len(told) > 1 else 1.0
+    is_quiet = not len(told) or now - float(told[-1]) > max(_QUIET_S, _TIMES_USUAL * usual)
+    if job is not None and job.workers is not None:
+        present = history.present
+        if len(present) < job.workers.min:
+            return (
+                f"waiting for workers: {len(present)} of the {job.workers.min} that are the least "
+                "to train with are there"
+            )
+        joining = [stay for stay in present if stay.first_batch is None]
+        if is_quiet and joining:
+            names = ", ".join(str(stay.slot) for stay in joining[:5])
+            since = duration_text(now - min(stay.joined for stay in joining))
+            return f"waiting for {counted(len(joining), 'worker')} to join ({names}), for {since}"
+    if not len(counting):
+        return "making the model and compiling the first step"
+    if not is_quiet:
+        return "training"
+    start = history.start
+    if start is not None and progress_of(history, job).num_seen >= start.num_records > 0:
+        return f"evaluating, or ending the epoch, for {duration_text(silent_s)}"
+    return f"no step for {duration_text(now - float(told[-1]))}; usual is one telling each " + (
+        duration_text(usual)
+    )
+
+
+def _waiting_for_parties(history: History, job: Job, now: float) -> str:
+    assert job.federation is not None  # noqa: S101 - asked for by the caller
+    wanted, done = job.federation.num_parties, max(history.rounds, default=0)
+    if not history.rounds and len(history.parties) < wanted:
+        return f"waiting for parties: {len(history.parties)} of {wanted} have joined"
+    since = history.rounds[done].time if done else history.last_time
+    return (
+        f"waiting for the parties' answers to round {done + 1:,}, for {duration_text(now - since)}"
+    )

@@ -1,0 +1,436 @@
+"""All that the page shows of a job, as one value for JSON, in sections that change apart.
+
+    History + Facts + a clock --view--> {"head": ..., "curves": ..., "lanes": ..., ...}
+
+Pure. The browser gets a section again when it has changed, and draws what it gets: nothing is
+decided there. Callers: `server.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from elasticdl.events import Evaluated, JobFinished
+from elasticdl.page import findings, lanes, shard_map
+from elasticdl.page.curves import per_second, thinned
+from elasticdl.page.redaction import redacted, shown_text
+from elasticdl.page.stalls import Stall, find_stalls
+from elasticdl.page.status import State, Status, status_of
+from elasticdl.page.words import in_words
+from elasticdl.tracking.points import flat
+
+if TYPE_CHECKING:
+    from elasticdl.job import Job
+    from elasticdl.page.facts import Facts
+    from elasticdl.page.history import History
+
+Section: TypeAlias = Any
+
+_VALIDATION = "val_"
+_MOST_CHECKPOINTS = 100
+_MOST_ROUNDS = 200
+_MOST_PARTIES = 100
+_MOST_METRICS = 12
+_MOST_MARKS = 100
+_MOST_SHARDS = 50_000_000
+
+
+def view(history: History, facts: Facts, now: float) -> dict[str, Section]:
+    """Return the sections of a job's page.
+
+    Args:
+        history: What its log tells.
+        facts: What else is known.
+        now: In seconds since 1970-01-01 UTC.
+    """
+    status = status_of(history, facts, now)
+    is_live = status.state in {State.RUNNING, State.STARTING}
+    end = now if is_live else history.last_time
+    stalls = _stalls_of(history)
+    sections = {
+        "head": _head(history, facts, status, now),
+        "findings": [finding.to_json() for finding in findings.find(history, stalls)],
+        "curves": _curves(history, facts.job),
+        "clock": _clock(history, stalls, end, is_live=is_live),
+        "shards": _shards(history),
+        "checkpoints": _checkpoints(history, facts),
+        "evaluations": _evaluations(history, facts),
+        "rounds": _rounds(history),
+        "told": _told(history),
+        "about": _about(history, facts),
+    }
+    plain: dict[str, Section] = _for_json(sections)
+    return plain
+
+
+def summary(history: History, facts: Facts, now: float) -> dict[str, Any]:
+    """Return a job's row in a list of jobs."""
+    status = status_of(history, facts, now)
+    seconds = history.last_time - history.first_time
+    last = list(history.evaluations.values())[-1:]
+    row = {
+        "name": shown_text(facts.name),
+        **status.to_json(),
+        "message": shown_text(status.message),
+        "step": history.step,
+        "seconds": seconds,
+        "started": history.first_time or None,
+        "model": shown_text(history.start.model_def) if history.start is not None else "",
+        "workers_lost": sum(bool(stay.is_lost and stay.incarnation) for stay in history.stays),
+        "examples_per_s": _mean_speed(history),
+        "val_loss": last[0].metrics.get("loss") if last else None,
+        "params": _compared(facts.definition),
+    }
+    plain: dict[str, Any] = _for_json(row)
+    return plain
+
+
+def loss_curve(history: History) -> dict[str, Any]:
+    """Return the loss over steps, and over rounds of a federation."""
+    if history.rounds:
+        return _points(
+            (event.step, event.metrics["loss"])
+            for event in sorted(history.rounds.values(), key=lambda event: event.step)
+            if isinstance(event.metrics.get("loss"), (int, float))
+        )
+    counts = history.steps["counts"] & (history.steps["num_records"] > 0)
+    return thinned(history.steps["step"][counts], history.steps["loss"][counts]).to_json()
+
+
+# --- sections ---------------------------------------------------------------------------------
+
+
+def _head(history: History, facts: Facts, status: Status, now: float) -> Section:
+    start, present = history.start, history.present
+    workers = facts.job.workers if facts.job is not None else None
+    eta_s = status.eta_s if status.state is State.RUNNING else None
+    return {
+        "name": shown_text(facts.name),
+        "output": shown_text(facts.output),
+        **status.to_json(),
+        "message": shown_text(status.message),
+        "step": history.step,
+        "is_federated": bool(history.rounds) or bool(facts.job and facts.job.federation),
+        "started": history.first_time or None,
+        "ended": history.end.time if history.end is not None else None,
+        "ends_at": None if eta_s is None else now + eta_s,
+        "attempt": history.attempt,
+        "host": start.host if start is not None else "",
+        "pid": start.pid if start is not None else 0,
+        "workers": len([stay for stay in present if stay.incarnation]),
+        "workers_wanted": [workers.min, workers.max] if workers is not None else None,
+        "workers_joining": sum(bool(s.incarnation and s.first_batch is None) for s in present),
+        "workers_lost": sum(bool(stay.is_lost and stay.incarnation) for stay in history.stays),
+        "examples_per_s": _recent_speed(history)
+        if status.state is State.RUNNING
+        else _mean_speed(history),
+        "last_time": history.last_time,
+        "now": now,
+        "damaged": [
+            f"byte {damage.offset:,}: {shown_text(damage.text)}" for damage in history.damages
+        ],
+        "num_damaged": history.num_damaged,
+        "num_unknown": history.num_unknown,
+        "notes": [shown_text(note) for note in facts.notes],
+    }
+
+
+def _curves(history: History, job: Job | None) -> Section:
+    curves: dict[str, dict[str, Any]] = {}
+    for event in sorted(history.epochs.values(), key=lambda event: event.step):
+        for name, value in flat(event.metrics).items():
+            if not name.startswith(_VALIDATION):
+                curves.setdefault(name, {}).setdefault("train", []).append((event.step, value))
+    for round_ in sorted(history.rounds.values(), key=lambda event: event.step):
+        for name, value in flat(round_.metrics).items():
+            curves.setdefault(name, {}).setdefault("train", []).append((round_.step, value))
+    for evaluated in sorted(history.evaluations.values(), key=lambda event: event.step):
+        for name, value in flat(evaluated.metrics).items():
+            points = curves.setdefault(name, {}).setdefault("validation", [])
+            points.append((evaluated.step, value))
+    shown = {
+        name: {kind: _points(points) for kind, points in kinds.items()}
+        for name, kinds in list(curves.items())[:_MOST_METRICS]
+    }
+    if not history.rounds and len(history.steps):
+        shown.setdefault("loss", {})["steps"] = loss_curve(history)
+    ordered = dict(sorted(shown.items(), key=lambda item: item[0] != "loss"))
+    best = _best(history)
+    return {
+        "unit": "round" if history.rounds else "step",
+        "metrics": ordered,
+        "best_step": best,
+        "best_metric": job.training.best_metric if job is not None else None,
+        "starts": [start.resumed_from_step for start in history.starts[1:]][-_MOST_MARKS:],
+    }
+
+
+def _clock(history: History, stalls: Sequence[Stall], end: float, *, is_live: bool) -> Section:
+    """Return what is drawn over time: lanes, speed, step time, and what happened."""
+    begin = history.first_time
+    told = history.steps["time"]
+    shown, num_more = lanes.lanes(
+        history.stays, [(stall.start, stall.stop) for stall in stalls], end
+    )
+    # Up to what was told: the last second of a live job would seem to be a stall.
+    until = float(told[-1]) if len(told) else end
+    records = history.steps["num_records"].astype(np.float64)
+    rests = [start.time for start in history.starts]
+    speed = per_second(told, records, begin, until, rests=rests)
+    longest = thinned(told, history.steps["longest_s"])
+    marks = [
+        *((event.time, "attempt", f"attempt {event.attempt}") for event in history.starts),
+        *(
+            (event.time, "checkpoint", f"checkpoint of step {event.step:,}")
+            for event in history.checkpoints.values()
+        ),
+        *(
+            (event.time, "evaluation", f"evaluated at step {event.step:,}")
+            for event in history.evaluations.values()
+        ),
+    ]
+    return {
+        "begin": begin,
+        "end": max(end, begin),
+        "is_live": is_live,
+        "lanes": shown,
+        "num_more_lanes": num_more,
+        "speed": {"x": speed[0], "y": speed[1], "bad": []},
+        "step_time": _step_times(history, begin, until),
+        "longest_pause": longest.to_json() if (history.steps["longest_s"] > 0).any() else None,
+        "stalls": [
+            {"start": s.start, "stop": s.stop, "seconds": s.seconds, "cause": shown_text(s.cause)}
+            for s in stalls
+        ],
+        "marks": sorted(marks)[-_MOST_MARKS:],
+    }
+
+
+def _step_times(history: History, begin: float, until: float) -> dict[str, Any]:
+    """Return the mean time of a step in each bin of the clock; none where no step was made."""
+    told, steps = history.steps["time"], history.steps["step"].astype(np.float64)
+    if not len(told):
+        return {"x": [], "y": [], "bad": []}
+    made = np.maximum(0.0, np.diff(steps, prepend=0.0))
+    # Steps of a new attempt are counted from where it resumed.
+    for start in history.starts:
+        at = int(np.searchsorted(told, start.time))
+        if at < len(made):
+            made[at] = max(0.0, steps[at] - start.resumed_from_step)
+    rests = [start.time for start in history.starts]
+    x, per_s = per_second(told, made, begin, until, rests=rests)
+    pairs = [(at, 1.0 / rate) for at, rate in zip(x, per_s, strict=True) if rate > 0]
+    return {"x": [at for at, _ in pairs], "y": [seconds for _, seconds in pairs], "bad": []}
+
+
+def _shards(history: History) -> Section:
+    start = history.start
+    if start is None or not len(history.rows):
+        return None
+    epoch, committed = history.epoch, history.shard_batches
+    begun = np.flatnonzero(committed)
+    num_shards = start.num_shards or (int(begun[-1]) + 1 if len(begun) else 0)
+    if not 0 < num_shards <= _MOST_SHARDS:
+        return None
+    last = start.batches_per_shard
+    if start.batches_per_shard and start.minibatch_size:
+        left = start.num_records - (num_shards - 1) * start.batches_per_shard * start.minibatch_size
+        last = -(-left // start.minibatch_size)
+    is_over = epoch in history.epochs
+    # The shard a worker has committed a batch of last is the one it is on.
+    shard_of = {
+        stay.slot: history.shard_of[stay.slot]
+        for stay in history.present
+        if stay.slot in history.shard_of and not is_over
+    }
+    states = shard_map.shard_states(
+        committed,
+        shard_of.values(),
+        num_shards=num_shards,
+        batches_per_shard=start.batches_per_shard,
+        last_shard_batches=last,
+    )
+    if is_over and not history.epochs[epoch].stopped:
+        # Where a pipeline makes the batches, their number is not known before.
+        states[:] = shard_map.DONE
+    return {
+        "epoch": epoch,
+        "num_epochs": start.num_epochs,
+        "num_shards": num_shards,
+        "batches_per_shard": start.batches_per_shard,
+        "is_known": start.num_shards > 0,
+        "holders": {str(shard): slot for slot, shard in list(shard_of.items())[:_MOST_MARKS]},
+        **shard_map.cells(states),
+    }
+
+
+def _checkpoints(history: History, facts: Facts) -> Section:
+    best, kept = _best(history), set(facts.kept_steps)
+    return [
+        {
+            "step": event.step,
+            "time": event.time,
+            "num_bytes": event.num_bytes,
+            "blocked_s": event.blocked_s,
+            "is_best": event.step == best,
+            "is_kept": event.step in kept,
+        }
+        for event in list(history.checkpoints.values())[-_MOST_CHECKPOINTS:]
+    ]
+
+
+def _best(history: History) -> int | None:
+    marked = [event.step for event in history.checkpoints.values() if event.best]
+    return marked[-1] if marked else None
+
+
+def _evaluations(history: History, facts: Facts) -> Section:
+    events: list[Evaluated] = sorted(history.evaluations.values(), key=lambda event: event.step)
+    final = dict(flat(history.end.metrics)) if isinstance(history.end, JobFinished) else None
+    return {
+        "rows": [
+            {"step": event.step, "time": event.time, "metrics": dict(flat(event.metrics))}
+            for event in events[-_MOST_CHECKPOINTS:]
+        ],
+        "final": final,
+        "reports": dict(facts.reports),
+    }
+
+
+def _rounds(history: History) -> Section:
+    if not history.rounds and not history.parties:
+        return None
+    rounds = list(history.rounds.values())[-_MOST_ROUNDS:]
+    names = sorted({*history.parties, *(n for r in rounds for n in (*r.parties, *r.left_out))})
+    last = rounds[-1] if rounds else None
+    return {
+        "parties": [
+            {
+                "name": shown_text(name),
+                "num_examples": history.parties[name].num_examples
+                if name in history.parties
+                else None,
+                "joined": history.parties[name].time if name in history.parties else None,
+                "answered": sum(name in each.parties for each in rounds),
+                "left_out": sum(name in each.left_out for each in rounds),
+                "metrics": dict(flat(last.party_metrics.get(name, {}))) if last else {},
+                "accuracy": _points(
+                    (each.step, values[metric])
+                    for each in rounds
+                    if (values := each.party_metrics.get(name))
+                    for metric in ("accuracy", "loss")[:1]
+                    if isinstance(values.get(metric), (int, float))
+                ),
+                "why": shown_text(
+                    next((r.left_out[name] for r in reversed(rounds) if name in r.left_out), "")
+                ),
+            }
+            for name in names[:_MOST_PARTIES]
+        ],
+        "num_more_parties": max(0, len(names) - _MOST_PARTIES),
+        "rounds": [
+            {
+                "number": each.step,
+                "time": each.time,
+                "seconds": each.seconds,
+                "num_examples": each.num_examples,
+                "answers": [
+                    1 if name in each.parties else 2 if name in each.left_out else 0
+                    for name in names[:_MOST_PARTIES]
+                ],
+                "left_out": {shown_text(k): shown_text(v) for k, v in each.left_out.items()},
+                "metrics": dict(flat(each.metrics)),
+            }
+            for each in rounds
+        ],
+    }
+
+
+def _told(history: History) -> Section:
+    return [[event.time, event.event, shown_text(in_words(event))] for event in history.told]
+
+
+def _about(history: History, facts: Facts) -> Section:
+    start = history.start
+    return {
+        "definition": redacted(facts.definition),
+        "versions": dict(start.versions) if start is not None else {},
+        "framework": start.framework if start is not None else "",
+        "model_def": shown_text(start.model_def) if start is not None else "",
+        "num_records": start.num_records if start is not None else 0,
+        "minibatch_size": start.minibatch_size if start is not None else 0,
+        "resume": start.resume if start is not None else "",
+        "trust_used": [shown_text(line) for line in start.trust_used] if start is not None else [],
+        "job_id": start.job_id if start is not None else "",
+        "holder": facts.holder,
+    }
+
+
+# --- pieces -----------------------------------------------------------------------------------
+
+
+def _stalls_of(history: History) -> list[Stall]:
+    steps = history.steps
+    return find_stalls(
+        steps["time"],
+        steps["longest_s"],
+        steps["attempt"],
+        stays=history.stays,
+        checkpoints=list(history.checkpoints.values()),
+        evaluations=list(history.evaluations.values()),
+    )
+
+
+def _points(points: Iterable[tuple[float, Any]]) -> dict[str, Any]:
+    pairs = list(points)
+    return thinned([float(x) for x, _ in pairs], [float(y) for _, y in pairs]).to_json()
+
+
+def _recent_speed(history: History, window_s: float = 15.0) -> float | None:
+    """Return examples per second over the last seconds in which steps were told."""
+    told = history.steps["time"]
+    if len(told) < 2:  # noqa: PLR2004 - a speed is between two
+        return None
+    first = int(np.searchsorted(told, told[-1] - window_s))
+    first = min(first, len(told) - 2)
+    if history.steps["attempt"][first] != history.steps["attempt"][-1]:
+        return None
+    seconds = float(told[-1] - told[first])
+    records = int(history.steps["num_records"][first + 1 :].sum())
+    return records / seconds if seconds > 0 else None
+
+
+def _mean_speed(history: History) -> float | None:
+    seconds = history.last_time - history.first_time
+    records = int(history.steps["num_records"].sum())
+    return records / seconds if records and seconds > 0 else None
+
+
+def _compared(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what may differ between jobs, under dotted names."""
+    leaves: dict[str, Any] = {}
+
+    def walk(value: Any, name: str) -> None:
+        if isinstance(value, Mapping):
+            for key, item in value.items():
+                walk(item, f"{name}.{key}" if name else str(key))
+        elif value is not None:
+            leaves[name] = value
+
+    walk(redacted({k: v for k, v in definition.items() if k != "output"}), "")
+    return leaves
+
+
+def _for_json(value: Any) -> Any:
+    """Return a value as JSON can carry it: what is no finite number is None."""
+    if isinstance(value, Mapping):
+        return {str(key): _for_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_for_json(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,148 @@
+"""`elasticdl job list|show|logs|stop` over outputs on this machine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.engines.conftest import MODEL, write_records
+from tests.page.conftest import elastic_events, finished_events, write_output
+
+from elasticdl.cli.main import _run
+
+
+@pytest.fixture
+def ask(capsys):
+    """Run `elasticdl job`; returns its exit code and what it said."""
+
+    def run(*words):
+        capsys.readouterr()
+        code = _run(["job", *map(str, words)], debug=False)
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return run
+
+
+def test_list_names_each_job_with_its_state(tmp_path, ask) -> None:
+    write_output(tmp_path / "one", finished_events())
+    write_output(tmp_path / "two", elastic_events())
+
+    code, said = ask("list", tmp_path)
+
+    assert not code
+    rows = {line.split()[0]: line for line in said.splitlines() if line.strip()}
+    assert "finished" in rows["one"]
+    assert "killed" in rows["two"]
+
+
+def test_show_says_what_happened(tmp_path, ask) -> None:
+    code, said = ask("show", write_output(tmp_path / "job", elastic_events()))
+
+    assert not code
+    assert "killed: its process is gone without a word" in said
+    assert "Worker 1 was lost" in said
+    assert "The others waited 4.0 s" in said
+    assert "Overfitting since step 8" in said
+
+
+def test_logs_are_the_events_in_words(tmp_path, ask) -> None:
+    code, said = ask("logs", write_output(tmp_path / "job", finished_events()))
+
+    assert not code
+    assert "Worker 1 left at step 10: died" in said
+    assert "Evaluated at step 8: loss 0.4, accuracy 0.5" in said
+    assert said.splitlines()[-1].endswith("Finished at step 15: loss 0.2, val_loss 0.7")
+
+
+def test_a_folder_that_is_no_job_is_refused(tmp_path, ask) -> None:
+    for verb in ("list", "show", "logs", "stop", "page"):
+        code, said = ask(verb, tmp_path)
+        assert code == 6, verb
+        assert "Name what was given to --output" in said
+
+
+def test_a_folder_of_jobs_is_not_one_job(tmp_path, ask) -> None:
+    write_output(tmp_path / "one", finished_events())
+    write_output(tmp_path / "two", finished_events())
+
+    code, said = ask("show", tmp_path)
+
+    assert code == 6
+    assert "it holds 2 (one, two). Name one of them." in said
+
+
+def test_options_of_a_cluster_need_one(tmp_path, ask) -> None:
+    code, said = ask("list", tmp_path, "--namespace=team")
+
+    assert code == 2
+    assert "--namespace need --cluster" in said
+
+
+def test_stop_of_what_does_not_run_does_nothing(tmp_path, ask) -> None:
+    code, said = ask("stop", write_output(tmp_path / "job", finished_events()))
+
+    assert not code
+    assert said.startswith("Nothing to stop")
+    assert "It is finished." in said
+
+
+def test_stop_of_a_job_elsewhere_says_where(tmp_path, ask) -> None:
+    output = write_output(tmp_path / "job", elastic_events())
+    holder = {"pid": 1, "host": "far", "machine": "another", "claimed": "today", "started": "1"}
+    (output / ".lock").write_text(json.dumps(holder))
+
+    code, said = ask("stop", output)
+
+    assert code == 6
+    assert "process 1 on far" in said
+
+
+def test_stop_never_ends_another_process_of_the_same_number(tmp_path, ask) -> None:
+    from elasticdl.artifacts.holder import this_process
+
+    output = write_output(tmp_path / "job", elastic_events())
+    with subprocess.Popen(["sleep", "60"]) as other:
+        holder = {**this_process(), "pid": other.pid, "started": "12345"}
+        (output / ".lock").write_text(json.dumps(holder))
+        code, _ = ask("stop", output)
+        alive = other.poll() is None
+        other.kill()
+
+    assert not code
+    assert alive
+
+
+@pytest.mark.slow
+def test_stop_ends_a_training_with_a_checkpoint_and_the_same_command_resumes(tmp_path, ask) -> None:
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "small.py").write_text(MODEL)
+    (tmp_path / "data").mkdir()
+    write_records(tmp_path / "data" / "a.recordio", 200)
+    output = tmp_path / "out"
+    command = [
+        *(sys.executable, "-m", "elasticdl.cli.main", "train", f"--model_zoo={tmp_path / 'zoo'}"),
+        *("--model_def=small", f"--data={tmp_path / 'data'}", f"--output={output}"),
+        *("--minibatch_size=10", "--num_epochs=100000"),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as training:
+        deadline = time.monotonic() + 60
+        log = output / "events.jsonl"
+        while time.monotonic() < deadline and (
+            not log.exists() or "step_committed" not in log.read_text()
+        ):
+            time.sleep(0.2)
+        code, said = ask("stop", output)
+        training.wait(20)
+        complaint = training.stderr.read()
+
+    assert not code, complaint
+    assert "Progress is saved up to" in said
+    assert training.returncode == 128 + signal.SIGTERM
+    assert list((output / "checkpoints").glob("step-*"))
+    assert not (output / ".lock").exists()
+    assert "interrupted" in ask("show", output)[1]

@@ -1,0 +1,61 @@
+"""What is told of steps: together, with the longest pause between two of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticdl.engines.place import Place
+from elasticdl.engines.progress import Silent
+from elasticdl.engines.seams import Commit
+from elasticdl.engines.step_events import StepEvents
+from elasticdl.sharding.ledger import Ledger, Row
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("elasticdl.engines.step_events.time", clock)
+    return clock
+
+
+class Log:
+    def __init__(self):
+        self.written = []
+
+    def write(self, event):
+        self.written.append(event)
+
+
+def commit(events, clock, at):
+    ledger = Ledger(4, 8).deal([0])
+    clock.now = at
+    place = Place(ledger, {"loss": (1.0, 1.0)})
+    events.add(Commit([Row(0, 1)], [0], {"loss": (1.0, 1.0)}), ledger, place, 1)
+
+
+def test_the_longest_pause_counts_from_one_commit_to_the_next(clock) -> None:
+    log = Log()
+    events = StepEvents(log, Silent(), num_records=10, num_epochs=1, interval_s=1.0)
+
+    # What comes before the first one is no pause: a step is compiled.
+    for at in (30.0, 30.5, 33.0):
+        commit(events, clock, at)
+    events.write(3)
+    # A pause that ends in the next event belongs to that one.
+    commit(events, clock, 37.0)
+    events.write(4)
+    # After a resume nothing is known of the time before.
+    events.forget()
+    commit(events, clock, 90.0)
+    events.write(4)
+
+    assert [event.longest_s for event in log.written] == [2.5, 4.0, 0.0]

@@ -1,0 +1,110 @@
+"""Parsing together says what parsing one by one says, and passes over damage."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.page.conftest import as_log, evaluated, joined, started, step
+
+from elasticdl.events import Evaluated, JobStarted, WorkerJoined
+from elasticdl.page.parse import Damage, Steps, parse
+
+
+def steps_of(data: bytes) -> list[tuple[int, float, int]]:
+    return [
+        (int(item.step[at]), float(item.loss[at]), int(item.row_ends[at]))
+        for item in parse(data)
+        if isinstance(item, Steps)
+        for at in range(len(item))
+    ]
+
+
+def test_many_steps_come_as_columns_with_their_rows() -> None:
+    events = [
+        step(n, loss=n / 2, rows=[(0, 0, 0, n, n + 1), (0, 1, 1, n, n + 1)]) for n in range(50)
+    ]
+
+    (steps,) = parse(as_log(events))
+
+    assert steps.step.tolist() == list(range(50))
+    assert steps.loss.tolist() == [n / 2 for n in range(50)]
+    assert steps.row_ends.tolist() == list(range(2, 102, 2))
+    assert steps.rows[-1].tolist() == [0, 1, 1, 49, 50]
+
+
+def test_events_that_steps_depend_on_keep_their_places() -> None:
+    steps = [step(n) for n in range(30)]
+    events = [started(), *steps, evaluated(29, 0.5), step(30), joined(0, 1, 31), step(32)]
+
+    items = list(parse(as_log(events)))
+
+    kinds = [type(item) for item in items]
+    assert kinds == [JobStarted, Evaluated, Steps, WorkerJoined, Steps]
+    assert items[2].step.tolist() == list(range(31))
+
+
+@given(st.lists(st.sampled_from(["step", "nan", "event"]), max_size=60))
+def test_columns_say_what_single_lines_say(kinds) -> None:
+    made = {
+        "step": lambda n: step(n, loss=n / 3, rows=[(0, 0, 0, n, n + 1)] * (n % 3)),
+        "nan": lambda n: step(n, loss=float("nan"), rows=[(0, 1, 2, n, n + 1)]),
+        "event": lambda n: joined(n, n, n),
+    }
+    events = [made[kind](n) for n, kind in enumerate(kinds)]
+
+    together = list(parse(as_log(events)))
+    alone = [item for event in events for item in parse(as_log([event]))]
+
+    def flat(items):
+        for item in items:
+            if isinstance(item, Steps):
+                for at in range(len(item)):
+                    part = item.part(at, at + 1)
+                    yield (
+                        part.step.tolist(),
+                        np.nan_to_num(part.loss, nan=-1.0).tolist(),
+                        (part.rows.tolist()),
+                    )
+            else:
+                yield item
+
+    assert list(flat(together)) == list(flat(alone))
+
+
+def test_a_loss_that_is_not_finite_is_kept() -> None:
+    events = [step(n, loss=float("inf") if n == 25 else 1.0) for n in range(40)]
+
+    assert steps_of(as_log(events))[25][1] == float("inf")
+
+
+def test_a_damaged_line_is_told_with_its_place_and_costs_no_other() -> None:
+    data = as_log([step(1)]) + b"{torn\n" + as_log([step(2)])
+
+    items = list(parse(data, offset=1000))
+
+    assert [type(item) for item in items] == [Steps, Damage, Steps]
+    assert items[1] == Damage(1000 + len(as_log([step(1)])), "{torn")
+
+
+def test_a_line_of_hand_made_nonsense_among_many_steps_is_passed_over() -> None:
+    events = [step(n) for n in range(40)]
+    odd = b'{"event": "step_committed", "time": 1.0, "step": "x", "epoch": 0, "loss": 1}'
+
+    items = list(parse(as_log(events) + odd + b"\n"))
+
+    assert sum(len(item) for item in items if isinstance(item, Steps)) == 40
+    assert not isinstance(items[-1], Steps) or len(items[-1]) == 40
+
+
+def test_steps_of_a_log_before_a_field_was_added_have_its_default() -> None:
+    old = as_log([step(3)]).split(b', "records_per_s"')[0] + b"}\n"
+
+    (steps,) = parse(old * 30)
+
+    assert steps.longest_s.tolist() == [0.0] * 30
+    assert len(steps.rows) == 0
+
+
+def test_bytes_that_are_no_text_are_damage() -> None:
+    assert isinstance(next(iter(parse(b"\xff\xfe\x00\n"))), Damage)

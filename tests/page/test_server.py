@@ -1,0 +1,297 @@
+"""The server as a browser meets it: a real one, on a port of its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from tests.page.conftest import (
+    as_log,
+    elastic_events,
+    elastic_job,
+    finished_events,
+    joined,
+    shifted_to_now,
+    step,
+    write_output,
+)
+
+from elasticdl.errors import UnavailableError, UsageError
+from elasticdl.page.security import is_own_host, is_token
+from elasticdl.page.serving import PageProcess, parse_address, serve, warning_of
+
+
+@contextmanager
+def served(place, *flags):
+    """Run `elasticdl job page`; yields its URL."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "elasticdl.cli.main", "job", "page", str(place), *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("Job page: http://"), line + process.stderr.read()
+        yield line.removeprefix("Job page: ").strip()
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+class Client:
+    """Asks a server, with or without its token."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self.address = parts.netloc
+        self.token = parse_qs(parts.query)["token"][0]
+
+    def get(self, path, *, token=True, host=None, cookie=None):
+        connection = http.client.HTTPConnection(self.address, timeout=10)
+        joint = "&" if "?" in path else "?"
+        headers = {"Host": host or self.address, **({"Cookie": cookie} if cookie else {})}
+        target = f"{path}{joint}token={self.token}" if token is True else path
+        connection.request("GET", target, headers=headers)
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        return answer, body.decode()
+
+    def json(self, path):
+        answer, body = self.get(path)
+        assert answer.status == 200, body
+        return json.loads(body)
+
+    @contextmanager
+    def events(self, path):
+        connection = http.client.HTTPConnection(self.address, timeout=15)
+        connection.request("GET", f"{path}?token={self.token}", headers={"Host": self.address})
+        answer = connection.getresponse()
+
+        def following():
+            while line := answer.readline():
+                if line.startswith(b"data: "):
+                    yield json.loads(line[6:])
+
+        yield following()
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served") / "<b>job & co"
+    write_output(folder, finished_events())
+    (folder / "report").mkdir()
+    (folder / "report" / "report.html").write_text("<script>alert(1)</script>")
+    with served(folder) as url:
+        yield Client(url)
+
+
+def test_the_url_is_on_loopback_with_a_token(client) -> None:
+    assert client.address.startswith("127.0.0.1:")
+    assert len(client.token) >= 30
+
+
+def test_the_page_and_what_it_loads_are_answered(client) -> None:
+    answer, page = client.get("/")
+    loaded = re.findall(r'(?:src|href)="(static/[^"]+)"', page)
+
+    assert answer.status == 200
+    assert len(loaded) >= 4
+    for path in loaded:
+        answer, _ = client.get(f"/{path}")
+        assert answer.status == 200
+        assert answer.headers["content-type"].split(";")[0] in {"text/css", "text/javascript"}
+
+
+def test_the_page_loads_nothing_from_elsewhere_and_runs_nothing_inline(client) -> None:
+    answer, page = client.get("/")
+
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert not re.search(r"https?://", page)
+    assert not re.search(r"\son\w+=|<script>", page)
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["x-frame-options"] == "DENY"
+
+
+def test_all_of_the_page_weighs_less_than_half_a_megabyte(client) -> None:
+    _, page = client.get("/")
+    scripts = {*re.findall(r'"(static/[^"]+)"', page)}
+    for path in list(scripts):
+        if path.endswith(".js"):
+            _, text = client.get(f"/{path}")
+            scripts |= {f"static/{name}" for name in re.findall(r'from "\./([^"]+)"', text)}
+
+    weight = len(page) + sum(len(client.get(f"/{path}")[1]) for path in scripts)
+    assert len(scripts) >= 8
+    assert weight < 500_000
+
+
+def test_the_state_is_that_of_the_log(client) -> None:
+    state = client.json("/state.json")
+
+    assert state["head"]["state"] == "finished"
+    assert state["head"]["name"] == "<b>job & co"
+    assert any("Worker 1 was lost" in finding["text"] for finding in state["findings"])
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/state.json", "/events", "/jobs.json", "/static/page.js", "/report"]
+)
+def test_without_the_token_nothing_is_answered(client, path) -> None:
+    for wrong in (
+        path,
+        f"{path}?token=",
+        f"{path}?token={client.token[:-1]}x",
+        f"{path}?token=%ff",
+    ):
+        answer, body = client.get(wrong, token=False)
+        assert answer.status == 403
+        assert "Open the whole URL" in body
+        assert "set-cookie" not in answer.headers
+
+
+def test_the_cookie_of_the_first_page_is_enough_for_the_rest(client) -> None:
+    answer, _ = client.get("/")
+    cookie = answer.headers["set-cookie"]
+
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    again, _ = client.get("/state.json", token=False, cookie=cookie.split(";")[0])
+    assert again.status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
+def test_a_name_that_was_made_to_mean_this_machine_gets_nothing(client, host) -> None:
+    answer, body = client.get("/state.json", host=host or " ")
+
+    assert answer.status in {400, 421}
+    assert "Worker" not in body
+
+
+def test_files_outside_are_not_served(client) -> None:
+    for path in (
+        "/static/../server.py",
+        "/static/..%2Fserver.py",
+        "/static/%2e%2e/server.py",
+        "/static/none.js",
+    ):
+        answer, _ = client.get(path)
+        assert answer.status == 404
+
+
+def test_a_report_is_shown_and_runs_nothing(client) -> None:
+    answer, body = client.get("/report?name=report")
+
+    assert "<script>" in body
+    policy = answer.headers["content-security-policy"]
+    assert "sandbox" in policy
+    assert "script-src" not in policy
+    assert client.get("/report?name=../job")[0].status == 404
+
+
+def test_a_job_that_is_not_there_is_no_page(client) -> None:
+    assert client.get("/state.json?job=other")[0].status == 404
+
+
+def test_what_is_appended_comes_as_an_event_and_only_what_changed(tmp_path) -> None:
+    output = write_output(tmp_path / "live", shifted_to_now(elastic_events()), held=True)
+    # Held by this very process, which lives.
+    with served(output) as url, Client(url).events("/events") as events:
+        first = next(events)
+        with (output / "events.jsonl").open("ab") as log:
+            now = step(16, rows=[(0, 0, 2, 7, 8)])
+            log.write(as_log([*shifted_to_now([now]), *shifted_to_now([joined(2, 9, 0)])]))
+        for _ in range(10):
+            second = next(events)
+            if "told" in second:
+                break
+
+    assert first["head"]["state"] == "running"
+    assert set(first) >= {"head", "curves", "clock", "shards", "checkpoints", "about"}
+    assert second["head"]["step"] == 16
+    assert any(lane["slot"] == 2 for lane in second["clock"]["lanes"])
+    assert "about" not in second
+
+
+def test_a_folder_of_outputs_is_a_list_with_losses(tmp_path) -> None:
+    for name in ("a", "b"):
+        write_output(tmp_path / name, finished_events(), elastic_job(name))
+    with served(tmp_path) as url:
+        client = Client(url)
+        jobs = client.json("/jobs.json")["jobs"]
+        state = client.json("/state.json?job=b")
+
+    assert [job["name"] for job in jobs] == ["a", "b"]
+    assert jobs[0]["loss_curve"]["x"][-1] == 15
+    assert state["head"]["name"] == "b"
+
+
+def test_a_port_in_use_is_named_with_the_way_out(output) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+
+        with pytest.raises(UnavailableError, match=f"Cannot listen on {address}.*--listen"):
+            serve(str(output), address, print)
+
+
+@pytest.mark.parametrize("listen", ["8080", "localhost", ":80", "a:b", "127.0.0.1:70000"])
+def test_an_address_that_is_none_is_refused(output, listen) -> None:
+    with pytest.raises(UsageError, match="expected HOST:PORT"):
+        serve(str(output), listen, print)
+
+
+def test_other_machines_are_warned_of() -> None:
+    assert warning_of("127.0.0.1:0") is None
+    assert warning_of("[::1]:0") is None
+    assert "without encryption" in warning_of("0.0.0.0:80")
+    assert parse_address("[::]:80") == ("::", 80)
+
+
+def test_a_token_is_compared_as_a_whole() -> None:
+    assert is_token("abc", "abc")
+    assert not any(is_token(given, "abc") for given in (None, "", "ab", "abcd", "\udc80"))
+
+
+def test_the_own_name_is_allowed() -> None:
+    assert is_own_host(f"{socket.gethostname()}:80")
+    assert is_own_host("train.example:80", allowed="train.example")
+
+
+def test_a_page_beside_a_training_waits_for_its_log_and_ends_with_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("MY_PASSWORD", "sesame")
+    told = []
+    with PageProcess(str(tmp_path / "out"), told.append) as page:
+        deadline = time.monotonic() + 30
+        while not told and time.monotonic() < deadline:
+            time.sleep(0.05)
+        client = Client(told[0].removeprefix("Job page: "))
+        before = client.json("/state.json")["head"]["state"]
+        write_output(tmp_path / "out", shifted_to_now(elastic_events()), held=True)
+        time.sleep(0.6)
+        after = client.json("/state.json")["head"]["state"]
+        has_secrets = "sesame" in Path(f"/proc/{page._process.pid}/environ").read_text()
+    page._process.wait(10)
+
+    assert (before, after) == ("unknown", "running")
+    assert not has_secrets
+    assert not Path(f"/proc/{page._process.pid}").exists()

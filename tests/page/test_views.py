@@ -1,0 +1,363 @@
+"""What is shown of small logs: status, lanes, shards, findings, rounds, and what is not shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.page.conftest import (
+    T0,
+    elastic_events,
+    elastic_job,
+    evaluated,
+    finished_events,
+    history_of,
+    joined,
+    saved,
+    started,
+    step,
+)
+
+from elasticdl.events import JobFailed, PartyJoined, RoundFinished, WorkerLeft
+from elasticdl.job import Federation, Tracking
+from elasticdl.page.facts import Facts
+from elasticdl.page.lanes import lanes
+from elasticdl.page.redaction import redacted
+from elasticdl.page.shard_map import DONE, cells, shard_states
+from elasticdl.page.status import State, status_of
+from elasticdl.page.view import summary, view
+
+LIVE = Facts("job", "out", job=elastic_job("out"), is_held=True)
+NOW = T0 + 21
+
+
+def texts(sections) -> list[str]:
+    return [finding["text"] for finding in sections["findings"]]
+
+
+def kinds(sections, slot) -> list[tuple[str, float, float]]:
+    (lane,) = [lane for lane in sections["clock"]["lanes"] if lane["slot"] == slot]
+    return [(kind, round(a - T0, 1), round(b - T0, 1)) for a, b, kind, _ in lane["segments"]]
+
+
+@pytest.fixture
+def shown():
+    return view(history_of(elastic_events()), LIVE, NOW)
+
+
+# --- status -----------------------------------------------------------------------------------
+
+
+def test_a_running_job_says_when_it_will_end() -> None:
+    events = [started(num_records=1600), joined(0, 1, 0), joined(1, 2, 0)]
+    events += [step(n, rows=[(0, 0, 0, n, n + 1), (0, 1, 1, n, n + 1)]) for n in range(1, 101)]
+
+    head = view(history_of(events), LIVE, T0 + 100)["head"]
+
+    # A step a second, of 16 records: the second epoch takes 100 s.
+    assert head["state"] == "running"
+    assert head["eta_s"] == pytest.approx(100, abs=5)
+    assert head["ends_at"] == pytest.approx(T0 + 200, abs=5)
+
+
+@pytest.mark.parametrize(
+    ("more", "held", "state", "word"),
+    [
+        ([], True, State.RUNNING, "training"),
+        ([], False, State.KILLED, "gone without a word"),
+        (
+            [JobFailed(time=T0 + 21, kind="DataError", message="no file")],
+            False,
+            State.FAILED,
+            "no file",
+        ),
+        (
+            [JobFailed(time=T0 + 21, kind="Interrupted", message="", step=15)],
+            False,
+            State.INTERRUPTED,
+            "step 15",
+        ),
+    ],
+)
+def test_how_a_job_stands(more, held, state, word) -> None:
+    status = status_of(history_of([*elastic_events(), *more]), replace(LIVE, is_held=held), NOW)
+
+    assert status.state is state
+    assert word in status.message
+
+
+def test_a_job_that_waits_says_for_what() -> None:
+    few = [started(), joined(0, 1, 1)]
+    late = [started(), joined(0, 1, 1), step(1, at=2), step(2, at=3), joined(1, 2, 4)]
+    none = [started(), joined(0, 1, 1), joined(1, 2, 1)]
+
+    said = [status_of(history_of(e), LIVE, T0 + 30).message for e in (few, late, none)]
+
+    assert said[0].startswith("waiting for workers: 1 of the 2")
+    assert said[1] == "waiting for 2 workers to join (0, 1), for 29.0 s"
+    assert "waiting for 2 workers to join" in said[2]
+
+
+def test_a_holder_elsewhere_that_is_silent_for_long_may_be_dead() -> None:
+    facts = replace(LIVE, is_elsewhere=True, holder="process 7 on far")
+
+    status = status_of(history_of(elastic_events()), facts, NOW + 3600)
+
+    assert status.state is State.UNKNOWN
+    assert "process 7 on far" in status.message
+
+
+# --- lanes ------------------------------------------------------------------------------------
+
+
+def test_a_lane_reads_start_join_train_lost_replaced(shown) -> None:
+    assert kinds(shown, 1) == [
+        ("starting", 0.3, 1.0),
+        ("joining", 1.0, 2.0),
+        ("training", 2.0, 11.4),
+        # Its replacement was prepared meanwhile, and has the slot from 17.0 on.
+        ("lost", 11.4, 17.0),
+        ("joining", 17.0, 18.0),
+        ("training", 18.0, 21.0),
+    ]
+
+
+def test_who_stays_is_not_behind_while_nobody_commits(shown) -> None:
+    assert [kind for kind, _, _ in kinds(shown, 0)] == ["starting", "joining", "training"]
+
+
+def test_who_has_no_batch_while_others_commit_is_behind() -> None:
+    events = [started(), joined(0, 1, 0), joined(1, 2, 0)]
+    for number in range(1, 12):
+        rows = [(0, 0, 0, number, number + 1)]
+        if number < 4 or number > 9:
+            rows.append((0, 1, 1, number, number + 1))
+        events.append(step(number, rows=rows))
+
+    shown = view(history_of(events), LIVE, T0 + 12)
+
+    assert ("behind", 3.0, 10.0) in kinds(shown, 1)
+
+
+def test_of_ten_thousand_workers_those_are_drawn_that_something_happened_to() -> None:
+    events = [started(), *(joined(slot, slot + 1, 1) for slot in range(10_000))]
+    events += [
+        WorkerLeft(time=T0 + 2, step=0, slot=7_777, incarnation=7_778, reason="died"),
+        joined(7_777, 10_001, 3),
+    ]
+
+    drawn, num_more = lanes(history_of(events).stays, [], T0 + 5)
+
+    assert 7_777 in [lane["slot"] for lane in drawn]
+    assert len(drawn) + num_more == 10_000
+
+
+def test_a_stall_is_marked_with_its_cause(shown) -> None:
+    (stall,) = shown["clock"]["stalls"]
+
+    assert stall["seconds"] == 4.0
+    assert stall["cause"] == "worker 1 died"
+
+
+# --- shards -----------------------------------------------------------------------------------
+
+
+def test_shards_are_done_leased_returned_or_queued(shown) -> None:
+    # 0 and 1 are done, workers 0 and 1 are on 2 and 3, 4 waits.
+    assert shown["shards"]["cells"] == "33110"
+    assert shown["shards"]["holders"] == {"2": 0, "3": 1}
+
+
+def test_a_shard_of_a_worker_that_died_came_back() -> None:
+    events = elastic_events()[:14]  # up to its death
+    events.append(WorkerLeft(time=T0 + 12, step=10, slot=1, incarnation=2, reason="died"))
+
+    assert view(history_of(events), LIVE, T0 + 12)["shards"]["cells"] == "33120"
+
+
+def test_half_a_million_shards_are_few_cells_and_one_that_came_back_is_seen() -> None:
+    states = np.full(500_000, DONE)
+    states[123_456] = 2
+
+    shown = cells(states)
+
+    assert len(shown["cells"]) <= 1200
+    assert shown["cells"].count("2") == 1
+    assert shown["counts"]["done"] == 499_999
+
+
+def test_the_last_shard_is_done_with_fewer_batches() -> None:
+    states = shard_states(
+        np.array([8, 3]), [], num_shards=2, batches_per_shard=8, last_shard_batches=3
+    )
+
+    assert states.tolist() == [DONE, DONE]
+
+
+def test_shards_of_a_new_epoch_begin_queued_and_come_back_when_it_is_taken_back() -> None:
+    events = [started(), *(step(n, rows=[(0, 0, 0, n - 1, n)]) for n in range(1, 9)), saved(8)]
+    events += [step(9, epoch=1, rows=[(1, 0, 4, 0, 1)])]
+    again = [*events, started(at=11, attempt=2, resumed_from_step=8)]
+
+    shown = [view(history_of(each), LIVE, T0 + 12)["shards"] for each in (events, again)]
+
+    assert [(each["epoch"], each["cells"]) for each in shown] == [(1, "00001"), (0, "30000")]
+
+
+# --- findings ---------------------------------------------------------------------------------
+
+
+def test_a_loss_of_a_worker_says_when_and_how_long_the_others_waited(shown) -> None:
+    (text,) = [text for text in texts(shown) if text.startswith("Worker 1 was lost")]
+
+    assert "at step 10: it died. The others waited 4.0 s." in text
+    assert "replaced after 5.6 s, and its replacement trained after 6.6 s" in text
+
+
+def test_overfitting_is_told_with_its_step_and_numbers(shown) -> None:
+    (text,) = [text for text in texts(shown) if "verfitting" in text]
+
+    assert text.startswith("Overfitting since step 8: of the validation loss, it is 0.7 at step 15")
+    assert "was least at step 8 (0.4), while the training loss went from" in text
+
+
+def test_a_validation_loss_that_jumps_about_is_no_overfitting() -> None:
+    losses = (0.06, 0.054, 0.066, 0.06, 0.07, 0.058, 0.066, 0.061, 0.069)
+    events = [started(), *(evaluated(n, loss) for n, loss in enumerate(losses, 1))]
+
+    (text,) = texts(view(history_of(events), LIVE, T0 + 9))
+
+    assert text.startswith("No overfitting so far")
+
+
+def test_a_pause_that_is_told_late_is_that_of_the_loss_before_it() -> None:
+    events = [started(), joined(0, 1, 0), joined(1, 2, 0)]
+    events += [step(n, longest_s=0.1) for n in range(1, 11)]
+    # It is seen to be gone at once; steps it took part in are told of for two more seconds.
+    died = WorkerLeft(time=T0 + 8.5, step=8, slot=1, incarnation=2, reason="died")
+    events.insert(events.index(events[-2]), died)
+    events += [step(11, at=14.2, longest_s=4.2), step(12, at=15.2, longest_s=0.1)]
+
+    shown = view(history_of(events), LIVE, T0 + 16)
+
+    assert any("The others waited 4.2 s" in text for text in texts(shown))
+    assert shown["clock"]["stalls"][0]["cause"] == "worker 1 died"
+
+
+def test_a_validation_loss_that_falls_is_no_overfitting() -> None:
+    events = [
+        started(),
+        *(step(n) for n in range(1, 9)),
+        *(evaluated(n, 1 / n) for n in range(1, 9)),
+    ]
+
+    (text,) = texts(view(history_of(events), LIVE, T0 + 9))
+
+    assert text.startswith("No overfitting so far")
+
+
+def test_a_loss_that_is_no_number_comes_first() -> None:
+    events = [started(), step(1), step(2, loss=float("nan")), step(3)]
+
+    shown = view(history_of(events), LIVE, T0 + 4)
+
+    assert shown["findings"][0]["level"] == "bad"
+    assert shown["curves"]["metrics"]["loss"]["steps"]["bad"] == [2.0]
+
+
+def test_a_new_attempt_says_what_was_made_again() -> None:
+    events = [started(), step(1), step(2), step(3)]
+    events += [started(at=13, attempt=2, resumed_from_step=2), step(3, at=14)]
+
+    (text,) = texts(view(history_of(events), LIVE, T0 + 15))
+
+    assert "10.0 s after attempt 1 had told its last: from step 2, steps up to 3 were made" in text
+
+
+# --- rounds -----------------------------------------------------------------------------------
+
+
+def federated_events() -> list:
+    events = [started(num_epochs=4, num_records=0, num_shards=0)]
+    events += [
+        PartyJoined(time=T0 + 1, step=0, party=p, num_examples=10) for p in ("north", "south")
+    ]
+    for number in range(1, 4):
+        away = {"south": "no answer within 5 s"} if number == 2 else {}
+        there = ["north"] if away else ["north", "south"]
+        events.append(
+            RoundFinished(
+                time=T0 + 1 + 2 * number,
+                step=number,
+                parties=there,
+                left_out=away,
+                num_examples=20,
+                metrics={"loss": 1 / number},
+                seconds=2.0,
+                party_metrics={party: {"loss": 0.5, "accuracy": 0.25} for party in there},
+            )
+        )
+    return events
+
+
+FEDERATED = replace(
+    LIVE, job=elastic_job("out", workers=None, federation=Federation(num_rounds=4, num_parties=2))
+)
+
+
+def test_a_federation_says_who_was_left_out_and_why() -> None:
+    shown = view(history_of(federated_events()), FEDERATED, T0 + 8)
+
+    assert "Party 'south' was left out of 1 round of 3 (2): no answer within 5 s." in texts(shown)
+    assert [r["answers"] for r in shown["rounds"]["rounds"]] == [[1, 1], [1, 2], [1, 1]]
+    assert shown["rounds"]["parties"][0]["metrics"] == {"loss": 0.5, "accuracy": 0.25}
+    assert shown["head"]["progress"] == "round 3/4"
+    assert shown["head"]["eta_s"] == 2.0
+    assert shown["head"]["message"] == "waiting for the parties' answers to round 4, for 1.0 s"
+    assert shown["curves"]["unit"] == "round"
+
+
+# --- the rest ---------------------------------------------------------------------------------
+
+
+def test_the_best_checkpoint_is_marked(shown) -> None:
+    assert shown["curves"]["best_step"] == 4
+    assert [(c["step"], c["is_best"]) for c in shown["checkpoints"]] == [(4, True), (15, False)]
+
+
+def test_what_a_page_shows_is_json_whatever_is_in_the_log() -> None:
+    events = [started(), step(1, loss=float("inf")), evaluated(1, float("nan")), saved(1)]
+
+    json.dumps(view(history_of(events), LIVE, T0 + 2), allow_nan=False)
+    json.dumps(view(history_of([]), LIVE, T0), allow_nan=False)
+    json.dumps(summary(history_of(events), LIVE, T0), allow_nan=False)
+
+
+def test_secrets_are_not_shown() -> None:
+    job = elastic_job(
+        "s3://me:hunter2@bucket/out",
+        tracking=Tracking(uri="https://t0ken@host", params={"api_key": "k-123", "lr": 0.1}),
+    )
+    facts = replace(LIVE, definition=json.loads(job.to_json()), job=job, output=str(job.output))
+    events = [
+        *finished_events()[:-1],
+        JobFailed(
+            time=T0 + 22, kind="DataError", message="GET s3://u:sesame@h/x?X-Amz-Signature=abc"
+        ),
+    ]
+
+    shown = json.dumps(
+        [view(history_of(events), facts, NOW), summary(history_of(events), facts, NOW)]
+    )
+
+    for secret in ("hunter2", "t0ken", "k-123", "sesame", "=abc"):
+        assert secret not in shown
+
+
+def test_numbers_whose_name_sounds_secret_are_shown() -> None:
+    assert redacted({"num_tokens": 512, "token": "x"}) == {
+        "num_tokens": 512,
+        "token": "(not shown)",
+    }
