@@ -579,3 +579,31 @@ def test_a_url_of_no_database_names_those_that_there_are() -> None:
     assert "secret" not in str(caught.value)
     with pytest.raises(UsageError, match="pip install oracledb"):
         open_database("oracle+oracledb://x/y")
+
+
+def test_duckdb_keeps_no_cache_of_a_large_table_that_was_read(tmp_path, monkeypatch) -> None:
+    """It would lie in the memory in which the model is trained, or predicts."""
+    monkeypatch.setattr(duckdb, "_LARGE_BYTES", 2**20)
+    monkeypatch.setattr(duckdb, "_SMALL_LIMIT", "20MB")
+    used = "SELECT sum(memory_usage_bytes) AS used FROM duckdb_memory()"
+    limit = "SELECT current_setting('memory_limit') AS shown"
+    path = f"duckdb:///{tmp_path}/t.db"
+    with open_database(path) as database:
+        select = "CREATE TABLE t AS SELECT random() AS a, random() AS b FROM range(4000000)"
+        with database.run(select):
+            pass
+    with open_database(path) as database:
+
+        def value(question):
+            with database.run(question) as rows:
+                return pa.Table.from_batches(rows.batches)[0][0].as_py()
+
+        before = value(limit)
+        for _ in range(3):
+            with database.read("SELECT * FROM t") as rows:
+                num_rows = sum(batch.num_rows for batch in rows.batches)
+
+        assert num_rows == 4_000_000
+        assert value(used) < 30 * 2**20
+        after = value(limit)
+        assert float(after.split()[0]) >= float(before.split()[0]) - 0.11

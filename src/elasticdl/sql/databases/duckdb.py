@@ -45,6 +45,8 @@ _ROWID = "rowid"
 _NO_RESULT = (["Count"], ["Success"])
 _READER = "elasticdl_reader"
 _PART_ROWS = 1 << 20
+_LARGE_BYTES = 2**28
+_SMALL_LIMIT = "128MB"
 # What repeats a statement of ours, not of the user's.
 _OURS = re.compile(
     r"(?s) when casting from source column elasticdl_\w+|\n\nLINE \d+: .*\belasticdl_given\b.*"
@@ -81,6 +83,8 @@ class DuckDB(BaseDatabase):
             with self._errors():
                 return duckdb.connect(path or ":memory:", config=config)
 
+        # Of its memory: as it was set, and as DuckDB shows that.
+        self._limit: tuple[str, str] | None = None
         self._connection = once_free(connect, UnavailableError, _ENDING_S)
 
     @contextlib.contextmanager
@@ -118,6 +122,7 @@ class DuckDB(BaseDatabase):
             self._queries.close(cursor.close)
 
     def _batches(self, reader: Any, query: Query) -> Iterator[pa.RecordBatch]:
+        num_bytes = 0
         while True:
             with self._errors():
                 try:
@@ -125,8 +130,26 @@ class DuckDB(BaseDatabase):
                 except (pa.ArrowException, OSError) as error:
                     raise DatabaseError(f"{self.name}: {error}") from error
             if batch is None:
+                if num_bytes > _LARGE_BYTES and not self.is_in_memory:
+                    self._drop_cache()
                 return
+            num_bytes += batch.nbytes
             yield batch
+
+    def _drop_cache(self) -> None:
+        """Free what DuckDB keeps of its file: it takes most of the memory for it, and frees none.
+
+        What reads this much trains or predicts next, and needs the memory.
+        """
+        limit = self._ask("SELECT current_setting('memory_limit')")[0][0]
+        # Set to what it shows, it shows less: it rounds down.
+        if self._limit is None or self._limit[1] != limit:
+            self._limit = (limit, limit)
+        # What is in use is not freed, and then the lower limit is not taken.
+        with contextlib.suppress(DatabaseError):
+            self._ask(f"SET memory_limit = '{_SMALL_LIMIT}'")
+        self._ask(f"SET memory_limit = {literal(self._limit[0])}")
+        self._limit = (self._limit[0], self._ask("SELECT current_setting('memory_limit')")[0][0])
 
     def _ask(self, question: str) -> list[tuple[Any, ...]]:
         with self._errors(), self._cursor() as cursor:
