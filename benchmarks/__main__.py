@@ -23,6 +23,7 @@ ALL = [
     "sql_models",
     "workers",
     "lengths",
+    "index",
 ]
 
 

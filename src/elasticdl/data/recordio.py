@@ -31,8 +31,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from elasticdl.data import recordio_index
 from elasticdl.data.atomic_file import AtomicFile
 from elasticdl.data.bytes_unit import BytesUnit
+from elasticdl.data.data_index import DataIndex, open_by_index
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.record_decoding import decode_records
 from elasticdl.data.record_source import RecordFile
@@ -48,10 +50,10 @@ from elasticdl.data.recordio_chunk import (
     encode_chunk,
     parse_header,
 )
-from elasticdl.data.stored_file import open_each, open_stored
+from elasticdl.data.stored_file import open_stored
 from elasticdl.data.units import Units, is_remote, sample
 from elasticdl.data.whole_or_nothing import WholeOrNothing
-from elasticdl.errors import DataError, UsageError
+from elasticdl.errors import CorruptDataError, DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -95,14 +97,15 @@ class RecordIOSource:
 
     Args:
         uris: Files in reading order.
+        index: What is known of them: the headers of files that it has are not read.
 
     Raises:
         CorruptDataError: A header is damaged, or a file ends too early.
         DataError: A file cannot be read.
     """
 
-    def __init__(self, uris: Sequence[str]) -> None:
-        opened = open_each(uris, _open)
+    def __init__(self, uris: Sequence[str], index: DataIndex | None = None) -> None:
+        opened = open_by_index(uris, index, recordio_index.unpack, _open)
         self._stored = [stored for stored, _ in opened]
         self._chunks = [chunks for _, chunks in opened]
         # The number of the first record of each chunk, and one past the last of the file.
@@ -133,6 +136,11 @@ class RecordIOSource:
     def chunks(self, file_index: int) -> Sequence[Chunk]:
         """Return the chunks of one file, in order."""
         return self._chunks[file_index]
+
+    def index(self) -> DataIndex:
+        """Return where the chunks are; see `data_index.py`."""
+        files = map(recordio_index.pack, self._stored, self._chunks)
+        return DataIndex("recordio", tuple(files))
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
         """Return records `start` to `stop` (exclusive) as stored.
@@ -201,7 +209,7 @@ class RecordIOSource:
         file_index = bisect_right(self._first_chunks, index) - 1
         chunk = self._chunks[file_index][index - self._first_chunks[file_index]]
         reader = self._here.unit_reader
-        unit = reader.read(self._stored[file_index], chunk).unit()
+        unit = _read(reader, self._stored[file_index], chunk).unit()
         # The unit stays while others are read. When it is gone, another one takes its memory.
         reader.exchange(unit.memory, _taken(self._spare))
         if isinstance(unit.memory, mmap.mmap):
@@ -231,7 +239,7 @@ class RecordIOSource:
         # Its memory is written to now, whether or not that ends well.
         here.chunk = None
         chunk = self._chunks[file_index][chunk_index]
-        here.key, here.chunk = key, here.reader.read(self._stored[file_index], chunk)
+        here.key, here.chunk = key, _read(here.reader, self._stored[file_index], chunk)
         return here.chunk
 
     def __getstate__(self) -> dict[str, Any]:
@@ -260,6 +268,20 @@ def _taken(spare: deque[mmap.mmap]) -> mmap.mmap | None:
 
 def _give_back(spare: deque[mmap.mmap], memory: mmap.mmap) -> None:
     spare.append(memory)
+
+
+def _read(reader: ChunkReader, file: StoredFile, chunk: Chunk) -> DecodedChunk:
+    """Read a chunk, and check all of it.
+
+    Raises:
+        CorruptDataError: It is damaged.
+        DataError: The file has changed since it was counted, or cannot be read.
+    """
+    try:
+        return reader.read(file, chunk)
+    except CorruptDataError:
+        file.require_unchanged()
+        raise
 
 
 def _open(uri: str) -> tuple[StoredFile, list[Chunk]]:
