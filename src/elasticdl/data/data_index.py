@@ -21,17 +21,14 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, get_args, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, get_args, runtime_checkable
 
 import numpy as np
 
 from elasticdl.data.counted_file import CountedFile
 from elasticdl.data.formats import Format
-from elasticdl.data.stored_file import open_each
+from elasticdl.data.stored_file import StoredFile, open_each
 from elasticdl.errors import CorruptDataError
-
-if TYPE_CHECKING:
-    from elasticdl.data.stored_file import StoredFile
 
 Layout = TypeVar("Layout")
 
@@ -63,6 +60,10 @@ class FileEntry(NamedTuple):
     version: str
     num_records: int
     layout: bytes
+
+    def stored_file(self) -> StoredFile:
+        """Return the file, as it was when it was opened here."""
+        return StoredFile(self.uri, self.size_bytes, version=self.version)
 
     def counted_file(self) -> CountedFile:
         """Return the file, to be read as long as it is this one."""
@@ -106,6 +107,29 @@ def index_of(source: object) -> DataIndex | None:
     return source.index() if isinstance(source, IndexedSource) else None
 
 
+def entries_by_index(
+    uris: Sequence[str], index: DataIndex | None, open_one: Callable[[str], FileEntry]
+) -> list[FileEntry]:
+    """Return an entry for each file, of the index where it has the file.
+
+    Args:
+        uris: Files in reading order.
+        index: What is known already.
+        open_one: Finds it out from the file.
+
+    Raises:
+        DataError: A file that is not in the index cannot be read.
+    """
+    if index is None:
+        return open_each(uris, open_one)
+    if index.uris == list(uris):
+        return list(index.files)
+    known = {entry.uri: entry for entry in index.files}
+    others = [uri for uri in uris if uri not in known]
+    known.update(zip(others, open_each(others, open_one), strict=True))
+    return [known[uri] for uri in uris]
+
+
 def open_by_index(
     uris: Sequence[str],
     index: DataIndex | None,
@@ -128,8 +152,7 @@ def open_by_index(
         return open_each(uris, open_one)
     known = {entry.uri: _unpacked(entry, unpack) for entry in index.files}
     others = [uri for uri in uris if uri not in known]
-    if others:
-        known.update(zip(others, open_each(others, open_one), strict=True))
+    known.update(zip(others, open_each(others, open_one), strict=True))
     return [known[uri] for uri in uris]
 
 
@@ -137,9 +160,13 @@ def _unpacked(entry: FileEntry, unpack: Callable[[FileEntry], Layout]) -> Layout
     try:
         return unpack(entry)
     except (ValueError, struct.error, KeyError, TypeError, IndexError) as error:
-        raise CorruptDataError(
-            f"The index of {entry.uri}", 0, "what its reader has written there", str(error)
-        ) from error
+        raise bad_entry(entry, str(error)) from error
+
+
+def bad_entry(entry: FileEntry, found: str) -> CorruptDataError:
+    """Return the error for an entry that makes no sense."""
+    expected = f"{entry.num_records} records in {entry.size_bytes} bytes"
+    return CorruptDataError(f"The index of {entry.uri}", 0, expected, found)
 
 
 def entry_of(file: StoredFile, num_records: int, layout: bytes) -> FileEntry:

@@ -47,6 +47,8 @@ def format_by_name(uri: str) -> Format | None:
     """Return the format a file's extension says, None if it says none."""
     # Not by a Path: of a hundred thousand files that would take longer than listing them.
     name = uri.rpartition("/")[2].lower()
+    if (known := EXTENSIONS.get(name[name.rfind(".") :])) is not None:
+        return known
     return next((known for end, known in EXTENSIONS.items() if name.endswith(end)), None)
 
 

@@ -18,7 +18,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, TypeVar
 
 from elasticdl.data.atomic_file import AtomicFile
-from elasticdl.data.data_index import DataIndex, decode, encode
+from elasticdl.data.data_index import DataIndex, FileEntry, decode, encode
 from elasticdl.data.find_files import exists
 from elasticdl.data.stored_file import (
     filesystem,
@@ -32,8 +32,6 @@ from elasticdl.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from elasticdl.data.data_index import FileEntry
 
 _Value = TypeVar("_Value")
 
@@ -112,20 +110,18 @@ def why_stale(
         wanted: The names that are asked for.
         listing: Size and version of what there is.
     """
-    for name in wanted:
-        if name not in known:
-            return f"{name} is not in it"
-    for name, entry in known.items():
+    added = [name for name in wanted if name not in known]
+    if added:
+        return f"{added[0]} is not in it"
+    for name, (_, size_bytes, version, _, _) in known.items():
         now = listing.get(name)
-        if now is None:
-            return f"{name} is gone"
-        if now != (entry.size_bytes, entry.version):
-            return f"{name} has changed"
+        if now != (size_bytes, version):
+            return f"{name} {'is gone' if now is None else 'has changed'}"
     return None
 
 
 def _chosen(known: Mapping[str, FileEntry], wanted: Mapping[str, str]) -> tuple[FileEntry, ...]:
-    return tuple(known[name]._replace(uri=uri) for name, uri in wanted.items())
+    return tuple([FileEntry(uri, *known[name][1:]) for name, uri in wanted.items()])
 
 
 def _listing(folder: str) -> dict[str, tuple[int | None, str]]:
@@ -140,9 +136,12 @@ def _listing(folder: str) -> dict[str, tuple[int | None, str]]:
     try:
         with os.scandir(path or ".") as scanned:
             for entry in scanned:
-                # A link in a circle, say, is no file of the index.
-                if entry.is_file():
-                    states[entry.name] = local_state(entry.stat())
+                try:
+                    status = entry.stat()
+                except OSError:
+                    # A link to nowhere, say, is no file of the index.
+                    continue
+                states[entry.name] = local_state(status)
     except OSError as error:
         raise DataError(f"{folder} cannot be listed: {error.strerror or error}.") from error
     return states
