@@ -24,6 +24,7 @@ ALL = [
     "workers",
     "lengths",
     "page",
+    "index",
 ]
 
 

@@ -14,6 +14,9 @@ from rich.console import Console
 from elasticdl.cli import data_show
 from elasticdl.cli.data import data, parse_schema
 from elasticdl.data import overview
+from elasticdl.data.data_index import index_of
+from elasticdl.data.find_files import find_files
+from elasticdl.data.index_file import INDEX_FILE, find_index
 from elasticdl.data.overview import look_into
 from elasticdl.data.recordio import Writer
 from elasticdl.data.samples import SAMPLES, write_sample
@@ -73,7 +76,7 @@ def test_help_shows_examples_and_loads_nothing_heavy(run_python):
         "import sys\n"
         "from click.testing import CliRunner\n"
         "from elasticdl.cli.data import data\n"
-        "for words in [], ['sample'], ['prepare'], ['show']:\n"
+        "for words in [], ['sample'], ['prepare'], ['index'], ['show']:\n"
         "    result = CliRunner().invoke(data, [*words, '--help'])\n"
         "    assert 'elasticdl data ' in result.output, result.output\n"
         "heavy = {'tensorflow', 'keras', 'pyarrow', 'sklearn', 'numpy', 'rich', 'fsspec'}\n"
@@ -204,6 +207,51 @@ def test_a_schema_that_is_wrong_is_named_with_its_line(folder):
         DefinitionError, match=r"zoo/texts\.py:5: data_schema\(\), entry 0 \('size'\)"
     ):
         run(*PREPARE)
+
+
+# --- index ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file_format", ["recordio", "tfrecord", "csv", "parquet"])
+def test_index_is_written_beside_the_files_and_says_how_many_they_are(folder, file_format):
+    write_sample("iris", "iris", file_format)
+
+    printed = run("index", "iris/train", "iris/test", "--quiet")
+
+    assert printed.startswith("150 records in 6 files\n")
+    assert printed.splitlines()[1:] == [
+        f"  iris/test/{INDEX_FILE}",
+        f"  iris/train/{INDEX_FILE}",
+    ]
+    assert index_of(open_source("iris/train")) == find_index(find_files("iris/train"))
+
+
+def test_index_of_many_folders_names_some(folder):
+    for number in range(8):
+        Path("in", str(number)).mkdir()
+        with Writer(f"in/{number}/a.recordio") as writer:
+            writer.write(b"")
+
+    printed = run("index", "in/*/*.recordio")
+
+    assert "8 records in 8 files" in printed
+    assert len(re.findall(INDEX_FILE, printed)) == 5
+    assert "and 3 more" in printed
+
+
+def test_index_of_nothing_is_refused(folder):
+    with pytest.raises(NoDataError, match="No file matches"):
+        run("index", "nowhere")
+
+
+def test_show_of_a_huge_file_with_an_index_counts_it(folder, monkeypatch):
+    write_sample("iris", "iris", "csv")
+    run("index", "iris/train")
+    monkeypatch.setattr(overview, "_WHOLE_BYTES", 1)
+
+    found = look_into("iris/train", 3)
+
+    assert (found.num_records, found.is_estimate) == (120, False)
 
 
 # --- show ----------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ are opened.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +19,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from elasticdl.data import csv, parquet, recordio, tfrecord, units
-from elasticdl.data.example import Features, encode
+from elasticdl.data import csv, example, parquet, recordio, tfrecord, units
+from elasticdl.data.data_index import DataIndex, IndexedSource, decode, encode
 from elasticdl.data.schema import Field, Schema
+from elasticdl.data.unit_reader import UnitReader
+from elasticdl.data.units import UnitSource
+from elasticdl.errors import CorruptDataError, DataError
 from elasticdl.testing.record_source import check_decoding, check_gathering, check_record_source
 
 if TYPE_CHECKING:
+    from elasticdl.data.example import Features
     from elasticdl.data.record_source import RecordSource
 
 EXAMPLES: list[Features] = [
@@ -42,25 +48,25 @@ class Format:
     Attributes:
         name: What the test is called.
         write: Writes examples into one file.
-        open: Opens files.
+        open: Opens files, by an index where one is given.
     """
 
     name: str
     write: Callable[[Path, Sequence[Features]], None]
-    open: Callable[[Sequence[str]], RecordSource]
+    open: Callable[..., RecordSource]
 
 
 def write_recordio(compressor: recordio.Compressor, path: Path, rows: Sequence[Features]) -> None:
     # Some chunks of a few records each, so that ranges cross their borders as well.
     with recordio.Writer(str(path), compressor, max_chunk_bytes=150) as writer:
         for row in rows:
-            writer.write(encode(row))
+            writer.write(example.encode(row))
 
 
 def write_tfrecord(compressor: tfrecord.Compressor, path: Path, rows: Sequence[Features]) -> None:
     with tfrecord.Writer(str(path), compressor) as writer:
         for row in rows:
-            writer.write(encode(row))
+            writer.write(example.encode(row))
 
 
 def write_csv(path: Path, rows: Sequence[Features]) -> None:
@@ -95,18 +101,36 @@ FORMATS = [
 
 
 @pytest.fixture(params=FORMATS, ids=lambda fmt: fmt.name)
-def source(request: pytest.FixtureRequest, tmp_path: Path) -> RecordSource:
-    """Return each reader on files that hold `EXAMPLES`."""
-    uris = []
-    for index, rows in enumerate(FILES):
-        path = tmp_path / f"part-{index}"
-        request.param.write(path, rows)
-        uris.append(str(path))
-    return request.param.open(uris)
+def fmt(request: pytest.FixtureRequest) -> Format:
+    """Return each format."""
+    return request.param
+
+
+@pytest.fixture
+def uris(fmt: Format, tmp_path: Path) -> list[str]:
+    """Return files of a format that hold `EXAMPLES`."""
+    paths = [tmp_path / f"part-{index}" for index in range(len(FILES))]
+    for path, rows in zip(paths, FILES, strict=True):
+        fmt.write(path, rows)
+    return [str(path) for path in paths]
+
+
+def reopened(fmt: Format, source: RecordSource) -> RecordSource:
+    """Return a source opened by the index of another, which has travelled."""
+    assert isinstance(source, IndexedSource)
+    index = decode(encode(source.index()), "the index")
+    return fmt.open([file.uri for file in source.files], index)
+
+
+@pytest.fixture(params=["looked into", "by its index"])
+def source(request: pytest.FixtureRequest, fmt: Format, uris: list[str]) -> RecordSource:
+    """Return each reader on files that hold `EXAMPLES`, opened in each way."""
+    opened = fmt.open(uris)
+    return opened if request.param == "looked into" else reopened(fmt, opened)
 
 
 def test_ranges_are_exact_in_threads_and_after_pickling(source: RecordSource) -> None:
-    check_record_source(source, [encode(example) for example in EXAMPLES])
+    check_record_source(source, [example.encode(row) for row in EXAMPLES])
 
 
 def test_files_are_listed_with_their_counts(source: RecordSource) -> None:
@@ -136,3 +160,85 @@ def test_records_are_decoded_by_a_schema(source: RecordSource) -> None:
     )
 
     check_decoding(source, schema)
+
+
+# --- opened by an index ------------------------------------------------------------------------
+
+
+def test_a_source_opened_by_its_index_is_the_same(fmt: Format, uris: list[str]) -> None:
+    source = fmt.open(uris)
+
+    again = reopened(fmt, source)
+
+    assert again.files == source.files
+    assert isinstance(source, UnitSource)
+    assert isinstance(again, UnitSource)
+    ours, theirs = source.units(None), again.units(None)
+    np.testing.assert_array_equal(theirs.sizes, ours.sizes)
+    assert theirs[1:] == ours[1:]
+    assert isinstance(source, IndexedSource)
+    assert isinstance(again, IndexedSource)
+    assert again.index() == source.index()
+
+
+def test_opening_by_an_index_asks_the_storage_for_nothing(fmt: Format, uris: list[str]) -> None:
+    source = fmt.open(uris)
+    for uri in uris:
+        Path(uri).unlink()
+
+    again = reopened(fmt, source)
+
+    assert again.files == source.files
+
+
+def test_a_file_that_is_gone_is_named(fmt: Format, uris: list[str]) -> None:
+    again = reopened(fmt, fmt.open(uris))
+    Path(uris[2]).unlink()
+
+    with pytest.raises(DataError, match=f"^{re.escape(uris[2])} cannot be read: on .* no such"):
+        again.read_bytes(5, 6)
+
+
+@pytest.mark.parametrize("longer", [False, True])
+def test_a_file_that_has_changed_is_named_and_not_read(
+    fmt: Format, uris: list[str], *, longer: bool
+) -> None:
+    rows: list[Features] = [{**EXAMPLES[5], "label": np.int64([1])}] * (1 + longer)
+    again = reopened(fmt, fmt.open(uris))
+    before = Path(uris[2]).stat()
+
+    fmt.write(Path(uris[2]), rows)
+    os.utime(uris[2], ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+
+    with pytest.raises(DataError, match=f"^{re.escape(uris[2])} is not the file any more"):
+        again.read_bytes(5, 6)
+    with pytest.raises(DataError, match=f"^{re.escape(uris[2])} is not the file any more"):
+        UnitReader(again, None, serialized=True).gather(np.arange(23))
+    # The others are what they were.
+    schema = Schema((Field("label", (), np.dtype(np.int64)),))
+    assert len(again.read_records(0, 5, schema)) == 5
+
+
+def test_an_index_of_some_files_is_used_for_those(fmt: Format, uris: list[str]) -> None:
+    known = fmt.open(uris[:2])
+    assert isinstance(known, IndexedSource)
+
+    source = fmt.open(uris, known.index())
+
+    assert source.files == fmt.open(uris).files
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda _: b"", lambda layout: layout[:-1], lambda layout: layout * 2]
+)
+def test_an_entry_that_makes_no_sense_is_refused(
+    fmt: Format, uris: list[str], damage: Callable[[bytes], bytes]
+) -> None:
+    source = fmt.open(uris)
+    assert isinstance(source, IndexedSource)
+    index = source.index()
+    last = index.files[-1]
+    damaged = last._replace(layout=damage(last.layout))
+
+    with pytest.raises(CorruptDataError, match="part-3"):
+        fmt.open(uris, DataIndex(index.format, (damaged,)))

@@ -15,7 +15,9 @@ import numpy as np
 import psutil
 import pytest
 
-from elasticdl.data import prepare_part
+from elasticdl.data import prepare_part, recordio
+from elasticdl.data.find_files import find_files
+from elasticdl.data.index_file import INDEX_FILE, find_index
 from elasticdl.data.prepare import Preparation, prepare_data
 from elasticdl.data.prepare_part import arguments_of
 from elasticdl.data.prepare_plan import Input, Settings, plan_parts
@@ -292,6 +294,13 @@ def test_a_remote_input_is_copied_into_folders_of_the_same_names(tmp_path):
     assert (again.num_kept_parts, again.num_made_parts) == (3, 0)
 
 
+def test_what_is_prepared_is_opened_without_a_look_into_it(numbers, tmp_path, monkeypatch):
+    prepare(numbers, tmp_path / "out")
+    monkeypatch.setattr(recordio, "_open", None)
+
+    assert sorted(values(tmp_path / "out")) == [*range(40)]
+
+
 # --- again ---------------------------------------------------------------------------------------
 
 
@@ -314,6 +323,17 @@ def test_only_the_part_of_a_changed_input_is_made_again(numbers, tmp_path):
 
     assert again.num_made_parts == 1
     assert sorted(values(tmp_path / "out")) == sorted({*range(40), 700} - {7})
+    assert find_index(find_files(str(tmp_path / "out"))).num_records == 40
+
+
+def test_an_index_that_is_missing_is_written(numbers, tmp_path):
+    prepare(numbers, tmp_path / "out")
+    (tmp_path / "out" / INDEX_FILE).unlink()
+
+    again = prepare(numbers, tmp_path / "out")
+
+    assert again.num_made_parts == 0
+    assert find_index(find_files(str(tmp_path / "out"))).num_records == 40
 
 
 def test_a_lost_or_shortened_file_is_made_again(numbers, tmp_path):

@@ -118,10 +118,10 @@ def test_error_of_a_store_of_its_own_kind_is_told_in_our_words(
     class NoCredentialsError(Exception):
         """As botocore has: no OSError."""
 
-    def refuse(system: object, path: str) -> int:
+    def refuse(system: object, path: str) -> dict[str, object]:
         raise NoCredentialsError("Unable to locate credentials.")
 
-    monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.size", refuse)
+    monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.info", refuse)
 
     with pytest.raises(
         DataError, match=r"memory://x cannot be read: Unable to locate credentials\.$"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from elasticdl.engines.material import changed_files
+import pytest
+from tests.engines.conftest import write_records
+
+from elasticdl import api
+from elasticdl.data import recordio, sources
+from elasticdl.data.recordio import RecordIOSource
+from elasticdl.engines.material import changed_files, open_material
 
 BEFORE = [("a", 1), ("b", 2), ("c", 3)]
 
@@ -29,3 +35,36 @@ def test_a_hundred_thousand_files_are_compared_at_once() -> None:
     now = [(f"part-{i}", 2) for i in range(100_000)]
 
     assert len(changed_files(now, before)) == 100_000
+
+
+# --- what others need not find again -----------------------------------------------------------
+
+
+def job_of(zoo, data, validation_data):
+    return api.training_job(
+        model_zoo=str(zoo()), model_def="small", data=str(data),
+        validation_data=str(validation_data), output="nowhere",
+    )  # fmt: skip
+
+
+def test_a_worker_with_indexes_lists_nothing_and_looks_into_nothing(
+    zoo, data, tmp_path, monkeypatch
+) -> None:
+    job = job_of(zoo, data, write_records(tmp_path / "validation.recordio", 20))
+    driver, _ = open_material(job)
+    monkeypatch.setattr(sources, "find_files", None)
+    monkeypatch.setattr(recordio, "_open", None)
+
+    worker, _ = open_material(job, plan=driver.plan, indexes=driver.indexes())
+
+    assert worker.data.files == driver.data.files
+    assert worker.validation.num_shards == driver.validation.num_shards
+    assert len(next(worker.validation.batches(0)).features) == 20
+
+
+def test_what_a_reader_of_the_users_opens_has_no_index(zoo, data) -> None:
+    job = job_of(zoo, data, data)
+    definition = open_material(job)[0].definition
+    own = replace(definition, open_source=lambda data: RecordIOSource([data]))
+
+    assert open_material(job, definition=own)[0].indexes() == {}

@@ -1,4 +1,4 @@
-"""`elasticdl data`: sample data to start with, data of one's own, and a look into files.
+"""`elasticdl data`: sample data to start with, data of one's own, indexes, a look into files.
 
 The commands only parse and print. What they do lies in `data/`, imported when it is needed, so
 that `--help` answers at once.
@@ -17,6 +17,7 @@ import click
 
 from elasticdl.cli.options import check_place
 from elasticdl.cli.printable import echo
+from elasticdl.data.wording import counted
 from elasticdl.errors import DefinitionError, UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from elasticdl.dialects.reference import Reference
 
 _FUNCTION = "prepare_data_for_a_single_file"
+_MOST_FILES_NAMED = 5
 
 
 @click.group()
@@ -41,6 +43,8 @@ def data() -> None:
           --input='pictures/*/*.png' --output=my_data
     What is in a file?
       elasticdl data show my_data
+    Many files, or files on an object store?
+      elasticdl data index my_data
 
     RecordIO, TFRecord, CSV and Parquet files need no preparing: `elasticdl train --data` reads
     them as they are.
@@ -274,6 +278,56 @@ def load_preparation(model_zoo: str, model_def: str) -> Preparation:
     code = hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
     model = f"{model_zoo} {model_def}"
     return Preparation(function.value, _schema_of(reference), str(function), model, code)
+
+
+# --- index -------------------------------------------------------------------------------------
+
+
+@data.command(short_help="Count records once, so that nothing is looked into again.")
+@click.argument("files", nargs=-1, required=True, metavar="DATA...")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def index(files: tuple[str, ...], *, quiet: bool) -> None:
+    """Write an index beside data: which files there are, and where records lie in them.
+
+    DATA is what you give to `elasticdl train --data`: files, folders or patterns, of RecordIO,
+    TFRecord, CSV or Parquet. Each folder with such files gets a hidden file, .elasticdl-index.
+    From then on whatever opens these files looks at a listing of the folder and not into them;
+    without an index, CSV files and TFRecord files with small records are read from start to end.
+
+    An index is used only while the folder is as it was. After files were added, removed or
+    changed, a warning says so, and the same command renews it. `elasticdl data prepare` writes
+    the index of its output by itself.
+
+    \b
+    Examples:
+      elasticdl data index my_data
+      elasticdl data index 's3://bucket/logs/2024-*/*.csv'
+    """
+    from elasticdl.data.index_file import write_index_files  # noqa: PLC0415 - not for `--help`
+    from elasticdl.data.sources import index_data  # noqa: PLC0415
+    from elasticdl.engines.progress import Silent, for_stream  # noqa: PLC0415
+
+    reporter = Silent() if quiet else for_stream()
+    begun = False
+
+    def on_progress(num_done: int, num_files: int) -> None:
+        nonlocal begun
+        if not begun:
+            reporter.started("index", num_files, "files")
+            begun = True
+        reporter.advanced(num_done, {})
+
+    try:
+        found = index_data(",".join(files), on_progress)
+    finally:
+        if begun:
+            reporter.ended()
+    written = write_index_files(found)
+    echo(f"{found.num_records:,} records in {counted(len(found.files), 'file')}")
+    for uri in written[:_MOST_FILES_NAMED]:
+        echo(f"  {uri}")
+    if len(written) > _MOST_FILES_NAMED:
+        echo(f"  and {len(written) - _MOST_FILES_NAMED:,} more")
 
 
 # --- show --------------------------------------------------------------------------------------

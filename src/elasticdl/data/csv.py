@@ -27,11 +27,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
-from elasticdl.data.csv_index import BLOCK_BYTES, CSVIndex, index_rows
+from elasticdl.data.csv_index import BLOCK_BYTES, CSVIndex, index_rows, unpack
+from elasticdl.data.data_index import DataIndex, entry_of, open_by_index
 from elasticdl.data.field import STRING
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.record_source import RecordFile
-from elasticdl.data.stored_file import open_each, open_stored
+from elasticdl.data.stored_file import open_stored
 from elasticdl.data.table import TableUnit, columns_of, decode_table, encode_table
 from elasticdl.data.units import Units, is_remote, unit_bytes
 from elasticdl.data.wording import counted, listed, record_range, shown
@@ -64,6 +65,7 @@ class CSVSource:
 
     Args:
         uris: Files in reading order; each starts with the names of its columns.
+        index: What is known of them: files that it has are not read yet.
 
     Raises:
         SchemaError: A file has no header.
@@ -71,16 +73,16 @@ class CSVSource:
         DataError: A file cannot be read.
     """
 
-    def __init__(self, uris: Sequence[str]) -> None:
-        self._files = open_each(uris, _open)
+    def __init__(self, uris: Sequence[str], index: DataIndex | None = None) -> None:
+        self._files = open_by_index(uris, index, unpack, _open)
         self._numbering = Numbering(
-            [RecordFile(file.uri, index.firsts[-1]) for file, index in self._files]
+            [RecordFile(file.uri, rows.firsts[-1]) for file, rows in self._files]
         )
         # The blocks (first, stop) of each unit of a file.
         blocks = max(_UNIT_BYTES, unit_bytes([file.uri for file, _ in self._files])) // BLOCK_BYTES
         self._units = [
             [(first, min(first + blocks, last)) for first in range(0, last, blocks)]
-            for last in (len(index.firsts) - 1 for _, index in self._files)
+            for last in (len(rows.firsts) - 1 for _, rows in self._files)
         ]
         # The number of the first unit of each file, counted over all files.
         self._first_units = [0, *accumulate(len(units) for units in self._units)]
@@ -96,6 +98,11 @@ class CSVSource:
     def num_records(self) -> int:
         """How many rows there are in all files, headers not counted."""
         return self._numbering.num_records
+
+    def index(self) -> DataIndex:
+        """Return where the rows are; see `data_index.py`."""
+        files = [entry_of(file, rows.firsts[-1], rows.pack()) for file, rows in self._files]
+        return DataIndex("csv", tuple(files))
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
         """Return rows `start` to `stop` (exclusive) as serialized `tf.Example`s.

@@ -12,6 +12,8 @@ Callers: `csv.py`.
 from __future__ import annotations
 
 import csv
+import json
+import struct
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -23,6 +25,7 @@ from elasticdl.errors import CorruptDataError, SchemaError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from elasticdl.data.data_index import FileEntry
     from elasticdl.data.stored_file import StoredFile
 
     Array: TypeAlias = np.ndarray[Any, Any]
@@ -54,6 +57,32 @@ class CSVIndex(NamedTuple):
     header: tuple[str, ...]
     offsets: tuple[int, ...]
     firsts: tuple[int, ...]
+
+    def pack(self) -> bytes:
+        """Return it as the layout of an index: a length, the header in JSON, two columns."""
+        header = json.dumps(self.header).encode()
+        numbers = np.array([self.offsets, self.firsts], "<i8").tobytes()
+        return struct.pack("<I", len(header)) + header + numbers
+
+
+def unpack(entry: FileEntry) -> tuple[StoredFile, CSVIndex]:
+    """Return a file and where its rows are, as an index says.
+
+    Raises:
+        ValueError: The entry makes no sense.
+        struct.error: It is cut off.
+        TypeError: Its header is none.
+    """
+    (header_bytes,) = struct.unpack_from("<I", entry.layout)
+    numbers_at = 4 + header_bytes
+    header = tuple(json.loads(entry.layout[4:numbers_at]))
+    offsets, firsts = np.frombuffer(entry.layout, "<i8", offset=numbers_at).reshape(2, -1).tolist()
+    if not all(isinstance(name, str) for name in header):
+        raise TypeError("a name that is no text")
+    ascends = offsets == sorted(offsets) and firsts == sorted(firsts) and min(offsets) >= 0
+    if not ascends or (offsets[-1], firsts[-1]) != (entry.size_bytes, entry.num_records):
+        raise ValueError(f"rows up to {firsts[-1]} at byte {offsets[-1]}")
+    return entry.counted_file(), CSVIndex(header, tuple(offsets), tuple(firsts))
 
 
 def index_rows(

@@ -68,11 +68,7 @@ class Numbering:
         Raises:
             IndexError: The range is not within 0 .. `num_records`.
         """
-        if not 0 <= start <= stop <= self.num_records:
-            raise IndexError(
-                f"Records {start} to {stop} were asked for; there are {self.num_records}, "
-                "so a range starts at 0 or later, ends there and does not run backwards."
-            )
+        self.check(start, stop)
         parts = []
         while start < stop:
             # The rightmost file that starts here or before: empty files are stepped over.
@@ -82,6 +78,18 @@ class Numbering:
             parts.append(FileRange(index, start - first, end - first))
             start = end
         return parts
+
+    def check(self, start: int, stop: int) -> None:
+        """Refuse a range that does not exist.
+
+        Raises:
+            IndexError: It is not within 0 .. `num_records`.
+        """
+        if not 0 <= start <= stop <= self.num_records:
+            raise IndexError(
+                f"Records {start} to {stop} were asked for; there are {self.num_records}, "
+                "so a range starts at 0 or later, ends there and does not run backwards."
+            )
 
     def name(self, record: int) -> str:
         """Return `file, record n` for a global number, to be used in an error message.

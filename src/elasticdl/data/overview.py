@@ -1,8 +1,8 @@
 """What is inside of record files: format, count, layout, fields, and the first records.
 
 Looking costs little whatever the size. RecordIO and Parquet say in their headers how many
-records they have; of a large TFRecord or CSV file only the beginning is read, and the count is
-estimated from it.
+records they have; of a large TFRecord or CSV file without an index only the beginning is read, and
+the count is estimated from it.
 
 How it is shown to a person is not known here.
 
@@ -24,6 +24,7 @@ import numpy as np
 
 from elasticdl import scratch
 from elasticdl.data.find_files import find_files
+from elasticdl.data.index_file import find_index
 from elasticdl.data.sources import one_format, open_files
 from elasticdl.data.stored_file import open_each, open_stored
 from elasticdl.data.wording import counted
@@ -114,12 +115,15 @@ def look_into(data: str, limit: int, schema: Schema | None = None) -> Overview:
     with contextlib.ExitStack() as stack:
         num_records = None
         layout = ""
-        if file_format in ("tfrecord", "csv") and size_bytes > _WHOLE_BYTES:
+        index = find_index(uris)
+        is_known = index is not None and len(index.files) == len(uris)
+        must_be_read = file_format in ("tfrecord", "csv") and not is_known
+        if must_be_read and size_bytes > _WHOLE_BYTES:
             head, read_bytes = stack.enter_context(_head(stored[0], file_format))
             source = open_files([head], file_format)
             num_records = round(source.num_records * size_bytes / max(read_bytes, 1))
         else:
-            source = open_files(uris, file_format)
+            source = open_files(uris, file_format, index)
             layout = _layout(source, file_format)
         num_looked_at = min(max(limit, _MOST_LOOKED_AT), source.num_records)
         try:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import threading
 from bisect import bisect_right
 from collections import Counter
@@ -25,9 +26,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from elasticdl.data.data_index import DataIndex, entry_of, open_by_index
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.record_source import RecordFile
-from elasticdl.data.stored_file import filesystem, local_path, open_each, open_stored
+from elasticdl.data.stored_file import filesystem, local_path, open_stored
 from elasticdl.data.table import TableUnit, columns_of, decode_table, encode_table
 from elasticdl.data.units import Units, is_remote
 from elasticdl.errors import CorruptDataError, DataError, SchemaError
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from elasticdl.data.batch import Record
+    from elasticdl.data.data_index import FileEntry
     from elasticdl.data.schema import Schema
+    from elasticdl.data.stored_file import StoredFile
 
 _MAGIC = b"PAR1"
 _FOOTER_END_BYTES = 8
@@ -63,10 +67,14 @@ class RowGroup(NamedTuple):
 class _File(NamedTuple):
     """What a footer says of a file."""
 
-    uri: str
+    stored: StoredFile
     columns: tuple[str, ...]
     row_groups: tuple[RowGroup, ...]
     firsts: tuple[int, ...]
+
+    @property
+    def uri(self) -> str:
+        return self.stored.uri
 
 
 class ParquetSource:
@@ -74,14 +82,15 @@ class ParquetSource:
 
     Args:
         uris: Files in reading order.
+        index: What is known of them: footers of files that it has are not read yet.
 
     Raises:
         CorruptDataError: A footer is damaged, or there is none.
         DataError: A file cannot be read.
     """
 
-    def __init__(self, uris: Sequence[str]) -> None:
-        self._files = open_each(uris, _open)
+    def __init__(self, uris: Sequence[str], index: DataIndex | None = None) -> None:
+        self._files = open_by_index(uris, index, _unpacked, _open)
         self._numbering = Numbering([RecordFile(file.uri, file.firsts[-1]) for file in self._files])
         # The number of the first row group of each file, counted over all files.
         self._first_groups = [0, *accumulate(len(file.row_groups) for file in self._files)]
@@ -100,6 +109,10 @@ class ParquetSource:
     def row_groups(self, file_index: int) -> Sequence[RowGroup]:
         """Return the row groups of one file, in order."""
         return self._files[file_index].row_groups
+
+    def index(self) -> DataIndex:
+        """Return where the row groups are; see `data_index.py`."""
+        return DataIndex("parquet", tuple(map(_entry, self._files)))
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
         """Return rows `start` to `stop` (exclusive) as serialized `tf.Example`s.
@@ -237,8 +250,29 @@ def _open(uri: str) -> _File:
             f"{uri}: two of its columns are named {twice!r}. Write it with a name of its own for "
             "each column."
         )
-    firsts = (0, *accumulate(group.num_rows for group in groups))
-    return _File(uri, names, tuple(groups), firsts)
+    return _file(stored, names, tuple(groups))
+
+
+def _file(stored: StoredFile, columns: tuple[str, ...], row_groups: tuple[RowGroup, ...]) -> _File:
+    firsts = (0, *accumulate(group.num_rows for group in row_groups))
+    return _File(stored, columns, row_groups, firsts)
+
+
+def _entry(file: _File) -> FileEntry:
+    layout = json.dumps([file.columns, file.row_groups], separators=(",", ":")).encode()
+    return entry_of(file.stored, file.firsts[-1], layout)
+
+
+def _unpacked(entry: FileEntry) -> _File:
+    columns, groups = json.loads(entry.layout)
+    row_groups = tuple(
+        RowGroup(int(offset), int(size), int(rows), str(codec), tuple(map(int, memory)))
+        for offset, size, rows, codec, memory in groups
+    )
+    file = _file(entry.counted_file(), tuple(map(str, columns)), row_groups)
+    if file.firsts[-1] != entry.num_records or min(file.firsts) < 0:
+        raise ValueError(f"row groups with {file.firsts[-1]} rows")
+    return file
 
 
 def _memory_bytes(schema: pa.Schema, columns: Sequence[Any], num_rows: int) -> tuple[int, ...]:
@@ -270,8 +304,12 @@ def _offset(column: Any) -> int:
 
 def _read(file: _File, index: int, columns: tuple[str, ...]) -> pa.Table:
     group = file.row_groups[index]
-    with _opened(file.uri, group.offset_bytes, f"row group {index}") as opened:
-        table = opened.read_row_group(index, columns=list(columns), use_threads=False)
+    try:
+        with _opened(file.uri, group.offset_bytes, f"row group {index}") as opened:
+            table = opened.read_row_group(index, columns=list(columns), use_threads=False)
+    finally:
+        # If it is another file by now, that is what must be told, whatever was read of it.
+        file.stored.look()
     if table.num_rows != group.num_rows:
         raise CorruptDataError(
             file.uri, group.offset_bytes, f"{group.num_rows} rows", f"{table.num_rows}"

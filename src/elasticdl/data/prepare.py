@@ -1,6 +1,6 @@
 """`elasticdl data prepare`: many input files become record files, in parallel processes.
 
-    input files --plan--> parts --kept if up to date--> made by processes --> output
+    input files --plan--> parts --kept if up to date--> made by processes --> output, its index
                                                             |
                                      a function raised: the others stop, finished parts stay
 
@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from elasticdl.data.find_files import find_any_files
+from elasticdl.data.index_file import INDEX_FILE, write_index_files
 from elasticdl.data.prepare_part import Failure, Preparation, arguments_of, make_part
 from elasticdl.data.prepare_plan import (
     MANIFEST,
@@ -42,7 +43,7 @@ from elasticdl.data.prepare_plan import (
     read_entry,
     write_entry,
 )
-from elasticdl.data.recordio import COMPRESSORS, Compressor
+from elasticdl.data.recordio import COMPRESSORS, Compressor, RecordIOSource
 from elasticdl.data.sources import INCOMPLETE_MARK
 from elasticdl.data.stored_file import filesystem, local_path, open_each, open_stored
 from elasticdl.errors import (
@@ -191,9 +192,17 @@ def prepare_data(
                 f"{preparation.where}: prepare_data_for_a_single_file() gave no record for any "
                 f"of the {len(found)} files ({found[0].uri}, ...)."
             )
+        _write_index(target, files, changed=bool(todo or stale))
         target.remove(INCOMPLETE_MARK)
     other_code = sum(entry.code != preparation.code for entry in kept)
     return PreparedData(files, len(kept), len(todo), other_code)
+
+
+def _write_index(target: Output, files: Sequence[RecordFile], *, changed: bool) -> None:
+    """Write where the records of the output lie, unless that is there already."""
+    if changed or INDEX_FILE not in target.names():
+        source = RecordIOSource([target.where(file.uri) for file in files])
+        write_index_files(source.index())
 
 
 def _check_options(

@@ -13,6 +13,8 @@ Laws, held by `tests/contracts/test_record_source.py` for every reader:
 * Opening decodes no record. It costs one listing and what the format needs to be counted: the
   headers of chunks (RecordIO), the footer (Parquet), the lengths of records (TFRecord), every byte
   once (CSV, compressed TFRecord).
+* Opened by an index (`data_index.py`), a reader asks the storage for nothing, and files, units and
+  records are the same; a file that has changed since then raises a `DataError` when it is read.
 * A damaged byte raises `CorruptDataError`; it never shortens a range.
 * A source can be read from several threads and survives pickling (workers open their own).
 """

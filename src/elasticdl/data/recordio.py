@@ -24,15 +24,14 @@ from __future__ import annotations
 import mmap
 import threading
 import weakref
-from bisect import bisect_right
 from collections import deque
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from elasticdl.data.atomic_file import AtomicFile
 from elasticdl.data.bytes_unit import BytesUnit
+from elasticdl.data.data_index import DataIndex, entries_by_index
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.record_decoding import decode_records
 from elasticdl.data.record_source import RecordFile
@@ -48,18 +47,19 @@ from elasticdl.data.recordio_chunk import (
     encode_chunk,
     parse_header,
 )
-from elasticdl.data.stored_file import open_each, open_stored
+from elasticdl.data.recordio_index import ChunkTable, pack
+from elasticdl.data.stored_file import open_stored
 from elasticdl.data.units import Units, is_remote, sample
 from elasticdl.data.whole_or_nothing import WholeOrNothing
-from elasticdl.errors import DataError, UsageError
+from elasticdl.errors import CorruptDataError, DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from elasticdl.data.batch import Record
+    from elasticdl.data.data_index import FileEntry
     from elasticdl.data.recordio_chunk import DecodedChunk
     from elasticdl.data.schema import Schema
-    from elasticdl.data.stored_file import StoredFile
 
 __all__ = [
     "COMPRESSORS",
@@ -95,28 +95,21 @@ class RecordIOSource:
 
     Args:
         uris: Files in reading order.
+        index: What is known of them: the headers of files that it has are not read.
 
     Raises:
         CorruptDataError: A header is damaged, or a file ends too early.
         DataError: A file cannot be read.
     """
 
-    def __init__(self, uris: Sequence[str]) -> None:
-        opened = open_each(uris, _open)
-        self._stored = [stored for stored, _ in opened]
-        self._chunks = [chunks for _, chunks in opened]
-        # The number of the first record of each chunk, and one past the last of the file.
-        self._firsts = [
-            [0, *accumulate(chunk.num_records for chunk in chunks)] for chunks in self._chunks
-        ]
+    def __init__(self, uris: Sequence[str], index: DataIndex | None = None) -> None:
+        self._entries = entries_by_index(uris, index, _open)
+        # What was not opened here may have changed since it was.
+        self._by_index = frozenset(() if index is None else index.uris)
+        self._chunks = ChunkTable(self._entries)
         self._numbering = Numbering(
-            [
-                RecordFile(stored.uri, firsts[-1])
-                for stored, firsts in zip(self._stored, self._firsts, strict=True)
-            ]
+            [RecordFile(entry.uri, entry.num_records) for entry in self._entries]
         )
-        # The number of the first chunk of each file, counted over all files.
-        self._first_chunks = [0, *accumulate(len(chunks) for chunks in self._chunks)]
         self._here = _OfThisThread()
         self._spare: deque[mmap.mmap] = deque(maxlen=_MOST_SPARE)
 
@@ -132,7 +125,11 @@ class RecordIOSource:
 
     def chunks(self, file_index: int) -> Sequence[Chunk]:
         """Return the chunks of one file, in order."""
-        return self._chunks[file_index]
+        return [self._chunks.chunk(index) for index in self._chunks.of_file(file_index)]
+
+    def index(self) -> DataIndex:
+        """Return where the chunks are; see `data_index.py`."""
+        return DataIndex("recordio", tuple(self._entries))
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
         """Return records `start` to `stop` (exclusive) as stored.
@@ -179,17 +176,16 @@ class RecordIOSource:
                 damaged.
         """
         del schema
-        chunks = [chunk for chunks in self._chunks for chunk in chunks]
-        sizes = np.array([chunk.num_records for chunk in chunks], np.int64)
-        memory_bytes = sum(chunk.size_bytes for chunk in chunks)
-        compressed = [i for i, chunk in enumerate(chunks) if chunk.compressor != "none"]
-        if compressed:
-            sampled = [compressed[i] for i in sample(len(compressed))]
-            stored = sum(chunks[i].size_bytes for i in sampled)
-            plain = sum(self.read_unit(i, None).payload_bytes for i in sampled)
+        chunks, compressed = self._chunks, self._chunks.compressed
+        memory_bytes = int(chunks.size_bytes.sum())
+        if len(compressed):
+            sampled = [int(compressed[i]) for i in sample(len(compressed))]
+            stored = int(chunks.size_bytes[sampled].sum())
+            plain = sum(self.read_unit(index, None).payload_bytes for index in sampled)
             memory_bytes = round(memory_bytes * plain / stored)
-        memory_bytes += BytesUnit.INDEX_BYTES * int(sizes.sum())
-        return Units(sizes, memory_bytes, is_remote([stored.uri for stored in self._stored]))
+        memory_bytes += BytesUnit.INDEX_BYTES * self.num_records
+        remote = is_remote([entry.uri for entry in self._entries])
+        return Units(chunks.num_records, memory_bytes, remote)
 
     def read_unit(self, index: int, schema: Schema | None) -> BytesUnit:
         """Return a chunk, counted over all files; see `units.UnitSource`.
@@ -198,10 +194,8 @@ class RecordIOSource:
             CorruptDataError: It is damaged.
         """
         del schema
-        file_index = bisect_right(self._first_chunks, index) - 1
-        chunk = self._chunks[file_index][index - self._first_chunks[file_index]]
         reader = self._here.unit_reader
-        unit = reader.read(self._stored[file_index], chunk).unit()
+        unit = self._read(reader, index).unit()
         # The unit stays while others are read. When it is gone, another one takes its memory.
         reader.exchange(unit.memory, _taken(self._spare))
         if isinstance(unit.memory, mmap.mmap):
@@ -214,25 +208,40 @@ class RecordIOSource:
 
     def _decoded_chunks(self, start: int, stop: int) -> Iterator[tuple[DecodedChunk, int, int]]:
         """Yield the chunks of a range, each with the part of its own records that is in it."""
-        for part in self._numbering.split(start, stop):
-            firsts = self._firsts[part.file_index]
-            at = part.start
-            while at < part.stop:
-                index = bisect_right(firsts, at) - 1
-                end = min(part.stop, firsts[index + 1])
-                yield self._decoded(part.file_index, index), at - firsts[index], end - firsts[index]
-                at = end
+        self._numbering.check(start, stop)
+        firsts = self._chunks.firsts
+        index = int(np.searchsorted(firsts, start, "right")) - 1
+        while start < stop:
+            first, after = int(firsts[index]), int(firsts[index + 1])
+            end = min(stop, after)
+            yield self._decoded(index), start - first, end - first
+            start = end
+            index += 1
 
-    def _decoded(self, file_index: int, chunk_index: int) -> DecodedChunk:
+    def _decoded(self, index: int) -> DecodedChunk:
         here = self._here
-        key = file_index, chunk_index
-        if here.chunk is not None and here.key == key:
+        if here.chunk is not None and here.index == index:
             return here.chunk
         # Its memory is written to now, whether or not that ends well.
         here.chunk = None
-        chunk = self._chunks[file_index][chunk_index]
-        here.key, here.chunk = key, here.reader.read(self._stored[file_index], chunk)
+        here.index, here.chunk = index, self._read(here.reader, index)
         return here.chunk
+
+    def _read(self, reader: ChunkReader, index: int) -> DecodedChunk:
+        """Read a chunk, counted over all files, and check all of it.
+
+        Raises:
+            CorruptDataError: It is damaged.
+            DataError: The file has changed since it was counted, or cannot be read.
+        """
+        entry = self._entries[self._chunks.file_of(index)]
+        by_index = entry.uri in self._by_index
+        file = entry.counted_file() if by_index else entry.stored_file()
+        try:
+            return reader.read(file, self._chunks.chunk(index))
+        except CorruptDataError:
+            file.require_unchanged()
+            raise
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in _STAYS}
@@ -247,7 +256,7 @@ class _OfThisThread(threading.local):
     def __init__(self) -> None:
         self.reader = ChunkReader()
         self.unit_reader = ChunkReader()
-        self.key = (-1, -1)
+        self.index = -1
         self.chunk: DecodedChunk | None = None
 
 
@@ -262,7 +271,7 @@ def _give_back(spare: deque[mmap.mmap], memory: mmap.mmap) -> None:
     spare.append(memory)
 
 
-def _open(uri: str) -> tuple[StoredFile, list[Chunk]]:
+def _open(uri: str) -> FileEntry:
     """Return a file and its chunks, after reading its headers and nothing else."""
     file = open_stored(uri)
     chunks: list[Chunk] = []
@@ -270,7 +279,7 @@ def _open(uri: str) -> tuple[StoredFile, list[Chunk]]:
     while offset < file.size_bytes:
         chunks.append(parse_header(file, offset, file.read(offset, offset + HEADER_BYTES)))
         offset = chunks[-1].end_bytes
-    return file, chunks
+    return pack(file, chunks)
 
 
 class Writer(WholeOrNothing):

@@ -1,10 +1,12 @@
 """From what the user calls the data to a reader of its records.
 
     "train/*.recordio, s3://bucket/more" --find_files--> files --one_format--> one reader
+                                                           |                      ^
+                                                           +-- an index of them --+
 
 Files of two formats are not read together, and a folder that is still being prepared is not read
-at all. Which names mean which files is `find_files.py`'s, what tells a format `formats.py`'s, and
-how it is read each reader's.
+at all. Which names mean which files is `find_files.py`'s, what tells a format `formats.py`'s, where
+indexes are `index_file.py`'s, and how it is read each reader's.
 
 Callers: `api.py`, `cli/data.py`, the engines.
 """
@@ -13,25 +15,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from elasticdl.data.data_index import DataIndex, index_of
 from elasticdl.data.find_files import exists, find_files, some
 from elasticdl.data.formats import Format, format_of, unknown_format
+from elasticdl.data.index_file import find_index
 from elasticdl.data.stored_file import open_each
 from elasticdl.data.wording import counted
 from elasticdl.errors import DataError, NoDataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from elasticdl.data.data_index import FileEntry
     from elasticdl.data.record_source import RecordSource
 
-__all__ = ["INCOMPLETE_MARK", "find_files", "format_of", "one_format", "open_files", "open_source"]
+__all__ = [
+    "INCOMPLETE_MARK",
+    "find_files",
+    "format_of",
+    "index_data",
+    "one_format",
+    "open_files",
+    "open_index",
+    "open_source",
+]
 
 INCOMPLETE_MARK = ".incomplete"
 """A file of this name lies in a folder that `elasticdl data prepare` has not finished."""
 
+# So that progress is told in between; of remote files, several are opened at a time.
+_FILES_AT_ONCE = 256
+
 
 def open_source(data: str) -> RecordSource:
     """Return a reader of everything some names stand for.
+
+    Files that an index file tells of are not looked into.
 
     Args:
         data: Names of files, folders or patterns, separated by commas.
@@ -45,7 +64,11 @@ def open_source(data: str) -> RecordSource:
     """
     uris = find_files(data)
     _refuse_incomplete(uris)
-    source = open_files(uris, one_format(uris))
+    index = find_index(uris)
+    if index is not None and len(index.files) == len(uris):
+        source = open_index(index)
+    else:
+        source = open_files(uris, one_format(uris), index)
     if not source.num_records:
         raise NoDataError(
             f"{data}: {counted(len(uris), 'file')} ({some(uris)}), and no record in "
@@ -54,29 +77,71 @@ def open_source(data: str) -> RecordSource:
     return source
 
 
-def open_files(uris: Sequence[str], file_format: Format) -> RecordSource:
+def open_index(index: DataIndex) -> RecordSource:
+    """Return a reader of the files of an index; the storage is not asked for anything.
+
+    Raises:
+        CorruptDataError: The index makes no sense.
+    """
+    return open_files(index.uris, index.format, index)
+
+
+def index_data(data: str, on_progress: Callable[[int, int], None]) -> DataIndex:
+    """Look into all files that some names stand for, whatever indexes there are.
+
+    Args:
+        data: As for `open_source`.
+        on_progress: Called with how many files are done, and how many there are.
+
+    Raises:
+        ElasticDLError: As for `open_source`.
+    """
+    uris = find_files(data)
+    _refuse_incomplete(uris)
+    file_format = one_format(uris)
+    entries: list[FileEntry] = []
+    while len(entries) < len(uris):
+        on_progress(len(entries), len(uris))
+        begin = len(entries)
+        index = index_of(open_files(uris[begin : begin + _FILES_AT_ONCE], file_format))
+        assert index is not None  # noqa: S101 - a reader of ours
+        entries += index.files
+    on_progress(len(entries), len(uris))
+    return DataIndex(file_format, tuple(entries))
+
+
+def open_files(
+    uris: Sequence[str], file_format: Format, index: DataIndex | None = None
+) -> RecordSource:
     """Return a reader of files of one format.
+
+    Args:
+        uris: Files in reading order.
+        file_format: Of all of them.
+        index: What is known of them; one of another format is left alone.
 
     Raises:
         CorruptDataError: A file is not what its format promises.
         DataError: A file cannot be read.
     """
+    if index is not None and index.format != file_format:
+        index = None
     # Each imports what it needs alone: pyarrow takes longer than reading a RecordIO file.
     if file_format == "recordio":
         from elasticdl.data.recordio import RecordIOSource  # noqa: PLC0415
 
-        return RecordIOSource(uris)
+        return RecordIOSource(uris, index)
     if file_format == "tfrecord":
         from elasticdl.data.tfrecord import TFRecordSource  # noqa: PLC0415
 
-        return TFRecordSource(uris)
+        return TFRecordSource(uris, index)
     if file_format == "csv":
         from elasticdl.data.csv import CSVSource  # noqa: PLC0415
 
-        return CSVSource(uris)
+        return CSVSource(uris, index)
     from elasticdl.data.parquet import ParquetSource  # noqa: PLC0415
 
-    return ParquetSource(uris)
+    return ParquetSource(uris, index)
 
 
 def one_format(uris: Sequence[str]) -> Format:

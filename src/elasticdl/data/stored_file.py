@@ -11,10 +11,10 @@ Callers: the readers of this folder; `atomic_file.py`, for what a URI is.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elasticdl import user_files
@@ -22,7 +22,7 @@ from elasticdl.errors import DataError, ElasticDLError, MissingExtraError, NoDat
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Opened = TypeVar("Opened")
 
@@ -34,6 +34,8 @@ SILENCE_S = 30.0
 """How long a server may say nothing, where its file system can be told so."""
 # An answer of an object store takes tens of milliseconds, most of them waiting.
 _PARALLEL_OPENS = 16
+# What stores call what changes with a file, the surest first.
+_VERSION_KEYS = ("ETag", "etag", "md5Hash", "generation", "mtime", "LastModified", "created")
 
 
 def local_path(uri: str) -> str | None:
@@ -154,11 +156,14 @@ class StoredFile:
         uri: As it was given.
         size_bytes: Size when it was opened.
         counted: What an error message adds to an offset in this file: nothing, it is one.
+        version: Changes when the file does: when it was written, or the tag that an object store
+            gives it. Empty where the storage tells nothing of the kind.
     """
 
     uri: str
     size_bytes: int
     counted: str = ""
+    version: str = ""
 
     def read(self, start: int, stop: int) -> bytes:
         """Return bytes `start` to `stop` (exclusive), fewer where the file ends before.
@@ -206,9 +211,27 @@ class StoredFile:
         except OSError as error:
             raise _unreadable(self.uri, error) from error
 
+    def look(self) -> None:
+        """Look whether it is still the file that an index was made of: there is none here.
 
-def open_stored(uri: str) -> StoredFile:
-    """Return the file at a URI, after asking for its size and nothing else.
+        Raises:
+            DataError: It is another one (see `CountedFile`).
+        """
+
+    def require_unchanged(self) -> None:
+        """Ask the storage whether it is still the file that an index was made of: as `look`.
+
+        Raises:
+            DataError: It is another one (see `CountedFile`).
+        """
+
+
+def open_stored(uri: str, *, fresh: bool = False) -> StoredFile:
+    """Return the file at a URI, after asking for its size and version and nothing else.
+
+    Args:
+        uri: Where it is.
+        fresh: Ask the storage, and not what it has said of the whole folder before.
 
     Raises:
         NoDataError: There is no such file.
@@ -221,20 +244,45 @@ def open_stored(uri: str) -> StoredFile:
         try:
             # A folder has a size, too, and would fail much later, when it is read.
             user_files.check_regular(path)
-            return StoredFile(uri, Path(path).stat().st_size)
+            size_bytes, version = local_state(os.stat(path))  # noqa: PTH116 - twice as quick
+            return StoredFile(uri, size_bytes, version=version)
         except OSError as error:
             raise _unreadable(uri, error) from error
     system, path = filesystem(uri)
     try:
-        size_bytes = system.size(path)
+        if fresh:
+            system.invalidate_cache(path)
+        info = system.info(path)
     except Exception as error:  # each store has errors of its own
         raise _unreadable(uri, error) from error
-    if size_bytes is None:
+    remote_bytes, version = remote_state(info)
+    if remote_bytes is None:
         raise DataError(
             f"{uri} cannot be read: its server does not tell the size of a file, which reading "
             "by record number needs. Copy the file to a disk or an object store."
         )
-    return StoredFile(uri, size_bytes)
+    return StoredFile(uri, remote_bytes, version=version)
+
+
+def local_state(status: os.stat_result) -> tuple[int, str]:
+    """Return the size and the version of a local file."""
+    return status.st_size, str(status.st_mtime_ns)
+
+
+def remote_state(info: Mapping[str, Any]) -> tuple[int | None, str]:
+    """Return the size and the version of a remote file, by what fsspec says of it.
+
+    Example:
+        >>> remote_state({"name": "bucket/a", "size": 7, "ETag": '"5d41"'})
+        (7, '"5d41"')
+    """
+    # The first there is: a listing and a look at one object may round its time differently.
+    versions = (_text(info[key]) for key in _VERSION_KEYS if info.get(key))
+    return info.get("size"), next(versions, "")
+
+
+def _text(version: Any) -> str:
+    return str(version.timestamp() if isinstance(version, dt.datetime) else version)
 
 
 def open_each(uris: Sequence[str], open_one: Callable[[str], Opened]) -> list[Opened]:

@@ -10,9 +10,10 @@ Every byte is covered by a checksum: a damaged length is found when the file is 
 data when it is read, and a file that ends too early when it is opened.
 
 The format has no index. Opening walks from length to length, which for records shorter than a
-few kilobytes reads as many bytes as the file has; RecordIO opens quicker. A file that is
-compressed as a whole (gzip or zlib, seen from its content) has no random access either: opening
-decompresses it once, and reading at a position costs a block of `inflated_file.py`.
+few kilobytes reads as many bytes as the file has; RecordIO opens quicker, and so do files of which
+there is an index (`tfrecord_index.py`). A file that is compressed as a whole (gzip or zlib, seen
+from its content) has no random access either: opening decompresses it once, and reading at a
+position costs a block of `inflated_file.py`.
 
 How records are decoded into fields is not known here.
 
@@ -27,18 +28,20 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
 
 import google_crc32c
 import numpy as np
 
 from elasticdl.data.atomic_file import AtomicFile
 from elasticdl.data.bytes_unit import BytesUnit
+from elasticdl.data.data_index import DataIndex, entry_of, open_by_index
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.inflated_file import InflatedFile
 from elasticdl.data.record_decoding import decode_records
 from elasticdl.data.record_source import RecordFile
-from elasticdl.data.stored_file import local_path, open_each, open_stored
+from elasticdl.data.stored_file import local_path, open_stored
+from elasticdl.data.tfrecord_index import pack_starts, unpack_starts
 from elasticdl.data.units import Units, is_remote, unit_bytes
 from elasticdl.data.whole_or_nothing import WholeOrNothing
 from elasticdl.errors import CorruptDataError, UsageError
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from elasticdl.data.batch import Record
+    from elasticdl.data.data_index import FileEntry
     from elasticdl.data.schema import Schema
     from elasticdl.data.stored_file import StoredFile
 
@@ -104,25 +108,27 @@ class TFRecordSource:
 
     Args:
         uris: Files in reading order; gzip, zlib and uncompressed ones may be mixed.
+        index: What is known of them: files that it has are not walked.
 
     Raises:
         CorruptDataError: A length is damaged, or a file ends too early.
         DataError: A file cannot be read.
     """
 
-    def __init__(self, uris: Sequence[str]) -> None:
-        opened = open_each(uris, _open)
-        self._bytes = [data for data, _ in opened]
+    def __init__(self, uris: Sequence[str], index: DataIndex | None = None) -> None:
+        opened = open_by_index(uris, index, _unpacked, _open)
+        self._stored = [stored for stored, _, _ in opened]
+        self._bytes = [data for _, data, _ in opened]
         # Where each record starts, and where one behind the last would.
-        self._starts = [starts for _, starts in opened]
+        self._starts = [starts for _, _, starts in opened]
         self._numbering = Numbering(
-            [RecordFile(data.uri, len(starts) - 1) for data, starts in opened]
+            [RecordFile(stored.uri, len(starts) - 1) for stored, _, starts in opened]
         )
         at_once = unit_bytes([data.uri for data in self._bytes])
         # The first record of each unit of a file, and one past its last.
         self._units = [
             _unit_firsts(starts, at_once if data.counted == "" else _INFLATED_UNIT_BYTES)
-            for data, starts in opened
+            for _, data, starts in opened
         ]
         # The number of the first unit of each file, counted over all files.
         self._first_units = [0, *accumulate(len(firsts) - 1 for firsts in self._units)]
@@ -136,6 +142,11 @@ class TFRecordSource:
     def num_records(self) -> int:
         """How many records there are in all files."""
         return self._numbering.num_records
+
+    def index(self) -> DataIndex:
+        """Return where the records are; see `data_index.py`."""
+        files = zip(self._stored, self._bytes, self._starts, strict=True)
+        return DataIndex("tfrecord", tuple(_entry(*file) for file in files))
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
         """Return records `start` to `stop` (exclusive) as stored.
@@ -209,11 +220,27 @@ def _unit_firsts(starts: array[int], at_once: int) -> list[int]:
     return firsts
 
 
-def _open(uri: str) -> tuple[_Bytes, array[int]]:
-    """Return a file, decompressed if need be, and where its records start."""
+_Opened: TypeAlias = "tuple[StoredFile, _Bytes, array[int]]"
+"""A file, the same decompressed if need be, and where its records start."""
+
+
+def _open(uri: str) -> _Opened:
     stored = open_stored(uri)
     data: _Bytes = InflatedFile(stored) if _is_compressed(stored) else stored
-    return data, _walk(data)
+    return stored, data, _walk(data)
+
+
+def _entry(stored: StoredFile, data: _Bytes, starts: array[int]) -> FileEntry:
+    layout = pack_starts(starts, compressed=data is not stored)
+    return entry_of(stored, len(starts) - 1, layout)
+
+
+def _unpacked(entry: FileEntry) -> _Opened:
+    stored = entry.counted_file()
+    starts, compressed = unpack_starts(entry.layout)
+    if len(starts) - 1 != entry.num_records or not (compressed or starts[-1] == stored.size_bytes):
+        raise ValueError(f"{len(starts) - 1} records up to byte {starts[-1]}")
+    return stored, InflatedFile(stored) if compressed else stored, starts
 
 
 def _is_compressed(stored: StoredFile) -> bool:

@@ -6,7 +6,7 @@ Callers: `run.py` for who leads a training, `elastic/worker.py` for each worker.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from elasticdl.engines.engine import context_of
 from elasticdl.engines.file_variables import FileVariables
 from elasticdl.engines.own_batches import OwnBatches
 from elasticdl.engines.place import Place
-from elasticdl.engines.record_data import RecordData, open_records
+from elasticdl.engines.record_data import RecordData, indexes_of, open_records
 from elasticdl.errors import DataError, DefinitionError, UsageError
 from elasticdl.job import TrainingOptions
 from elasticdl.sharding.ledger import Ledger, Piece
@@ -30,6 +30,8 @@ from elasticdl.training.trainer import EvaluationProbe, ExportProbe
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint import Checkpoint
     from elasticdl.data.batch import Batch
+    from elasticdl.data.data_index import DataIndex
+    from elasticdl.data.record_source import RecordSource
     from elasticdl.engines.feed import FedBatch, TrainingData
     from elasticdl.engines.seams import Validation
     from elasticdl.job import Job
@@ -73,6 +75,18 @@ class Material:
         if not self.data.batches_per_shard(self.plan):
             return None
         return -(-self.plan.num_records // self.plan.minibatch_size)
+
+    def indexes(self) -> dict[str, DataIndex]:
+        """Return what was found when the data were opened, by the names they were opened by.
+
+        Readers of the user's and pipelines have nothing to tell.
+        """
+        sources: dict[str, RecordSource | None] = {}
+        if isinstance(self.data, RecordData):
+            sources[self.job.data] = self.data.source
+        if self.validation is not None and self.job.validation_data is not None:
+            sources[self.job.validation_data] = self.validation.source
+        return indexes_of(self.definition, sources)
 
     def shard_batches(
         self,
@@ -198,6 +212,7 @@ def open_material(
     worker_id: int = 0,
     world_size: int = 1,
     definition: ModelDefinition | None = None,
+    indexes: Mapping[str, DataIndex] | None = None,
 ) -> tuple[Material, dict[str, Any]]:
     """Define the model and open its data.
 
@@ -209,6 +224,7 @@ def open_material(
         worker_id: What a spec is told as its worker's number.
         world_size: ... and as the number of workers.
         definition: What to train, if it is at hand; None makes it from the job's words.
+        indexes: What is known of data, by their names: nothing is listed or looked into there.
 
     Returns:
         The material, and what every checkpoint says of plan and data.
@@ -228,7 +244,8 @@ def open_material(
     if isinstance(definition.input, BatchesInput):
         data = OwnBatches(definition, job)
     else:
-        data = RecordData(definition, open_records(definition, job.data))
+        known = {} if indexes is None else indexes
+        data = RecordData(definition, open_records(definition, job.data, known), known)
     metadata: dict[str, Any] = {}
     if plan is None:
         metadata = _metadata(job, data, checkpoint)

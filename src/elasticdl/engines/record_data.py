@@ -13,16 +13,17 @@ import collections
 import functools
 import importlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from elasticdl.data.batch import Batch, Record, batch_of, leaves
 from elasticdl.data.class_weights import with_class_weights
+from elasticdl.data.data_index import index_of
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.schema import STRING, Field, MissingFieldError, Schema
-from elasticdl.data.sources import open_source
+from elasticdl.data.sources import open_index, open_source
 from elasticdl.data.unit_reader import UnitReader
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
 from elasticdl.engines.cut import cut
@@ -45,8 +46,9 @@ from elasticdl.sharding.permutation import derive_seed
 from elasticdl.sharding.shard import DEFAULT_MINIBATCHES_PER_SHARD, Ints, ShardPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from elasticdl.data.data_index import DataIndex
     from elasticdl.data.record_source import RecordSource
     from elasticdl.job import Job
     from elasticdl.sharding.left_out import BatchId
@@ -65,13 +67,38 @@ MINIBATCHES_AT_ONCE = 32
 """So many `batches_in_order` reads at once; a pipeline of the user's is built anew for each."""
 
 
-def open_records(definition: ModelDefinition, data: str) -> RecordSource:
+def open_records(
+    definition: ModelDefinition, data: str, indexes: Mapping[str, DataIndex] | None = None
+) -> RecordSource:
     """Open records with the model's own reader if it has one, else with ours.
+
+    Args:
+        definition: What has a reader of its own, perhaps.
+        data: Names of files, folders or patterns.
+        indexes: What is known of data, by these names: nothing is listed or looked into there.
 
     Raises:
         DataError: There are none, or they cannot be read.
     """
-    return definition.open_source(data) if definition.open_source else open_source(data)
+    if definition.open_source is not None:
+        return definition.open_source(data)
+    index = None if indexes is None else indexes.get(data)
+    return open_source(data) if index is None else open_index(index)
+
+
+def indexes_of(
+    definition: ModelDefinition, sources: Mapping[str, RecordSource | None]
+) -> dict[str, DataIndex]:
+    """Return what was found when data were opened, for `open_records` in other processes.
+
+    Args:
+        definition: A model with a reader of its own opens its data in each process.
+        sources: What was opened, by the names it was opened by.
+    """
+    if definition.open_source is not None:
+        return {}
+    found = {data: index_of(source) for data, source in sources.items()}
+    return {data: index for data, index in found.items() if index is not None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,10 +108,12 @@ class RecordData:
     Attributes:
         definition: How records become batches.
         source: The records.
+        indexes: What is known of other data, by their names; see `open_records`.
     """
 
     definition: ModelDefinition
     source: RecordSource
+    indexes: Mapping[str, DataIndex] = field(default_factory=dict)
 
     @property
     def num_records(self) -> int:
@@ -173,7 +202,7 @@ class RecordData:
 
     def validation(self, data: str, plan: ShardPlan) -> Validation:
         """Open other records, to evaluate on."""
-        source = open_records(self.definition, data)
+        source = open_records(self.definition, data, self.indexes)
         length = DEFAULT_MINIBATCHES_PER_SHARD
         if isinstance(self.definition.input, RecordInput):
             length = _MINIBATCHES_PER_VALIDATION_SHARD
@@ -194,7 +223,7 @@ class RecordData:
         def name(shard: int) -> str:
             return _names(source, np.arange(*in_shards.span(shard)))
 
-        return Validation(in_shards.num_shards, batches, name)
+        return Validation(in_shards.num_shards, batches, name, source)
 
 
 def shard_batches(

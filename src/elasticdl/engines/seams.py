@@ -14,6 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from elasticdl.artifacts.checkpoint import Checkpoint, SavedCheckpoint
     from elasticdl.data.batch import Batch
+    from elasticdl.data.record_source import RecordSource
     from elasticdl.engines.feed import FedBatch
     from elasticdl.engines.place import Place
     from elasticdl.events import Event
@@ -128,8 +129,10 @@ class Validation:
         num_shards: Into how many they are cut.
         batches: Number of a shard -> its batches.
         name: Number of a shard -> files and numbers of its records; empty where they are unknown.
+        source: What they are read from; None where batches do not come from records.
     """
 
     num_shards: int
     batches: Callable[[int], Iterator[Batch]]
     name: Callable[[int], str] = lambda _: ""
+    source: RecordSource | None = None

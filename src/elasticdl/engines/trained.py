@@ -33,6 +33,7 @@ from elasticdl.training.create import create_trainer, quiet_frameworks
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from elasticdl.data.data_index import DataIndex
     from elasticdl.data.record_source import RecordSource
     from elasticdl.training.trainer import MetricStates, Trainer
 
@@ -97,7 +98,13 @@ class Opened:
 
 
 def open_trained(
-    job: Job, mode: Mode, *, folder: str | None = None, worker_id: int = 0, world_size: int = 1
+    job: Job,
+    mode: Mode,
+    *,
+    folder: str | None = None,
+    worker_id: int = 0,
+    world_size: int = 1,
+    indexes: Mapping[str, DataIndex] | None = None,
 ) -> Opened:
     """Define a trained model from the code it carries, and open the records.
 
@@ -107,18 +114,26 @@ def open_trained(
         folder: A copy of the trained model; None takes the one the job names.
         worker_id: What a spec is told as its worker's number.
         world_size: ... and as the number of workers.
+        indexes: What is known of data, by their names: nothing is listed or looked into there.
 
     Raises:
         ElasticDLError: The model or the data cannot be used.
     """
     trained, definition = _defined(job, mode, folder, worker_id, world_size)
-    return _opened(job, trained, definition, mode)
+    return _opened(job, trained, definition, mode, indexes)
 
 
-def _opened(job: Job, trained: TrainedModel, definition: ModelDefinition, mode: Mode) -> Opened:
+def _opened(
+    job: Job,
+    trained: TrainedModel,
+    definition: ModelDefinition,
+    mode: Mode,
+    indexes: Mapping[str, DataIndex] | None = None,
+) -> Opened:
     if isinstance(definition.input, BatchesInput):
         raise _own_batches_error(job, definition)
-    return Opened(job, trained, definition, open_records(definition, job.data), mode)
+    source = open_records(definition, job.data, indexes)
+    return Opened(job, trained, definition, source, mode)
 
 
 def _defined(

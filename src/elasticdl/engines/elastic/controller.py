@@ -56,6 +56,7 @@ from elasticdl.engines.elastic.placement import (
 from elasticdl.engines.elastic.ray_cluster import RayLostError
 from elasticdl.engines.elastic.reports import WAITING, Snapshot
 from elasticdl.engines.elastic.sealing import KEY_BYTES
+from elasticdl.engines.elastic.sent_index import send
 from elasticdl.engines.elastic.worker import Assignment, Failure, Identity, Left, Start
 from elasticdl.engines.elastic.worker_process import Died
 from elasticdl.engines.elastic.worker_warnings import WarningLog
@@ -245,6 +246,7 @@ class _Controller:
             framework=run.material.definition.framework,
             pace=self._pace,
             key=secrets.token_bytes(KEY_BYTES),
+            indexes=send(run.material.indexes(), same_machine=workers.ray_address is None),
         )
         # Here it goes with each call: the death of the raylet that had it would end this process.
         self._assignment = assignment if workers.ray_address is None else ray.put(assignment)

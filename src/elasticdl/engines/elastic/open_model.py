@@ -14,7 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,6 +23,7 @@ from elasticdl import scratch
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.artifacts.trained_model import MODEL_FILE, ZOO_FOLDER
 from elasticdl.definition import Mode
+from elasticdl.engines.elastic.sent_index import receive
 from elasticdl.engines.elastic.worker import Failure, Identity, job_error
 from elasticdl.engines.trained import drain, open_trained
 from elasticdl.errors import DataError, ElasticDLError
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
     from elasticdl.data.record_source import RecordFile
     from elasticdl.engines.elastic.ranges import Range
+    from elasticdl.engines.elastic.sent_index import SentIndexes
     from elasticdl.engines.trained import Opened
     from elasticdl.job import Job
     from elasticdl.training.trainer import MetricStates, Trainer
@@ -52,11 +54,13 @@ class Instructions:
         mode: Evaluation or prediction.
         model: The trained model's files: path within it -> content; None where every worker can
             read them from where they lie.
-        files: What the records are of, as the driver sees them.
+        files: What the records are of, as the driver sees them; nothing if an index says it.
         staging: Where parts of a prediction are collected.
         records_per_part: How many records a part holds.
         num_workers: How many share the records.
         num_threads: Threads a worker computes with.
+        indexes: What the driver found when it opened the records; a worker opens by itself what is
+            not in it.
     """
 
     job: Job
@@ -67,6 +71,7 @@ class Instructions:
     records_per_part: int
     num_workers: int
     num_threads: int
+    indexes: SentIndexes = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +218,12 @@ class OpenModel:
             folder=None if self._folder is None else str(self._folder),
             worker_id=worker_id,
             world_size=instructions.num_workers,
+            indexes=receive(instructions.indexes),
         )
+        if instructions.indexes:
+            # What is another file here is found when it is read.
+            self._opened = opened
+            return opened
         here = [file.num_records for file in opened.source.files]
         if here != [file.num_records for file in instructions.files]:
             raise DataError(

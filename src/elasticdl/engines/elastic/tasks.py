@@ -38,9 +38,10 @@ from elasticdl.engines.elastic.open_model import (
 )
 from elasticdl.engines.elastic.placement import connected
 from elasticdl.engines.elastic.ranges import Range, Work, cut, records_per_range
+from elasticdl.engines.elastic.sent_index import send
 from elasticdl.engines.elastic.worker import Failure, Identity
 from elasticdl.engines.interrupts import Interrupts
-from elasticdl.engines.record_data import MINIBATCHES_AT_ONCE
+from elasticdl.engines.record_data import MINIBATCHES_AT_ONCE, indexes_of
 from elasticdl.engines.trained import open_trained, predicted, save_evaluation
 from elasticdl.errors import OutputError, TrainingError, UnavailableError
 from elasticdl.evaluation.metrics import add_states
@@ -223,6 +224,7 @@ class _Crew:
         self._run = uuid.uuid4().hex
         num_cpus = os.cpu_count() or 1
         is_here = workers.ray_address is None
+        indexes = indexes_of(opened.definition, {opened.job.data: opened.source})
         self._instructions = [
             ray.put(
                 Instructions(
@@ -232,11 +234,12 @@ class _Crew:
                     model=None
                     if is_here or not opened.trained.folder.is_local
                     else model_files(opened.trained),
-                    files=tuple(opened.source.files),
+                    files=() if indexes else tuple(opened.source.files),
                     staging=parts.staging.uri if parts is not None else "",
                     records_per_part=size,
                     num_workers=workers.max,
                     num_threads=max(1, num_cpus // workers.max) if is_here else 1,
+                    indexes=send(indexes, same_machine=is_here),
                 )
             )
         ]

@@ -30,6 +30,7 @@ from elasticdl.engines.elastic.crash_note import CrashNote
 from elasticdl.engines.elastic.niceness import nicely
 from elasticdl.engines.elastic.peer_watch import limit_of
 from elasticdl.engines.elastic.reports import History, Point, Report, Snapshot, Snapshots
+from elasticdl.engines.elastic.sent_index import receive
 from elasticdl.engines.elastic.worker_warnings import WarningLog
 from elasticdl.engines.feed import FedBatch, training_batches
 from elasticdl.engines.loop import Loop
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from elasticdl.data.batch import Batch
     from elasticdl.engines.elastic.pace import Pace
     from elasticdl.engines.elastic.quorum import Quorum
+    from elasticdl.engines.elastic.sent_index import SentIndexes
     from elasticdl.engines.seams import Validation
     from elasticdl.job import Job
     from elasticdl.sharding.ledger import Ledger, Piece
@@ -65,6 +67,8 @@ class Assignment:
         framework: What the model is made with.
         pace: How soon silence is taken for death.
         key: Encrypts what workers send each other of the model.
+        indexes: What the driver found when it opened the data; a worker opens by itself what is
+            not in it.
     """
 
     job: Job
@@ -76,6 +80,7 @@ class Assignment:
     framework: str
     pace: Pace
     key: bytes = field(repr=False)
+    indexes: SentIndexes = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -456,7 +461,11 @@ class Worker:
                 file.write_bytes(content)
         self._code = code
         self._material: Material = open_material(
-            assignment.job, code=code, plan=assignment.plan, world_size=assignment.num_slots
+            assignment.job,
+            code=code,
+            plan=assignment.plan,
+            world_size=assignment.num_slots,
+            indexes=receive(assignment.indexes),
         )[0]
         self._trainer = self._material.create_trainer()
         self._trainer.require_sums("several workers")

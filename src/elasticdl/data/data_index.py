@@ -1,0 +1,268 @@
+"""Data index: which files there are, how many records each holds, and where they lie in it.
+
+    files --a reader opens them--> source --index()--> DataIndex --encode--> bytes
+                                      ^                    |           a file beside the data, or
+                                      +-- nothing is read -+           sent to workers
+
+Opening data means listing it and looking into every file; how much of it, says the format. That is
+done once: whoever has the index opens the same source without a look at the storage.
+
+What lies where in a file is packed by its reader, and only it can unpack it. That a file is still
+the one that was counted is `counted_file.py`'s, where indexes are kept `index_file.py`'s.
+
+Callers: the readers of this folder, `index_file.py`, `sources.py`, the engines.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple, Protocol, TypeVar, get_args, runtime_checkable
+
+import numpy as np
+
+from elasticdl.data.counted_file import CountedFile
+from elasticdl.data.formats import Format
+from elasticdl.data.stored_file import StoredFile, open_each
+from elasticdl.errors import CorruptDataError
+
+Layout = TypeVar("Layout")
+
+_MAGIC = b"ELDLIDX1"
+# Magic, CRC-32 of what follows it, size of the body before compression.
+_HEAD = struct.Struct("<8sIQ")
+_CHECKED_AT = 12
+_JSON_BYTES = struct.Struct("<Q")
+_NUMBERS = np.dtype("<i8")
+_NUM_COLUMNS = 3
+# What a body may be after decompression: this, or as many times what is stored. Encoding keeps to
+# it, so that a small file cannot claim the memory of a machine.
+_FREE_BYTES, _MOST_EXPANSION = 64 << 20, 50
+
+
+class FileEntry(NamedTuple):
+    """What an index says of a file.
+
+    Attributes:
+        uri: Where it is.
+        size_bytes: Its size.
+        version: Changes when the file does; see `StoredFile`.
+        num_records: How many records it holds.
+        layout: Where they lie, as its reader packs it.
+    """
+
+    uri: str
+    size_bytes: int
+    version: str
+    num_records: int
+    layout: bytes
+
+    def stored_file(self) -> StoredFile:
+        """Return the file, as it was when it was opened here."""
+        return StoredFile(self.uri, self.size_bytes, version=self.version)
+
+    def counted_file(self) -> CountedFile:
+        """Return the file, to be read as long as it is this one."""
+        return CountedFile(self.uri, self.size_bytes, version=self.version)
+
+
+@dataclass(frozen=True)
+class DataIndex:
+    """What is known of some files of one format; see the module.
+
+    Attributes:
+        format: Of all of them.
+        files: In reading order.
+    """
+
+    format: Format
+    files: tuple[FileEntry, ...]
+
+    @property
+    def uris(self) -> list[str]:
+        """Where the files are."""
+        return [file.uri for file in self.files]
+
+    @property
+    def num_records(self) -> int:
+        """How many records there are in all files."""
+        return sum(file.num_records for file in self.files)
+
+
+@runtime_checkable
+class IndexedSource(Protocol):
+    """A `RecordSource` that can say what it found when it was opened."""
+
+    def index(self) -> DataIndex:
+        """Return an index that the same source can be opened by."""
+        ...
+
+
+def index_of(source: object) -> DataIndex | None:
+    """Return the index of a source, None for a reader that has none."""
+    return source.index() if isinstance(source, IndexedSource) else None
+
+
+def entries_by_index(
+    uris: Sequence[str], index: DataIndex | None, open_one: Callable[[str], FileEntry]
+) -> list[FileEntry]:
+    """Return an entry for each file, of the index where it has the file.
+
+    Args:
+        uris: Files in reading order.
+        index: What is known already.
+        open_one: Finds it out from the file.
+
+    Raises:
+        DataError: A file that is not in the index cannot be read.
+    """
+    if index is None:
+        return open_each(uris, open_one)
+    if index.uris == list(uris):
+        return list(index.files)
+    known = {entry.uri: entry for entry in index.files}
+    others = [uri for uri in uris if uri not in known]
+    known.update(zip(others, open_each(others, open_one), strict=True))
+    return [known[uri] for uri in uris]
+
+
+def open_by_index(
+    uris: Sequence[str],
+    index: DataIndex | None,
+    unpack: Callable[[FileEntry], Layout],
+    open_one: Callable[[str], Layout],
+) -> list[Layout]:
+    """Return what a reader needs to know of each file, by the index where it has the file.
+
+    Args:
+        uris: Files in reading order.
+        index: What is known already.
+        unpack: What an entry says.
+        open_one: Finds it out from the file.
+
+    Raises:
+        CorruptDataError: An entry makes no sense.
+        DataError: A file that is not in the index cannot be read.
+    """
+    if index is None:
+        return open_each(uris, open_one)
+    known = {entry.uri: _unpacked(entry, unpack) for entry in index.files}
+    others = [uri for uri in uris if uri not in known]
+    known.update(zip(others, open_each(others, open_one), strict=True))
+    return [known[uri] for uri in uris]
+
+
+def _unpacked(entry: FileEntry, unpack: Callable[[FileEntry], Layout]) -> Layout:
+    try:
+        return unpack(entry)
+    except (ValueError, struct.error, KeyError, TypeError, IndexError) as error:
+        raise bad_entry(entry, str(error)) from error
+
+
+def bad_entry(entry: FileEntry, found: str) -> CorruptDataError:
+    """Return the error for an entry that makes no sense."""
+    expected = f"{entry.num_records} records in {entry.size_bytes} bytes"
+    return CorruptDataError(f"The index of {entry.uri}", 0, expected, found)
+
+
+def entry_of(file: StoredFile, num_records: int, layout: bytes) -> FileEntry:
+    """Return what an index says of a file that was opened."""
+    return FileEntry(file.uri, file.size_bytes, file.version, num_records, layout)
+
+
+# --- as bytes ----------------------------------------------------------------------------------
+
+
+def encode(index: DataIndex) -> bytes:
+    """Return an index as bytes, compressed; see `decode`."""
+    columns = [
+        [entry.size_bytes for entry in index.files],
+        [entry.num_records for entry in index.files],
+        [len(entry.layout) for entry in index.files],
+    ]
+    names = {
+        "format": index.format,
+        "uris": index.uris,
+        "versions": [entry.version for entry in index.files],
+    }
+    text = json.dumps(names).encode()
+    body = b"".join(
+        [
+            _JSON_BYTES.pack(len(text)),
+            text,
+            np.array(columns, _NUMBERS).tobytes(),
+            *(entry.layout for entry in index.files),
+        ]
+    )
+    stored = zlib.compress(body, 1)
+    if len(body) > _most_bytes(len(stored)):
+        stored = zlib.compress(body, 0)
+    checked = _HEAD.pack(_MAGIC, 0, len(body))[_CHECKED_AT:] + stored
+    return _MAGIC + zlib.crc32(checked).to_bytes(4, "little") + checked
+
+
+def decode(data: bytes, where: str) -> DataIndex:
+    """Return the index that `encode` wrote.
+
+    Args:
+        data: The bytes. Nothing in them is run, and they take no more memory than they are worth.
+        where: What to call them in a message.
+
+    Raises:
+        CorruptDataError: They are something else, or damaged.
+    """
+    if len(data) < _HEAD.size or not data.startswith(_MAGIC):
+        raise CorruptDataError(where, 0, f"a data index, which starts with {_MAGIC!r}", "none")
+    _, checksum, body_bytes = _HEAD.unpack_from(data)
+    found = zlib.crc32(memoryview(data)[_CHECKED_AT:])
+    if found != checksum:
+        raise CorruptDataError(
+            where, _CHECKED_AT, f"an index with the CRC-32 0x{checksum:08x}", f"0x{found:08x}"
+        )
+    most = _most_bytes(len(data))
+    if body_bytes > most:
+        raise CorruptDataError(
+            where, _CHECKED_AT, f"at most {most:,} bytes after decompression", f"{body_bytes:,}"
+        )
+    try:
+        return _decoded(_inflated(memoryview(data)[_HEAD.size :], body_bytes))
+    except (zlib.error, ValueError, KeyError, TypeError, struct.error) as error:
+        raise CorruptDataError(where, _HEAD.size, "a data index", str(error)) from error
+
+
+def _inflated(stored: memoryview, size_bytes: int) -> bytes:
+    inflater = zlib.decompressobj()
+    body = inflater.decompress(stored, size_bytes + 1)
+    if len(body) != size_bytes or not inflater.eof:
+        raise ValueError(f"{len(body)} bytes where {size_bytes} should be")
+    return body
+
+
+def _decoded(body: bytes) -> DataIndex:
+    (text_bytes,) = _JSON_BYTES.unpack_from(body)
+    numbers_at = _JSON_BYTES.size + text_bytes
+    names: Any = json.loads(body[_JSON_BYTES.size : numbers_at])
+    file_format, uris, versions = names["format"], names["uris"], names["versions"]
+    if file_format not in get_args(Format):
+        raise ValueError(f"{file_format!r} is no format")
+    if not all(isinstance(text, str) for text in [*uris, *versions]):
+        raise TypeError("a name that is no text")
+    columns = np.frombuffer(body, _NUMBERS, _NUM_COLUMNS * len(uris), numbers_at)
+    if len(columns) and int(columns.min()) < 0:
+        raise ValueError("a negative number")
+    sizes, counts, lengths = columns.reshape(_NUM_COLUMNS, -1).tolist()
+    begin = numbers_at + columns.nbytes
+    borders = [*accumulate(lengths, initial=begin)]
+    if borders[-1] != len(body):
+        raise ValueError(f"layouts up to byte {borders[-1]} of {len(body)}")
+    layouts = [body[start:end] for start, end in pairwise(borders)]
+    files = zip(uris, sizes, versions, counts, layouts, strict=True)
+    return DataIndex(file_format, tuple(map(FileEntry._make, files)))
+
+
+def _most_bytes(stored_bytes: int) -> int:
+    return max(_FREE_BYTES, _MOST_EXPANSION * stored_bytes)

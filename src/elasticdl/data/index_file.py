@@ -1,0 +1,162 @@
+"""Index files: what is known of a folder's data, in a hidden file beside them.
+
+    data index, data prepare --write--> FOLDER/.elasticdl-index --find--> the part that is asked for
+
+One file for each folder that has data files. It names them without the folder, so that it may be
+moved with them. An index file is used only while it agrees with one listing of its folder: the
+same files, of the same sizes and versions. One that does not is named in a warning and left alone,
+and the files are opened as if it were not there.
+
+Callers: `sources.py`, `prepare.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import defaultdict
+from typing import TYPE_CHECKING, TypeVar
+
+from elasticdl.data.atomic_file import AtomicFile
+from elasticdl.data.data_index import DataIndex, FileEntry, decode, encode
+from elasticdl.data.find_files import exists
+from elasticdl.data.stored_file import (
+    filesystem,
+    local_path,
+    local_state,
+    open_stored,
+    reachable,
+    remote_state,
+)
+from elasticdl.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_Value = TypeVar("_Value")
+
+_log = logging.getLogger("elasticdl")
+
+INDEX_FILE = ".elasticdl-index"
+"""Name of an index file; hidden, so that a folder's data are without it."""
+
+
+def write_index_files(index: DataIndex) -> list[str]:
+    """Write an index beside the files it is of, and return the URIs of what was written.
+
+    Raises:
+        OutputError: A folder cannot be written to.
+    """
+    written = []
+    for folder, entries in _by_folder((entry.uri, entry) for entry in index.files).items():
+        named = tuple(entry._replace(uri=_name(entry.uri)) for entry in entries)
+        uri = _beside(folder)
+        file = AtomicFile(uri)
+        file.write(encode(DataIndex(index.format, named)))
+        file.publish()
+        written.append(uri)
+    return written
+
+
+def find_index(uris: Sequence[str]) -> DataIndex | None:
+    """Return what index files say of some files, None if there is nothing that can be relied on.
+
+    Args:
+        uris: Files, as `find_files` returns them.
+
+    Raises:
+        CorruptDataError: An index file is damaged.
+        DataError: A folder cannot be listed.
+    """
+    found = []
+    for folder, inside in _by_folder((uri, uri) for uri in uris).items():
+        uri = _beside(folder)
+        # What is within an archive has no folder that could be written to.
+        if "::" in uri or not exists(uri):
+            continue
+        stored = open_stored(uri)
+        index = decode(stored.read(0, stored.size_bytes), uri)
+        known = {entry.uri: entry for entry in index.files}
+        wanted = {_name(file): file for file in inside}
+        if known.keys().isdisjoint(wanted):
+            # Of other files of the folder, and it says nothing about these.
+            continue
+        reason = why_stale(known, wanted, _listing(folder))
+        if reason is None:
+            found.append(DataIndex(index.format, _chosen(known, wanted)))
+        else:
+            _log.warning(
+                "%s is not used: %s. The files are counted again; to renew it: elasticdl data "
+                "index %s",
+                uri,
+                reason,
+                folder or ".",
+            )
+    formats = {index.format for index in found}
+    if len(formats) != 1:
+        return None
+    return DataIndex(formats.pop(), tuple(entry for index in found for entry in index.files))
+
+
+def why_stale(
+    known: Mapping[str, FileEntry],
+    wanted: Iterable[str],
+    listing: Mapping[str, tuple[int | None, str]],
+) -> str | None:
+    """Return why an index file does not agree with its folder, None if it does.
+
+    Args:
+        known: What it says, by the names of the files.
+        wanted: The names that are asked for.
+        listing: Size and version of what there is.
+    """
+    added = [name for name in wanted if name not in known]
+    if added:
+        return f"{added[0]} is not in it"
+    for name, (_, size_bytes, version, _, _) in known.items():
+        now = listing.get(name)
+        if now != (size_bytes, version):
+            return f"{name} {'is gone' if now is None else 'has changed'}"
+    return None
+
+
+def _chosen(known: Mapping[str, FileEntry], wanted: Mapping[str, str]) -> tuple[FileEntry, ...]:
+    return tuple([FileEntry(uri, *known[name][1:]) for name, uri in wanted.items()])
+
+
+def _listing(folder: str) -> dict[str, tuple[int | None, str]]:
+    """Return the size and the version of each file of a folder, at the cost of one listing."""
+    path = local_path(folder)
+    if path is None:
+        system, path = filesystem(folder)
+        with reachable(folder):
+            entries = system.ls(path, detail=True)
+        return {_name(entry["name"]): remote_state(entry) for entry in entries}
+    states: dict[str, tuple[int | None, str]] = {}
+    try:
+        with os.scandir(path or ".") as scanned:
+            for entry in scanned:
+                try:
+                    status = entry.stat()
+                except OSError:
+                    # A link to nowhere, say, is no file of the index.
+                    continue
+                states[entry.name] = local_state(status)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be listed: {error.strerror or error}.") from error
+    return states
+
+
+def _by_folder(items: Iterable[tuple[str, _Value]]) -> dict[str, list[_Value]]:
+    folders: dict[str, list[_Value]] = defaultdict(list)
+    for uri, value in items:
+        folders[uri.rpartition("/")[0]].append(value)
+    return folders
+
+
+def _name(uri: str) -> str:
+    return uri.rpartition("/")[2]
+
+
+def _beside(folder: str) -> str:
+    return f"{folder}/{INDEX_FILE}" if folder else INDEX_FILE
