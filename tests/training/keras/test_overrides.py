@@ -1,7 +1,6 @@
 """What a user's model class replaces of Keras' training is called, or refused before a step."""
 
 import logging
-import re
 
 import numpy as np
 import pytest

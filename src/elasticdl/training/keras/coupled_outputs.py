@@ -63,13 +63,13 @@ def check(
     first = max(1, size // 3)
     whole = _numbers(forward(batch, 0))
     try:
-        parts = [
-            _numbers(forward(batch.rows(rows), 0))
-            for rows in (np.arange(first), np.arange(first, size))
-        ]
+        ones = _numbers(forward(batch.rows(np.arange(first)), 0))
+        others = _numbers(forward(batch.rows(np.arange(first, size)), 0))
     except Exception:  # noqa: BLE001 - the first batch of this size reports it as the user's error
         return
-    joined = [_joined(*outputs, size) for outputs in zip(whole, *parts, strict=True)]
+    joined = [
+        _joined(*outputs, num_examples=size) for outputs in zip(whole, ones, others, strict=True)
+    ]
     if all(_is_near(one, other, rtol) for one, other in zip(whole, joined, strict=True)):
         return
     again = _numbers(forward(batch, 1))
@@ -109,6 +109,7 @@ def _joined(
     whole: np.ndarray[Any, Any],
     one: np.ndarray[Any, Any],
     other: np.ndarray[Any, Any],
+    *,
     num_examples: int,
 ) -> np.ndarray[Any, Any] | None:
     """Return what the outputs of two parts are for the whole batch; None where nothing fits."""
@@ -118,7 +119,7 @@ def _joined(
         return None
     # One value for the batch: a mean over its examples, or one that does not depend on them.
     first = max(1, num_examples // 3)
-    return (one * first + other * (num_examples - first)) / num_examples
+    return np.asarray((one * first + other * (num_examples - first)) / num_examples)
 
 
 def _is_near(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any] | None, rtol: float) -> bool:
