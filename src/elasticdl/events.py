@@ -383,6 +383,12 @@ _KNOWN: Mapping[str, type[Event]] = {
 }
 
 
+_FIELDS: Mapping[str, frozenset[str]] = {
+    name: frozenset(item.name for item in dataclasses.fields(known))
+    for name, known in _KNOWN.items()
+}
+
+
 # --- Writing ----------------------------------------------------------------------------------
 
 
@@ -639,7 +645,7 @@ def _parse(line: bytes, where: str, offset: int) -> Event:
     known = _KNOWN.get(name)
     if known is None:
         return UnknownEvent(time=at, values=values)
-    names = {item.name for item in dataclasses.fields(known)}
+    names = _FIELDS[name]
     try:
         # Fields of a newer version are passed over.
         return known(**{key: _restored(key, values[key]) for key in values if key in names})

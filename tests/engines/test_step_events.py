@@ -38,8 +38,8 @@ class Log:
 def commit(events, clock, at):
     ledger = Ledger(4, 8).deal([0])
     clock.now = at
-    place = Place(ledger, {"loss": (1.0, 1.0)})
-    events.add(Commit([Row(0, 1)], [0], {"loss": (1.0, 1.0)}), ledger, place, 1)
+    place = Place(ledger, epoch_states={"loss": (1.0, 1.0)})
+    events.add(Commit([Row(0, 1, finished=False)], [0], {"loss": (1.0, 1.0)}), ledger, place, 1)
 
 
 def test_the_longest_pause_counts_from_one_commit_to_the_next(clock) -> None:

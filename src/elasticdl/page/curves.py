@@ -42,7 +42,7 @@ class Curve:
 
 
 def thinned(x: npt.ArrayLike, y: npt.ArrayLike, num_buckets: int = NUM_BUCKETS) -> Curve:
-    """Return a curve of at most two points a bucket.
+    """Return a curve of at most two points a bucket, and its first and last one.
 
     Args:
         x: Where the points are, rising.
@@ -51,7 +51,7 @@ def thinned(x: npt.ArrayLike, y: npt.ArrayLike, num_buckets: int = NUM_BUCKETS) 
 
     Example:
         >>> thinned([0, 1, 2, 3], [5.0, 7.0, float("nan"), 6.0], num_buckets=1)
-        Curve(x=[0.0, 1.0], y=[5.0, 7.0], bad=[2.0])
+        Curve(x=[0.0, 1.0, 3.0], y=[5.0, 7.0, 6.0], bad=[2.0])
     """
     places, heights = np.asarray(x, np.float64), np.asarray(y, np.float64)
     finite = np.isfinite(heights)

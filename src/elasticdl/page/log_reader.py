@@ -20,7 +20,8 @@ from elasticdl.errors import OutputError
 if TYPE_CHECKING:
     from elasticdl.artifacts.folder import OutputFolder
 
-_CHUNK_BYTES = 1 << 24
+# What is made of it stays in the cache of a core, and its memory is used again.
+_CHUNK_BYTES = 1 << 21
 _REMEMBERED_BYTES = 128
 # A line without an end is no log: it would be held in memory and looked at again and again.
 _LONGEST_LINE_BYTES = 1 << 28

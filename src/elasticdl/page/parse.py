@@ -214,38 +214,52 @@ def _columns(
 
 def _of_lines(lines: Sequence[_Line]) -> tuple[Steps | None, list[bool]]:
     """Return the steps among lines, None if one of them is odd or there are none; and which."""
-    is_step = [line.event == StepCommitted.event for line in lines]
-    steps = [line for line, chosen in zip(lines, is_step, strict=True) if chosen]
-    if not steps or any(line.step < 0 or line.epoch < 0 or line.loss is None for line in steps):
+    is_step = [line.event == "step_committed" for line in lines]
+    steps = lines if all(is_step) else [line for line in lines if line.event == "step_committed"]
+    told = _rows([line.rows for line in steps]) if steps else None
+    if told is None:
         return None, is_step
-    rows = [bytes(line.rows) for line in steps]
-    counts = [row.count(b"[") - 1 for row in rows]
-    if any(
-        row.count(b",") + 1 != max(1, _NUM_ROW_FIELDS * count)
-        for row, count in zip(rows, counts, strict=True)
-    ):
-        return None, is_step
-    text = b",".join(row for row, count in zip(rows, counts, strict=True) if count)
-    if text.translate(None, b"0123456789,-[] "):
-        return None, is_step
-    numbers = np.fromstring(text.translate(None, b"[] ").decode(), np.int64, sep=",")
-    if len(numbers) != _NUM_ROW_FIELDS * sum(counts):
-        return None, is_step
+    rows, row_ends = told
     try:
-        return (
-            Steps(
-                time=np.array([line.time for line in steps], np.float64),
-                step=np.array([line.step for line in steps], np.int64),
-                epoch=np.array([line.epoch for line in steps], np.int64),
-                num_records=np.array([line.num_records for line in steps], np.int64),
-                loss=np.array([line.loss for line in steps], np.float64),
-                num_left_out=np.array([line.num_left_out for line in steps], np.int64),
-                longest_s=np.array([line.longest_s for line in steps], np.float64),
-                row_ends=np.cumsum(counts, dtype=np.int64),
-                rows=numbers.reshape(-1, _NUM_ROW_FIELDS),
-            ),
-            is_step,
+        step = np.array([line.step for line in steps], np.int64)
+        epoch = np.array([line.epoch for line in steps], np.int64)
+        columns = Steps(
+            time=np.array([line.time for line in steps], np.float64),
+            step=step,
+            epoch=epoch,
+            num_records=np.array([line.num_records for line in steps], np.int64),
+            loss=np.array([line.loss for line in steps], np.float64),
+            num_left_out=np.array([line.num_left_out for line in steps], np.int64),
+            longest_s=np.array([line.longest_s for line in steps], np.float64),
+            row_ends=row_ends,
+            rows=rows,
         )
-    except (ValueError, OverflowError):
-        # A loss that is a text and no number; a number of twenty digits.
+    except (TypeError, ValueError, OverflowError):
+        # A loss is missing, or is a text and no number; a number has twenty digits.
         return None, is_step
+    return (None if min(step.min(), epoch.min()) < 0 else columns), is_step
+
+
+def _rows(texts: Sequence[msgspec.Raw]) -> tuple[Ints, Ints] | None:
+    """Return rows of batches, and how many there are up to each of the texts they are in.
+
+    Returns:
+        None if a text is no list of rows of five whole numbers.
+    """
+    text = b";".join(texts)
+    if text.translate(None, b"0123456789,-[]; "):
+        return None
+    characters = np.frombuffer(text, np.uint8)
+    ends = np.append(np.flatnonzero(characters == ord(";")), len(characters))
+    opened = np.searchsorted(np.flatnonzero(characters == ord("[")), ends)
+    # Each text is in brackets of its own.
+    row_ends = opened - np.arange(1, len(texts) + 1)
+    # Brackets and all that is between two rows become one comma each.
+    plain = text.replace(b"[]", b"").translate(None, b"[] ").replace(b";", b",")
+    while b",," in plain:
+        plain = plain.replace(b",,", b",")
+    plain = plain.strip(b",")
+    numbers = np.fromstring(plain.decode(), np.int64, sep=",") if plain else np.zeros(0, np.int64)
+    if len(numbers) != _NUM_ROW_FIELDS * int(row_ends[-1]):
+        return None
+    return numbers.reshape(-1, _NUM_ROW_FIELDS), row_ends

@@ -251,9 +251,8 @@ def _waiting(history: History, job: Job | None, now: float) -> str:
     start = history.start
     if start is not None and progress_of(history, job).num_seen >= start.num_records > 0:
         return f"evaluating, or ending the epoch, for {duration_text(silent_s)}"
-    return f"no step for {duration_text(now - float(told[-1]))}; usual is one telling each " + (
-        duration_text(usual)
-    )
+    quiet_s = now - float(told[-1])
+    return f"no step reported for {duration_text(quiet_s)}, usually every {duration_text(usual)}"
 
 
 def _waiting_for_parties(history: History, job: Job, now: float) -> str:

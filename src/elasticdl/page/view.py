@@ -222,6 +222,8 @@ def _step_times(history: History, begin: float, until: float) -> dict[str, Any]:
         if at < len(made):
             made[at] = max(0.0, steps[at] - start.resumed_from_step)
     rests = [start.time for start in history.starts]
+    # How long the first step took to be compiled would hide all others.
+    begin = max(begin, float(told[0]) - 1.0)
     x, per_s = per_second(told, made, begin, until, rests=rests)
     pairs = [(at, 1.0 / rate) for at, rate in zip(x, per_s, strict=True) if rate > 0]
     return {"x": [at for at, _ in pairs], "y": [seconds for _, seconds in pairs], "bad": []}

@@ -113,6 +113,7 @@ export class Chart {
     const { left, top, width, height } = plot.bbox;
     const ratio = devicePixelRatio;
     context.save();
+    context.textAlign = "left";
     context.font = `${11 * ratio}px system-ui, sans-serif`;
     // A text that would run into another one goes a line below it.
     const lines = [];
