@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -79,6 +80,32 @@ def s3() -> Iterator[None]:
         server.kill()
 
 
+class _NoExporter:
+    """Nothing is an instance of it."""
+
+
+@pytest.fixture(scope="module")
+def weights_only() -> Iterator[None]:
+    """Let what this process trains publish its weights, and no model for other programs.
+
+    Tracing a model for those takes a third of the time of a short training. It is the matter of
+    the tests of exports, of `EXPORTED` in `parity/conftest.py`, of the examples and the documents.
+    """
+    from elasticdl.engines import publish
+
+    with mock.patch.object(publish, "Exporter", _NoExporter):
+        yield
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what this process trains be exported all the same."""
+    from elasticdl.engines import publish
+    from elasticdl.training.trainer import Exporter
+
+    monkeypatch.setattr(publish, "Exporter", Exporter)
+
+
 def _sample(name: str) -> Callable[..., Path]:
     """Return a fixture: a folder with a data set, `train/` and `test/`, as RecordIO files."""
 
@@ -123,6 +150,41 @@ _MANY_PROCESSES = (
 )
 
 
+# The longest files, in this order. One that takes minutes and begins last is all that one core of
+# many still has to do.
+_LONGEST = (
+    "tests/parity/test_keras_training.py",
+    "tests/interchange/test_table.py",
+    "tests/parity/test_keras_layers.py",
+    "tests/test_docs.py",
+    "tests/parity/test_keras_sequences.py",
+    "tests/parity/test_keras_losses.py",
+    "tests/engines/elastic/test_tasks.py",
+    "tests/chaos/test_storm.py",
+    "tests/engines/elastic/test_silence.py",
+    "tests/parity/test_torch.py",
+    "tests/engines/elastic/test_controller.py",
+    "tests/parity/test_keras_optimizers.py",
+    "tests/seeds/test_saved_models.py",
+    "tests/engines/federated/flower/test_deployment.py",
+    "tests/sql/test_seed.py",
+    "tests/seeds/test_sessions.py",
+    "tests/contracts/test_trainer.py",
+    "tests/engines/federated/flower/test_federation.py",
+    "tests/seeds/test_seeds.py",
+    "tests/sql/test_database_failures.py",
+    "tests/engines/test_s3_output.py",
+    "tests/sql/serving/test_service.py",
+    "tests/sql/test_notebook.py",
+    "tests/engines/elastic/test_hosts.py",
+    "tests/engines/elastic/test_cluster.py",
+    "tests/engines/elastic/test_leftovers.py",
+    "tests/tracking/test_training.py",
+    "tests/seeds/test_session_numbers.py",
+    "tests/engines/test_tables.py",
+)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
     """Give some tests a second try, and begin with the long files; see `_longest_first`."""
@@ -148,8 +210,9 @@ def _longest_first(items):
             waiting.append(tests)
         else:
             (computing if "slow" in marks or "parity" in path.parts else short).append(tests)
-    # The table of features is the longest of all.
-    computing.sort(key=lambda tests: "parity" not in tests[0].path.parts)
+    order = {name: number for number, name in enumerate(_LONGEST)}
+    for those in (waiting, computing, short):
+        those.sort(key=lambda tests: order.get(tests[0].nodeid.partition("::")[0], len(order)))
     long = [
         tests for pair in itertools.zip_longest(waiting, computing, fillvalue=[]) for tests in pair
     ]

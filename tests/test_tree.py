@@ -122,3 +122,14 @@ def test_examples_in_docstrings_are_true(path: Path) -> None:
 
     assert results.attempted > 0
     assert results.failed == 0
+
+
+def test_the_files_that_the_tests_begin_with_are_there(repository: Path) -> None:
+    tree = ast.parse((repository / "tests" / "conftest.py").read_text())
+    (longest,) = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_LONGEST"
+    ]
+
+    assert [name for name in longest if not (repository / name).is_file()] == []

@@ -14,6 +14,8 @@ from elasticdl.cli.main import _run
 from elasticdl.engines.progress import Silent
 from elasticdl.job import Job
 
+pytestmark = pytest.mark.usefixtures("weights_only")
+
 # The same with one value an example, a penalty on weights, and a metric that is a function.
 ONE_VALUE_AN_EXAMPLE = (
     MODEL.replace("keras.ops.mean(\n", "(\n")

@@ -11,6 +11,8 @@ import elasticdl
 from elasticdl.cli.main import _run
 from elasticdl.engines.progress import Silent
 
+pytestmark = pytest.mark.usefixtures("weights_only")
+
 # The same records through a pipeline, which makes batches of its own.
 PIPELINE = (
     MODEL.replace("def input_fn", "def unused").replace("labels.flatten()", "labels[:, 0]")

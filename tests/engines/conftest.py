@@ -46,6 +46,12 @@ def eval_metrics_fn():
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def weights_only(weights_only):
+    """Export nothing here."""
+    return weights_only
+
+
 @pytest.fixture
 def zoo(tmp_path):
     """A folder with one model file; `zoo(more)` adds code to it."""

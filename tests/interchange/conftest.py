@@ -1,5 +1,6 @@
 """The table of what was trained, after the tests: dialect x engine, as far as it was run."""
 
+import pytest
 from tests.interchange import written
 from tests.interchange.experiments import EXPERIMENTS
 
@@ -9,6 +10,12 @@ _TITLES = {
     "report": "evaluate --report: greatest difference of a number from the reference's",
     "predict": "predict: greatest difference of an output from the reference's",
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def weights_only(weights_only):
+    """Export nothing here."""
+    return weights_only
 
 
 def pytest_terminal_summary(terminalreporter):

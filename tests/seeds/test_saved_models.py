@@ -24,6 +24,7 @@ from elasticdl.events import EpochFinished, RoundFinished, read_events
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),
+    pytest.mark.usefixtures("weights_only"),
     # Of old formats; that is what they are.
     pytest.mark.filterwarnings("ignore"),
 ]

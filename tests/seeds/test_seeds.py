@@ -18,7 +18,7 @@ from elasticdl.cli.main import cli
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("weights_only")]
 
 
 def losses(output: Path) -> list[float]:

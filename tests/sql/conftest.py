@@ -45,6 +45,11 @@ def mariadb() -> Iterator[Any]:
         yield server
 
 
+@pytest.fixture(scope="module", autouse=True)
+def weights_only(weights_only: None) -> None:
+    """Export nothing here."""
+
+
 @pytest.fixture
 def shop(tmp_path: Path) -> str:
     """Return the URL of a database with employees and people to predict a salary for."""

@@ -54,6 +54,12 @@ def callbacks():
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def weights_only(weights_only):
+    """Export nothing here."""
+    return weights_only
+
+
 @pytest.fixture
 def job(tmp_path):
     """The options of a job of 10 steps an epoch, whose checkpoints lie within epochs."""

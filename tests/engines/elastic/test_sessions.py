@@ -97,7 +97,7 @@ def kill_one_of_two(log):
     os.kill(joined(log)[0].pid, signal.SIGKILL)
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_this_process", "exported")
 def test_a_session_survives_its_workers_and_uses_each_batch_once(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "components.py").write_text(COMPONENTS)
