@@ -195,7 +195,7 @@ def _columns(
         first: The number of the first one.
     """
     try:
-        found = _DECODER.decode_lines(b"\n".join(lines))
+        found: list[_Line] | None = _DECODER.decode_lines(b"\n".join(lines))
         # An empty line is none to msgspec.
         if len(found) != len(lines):
             found = None

@@ -10,6 +10,7 @@ from elasticdl.engines.elastic.worker_warnings import WarningLog
 
 _log = logging.getLogger("elasticdl")
 
+
 def test_a_warning_passes_once_and_no_more_than_a_hundred_do(caplog):
     with WarningLog().attached() as log:
         _log.warning("%s is odd", "x")
