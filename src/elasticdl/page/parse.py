@@ -195,10 +195,9 @@ def _columns(
         first: The number of the first one.
     """
     try:
-        found: list[_Line] | None = _DECODER.decode_lines(b"\n".join(lines))
+        decoded = _DECODER.decode_lines(b"\n".join(lines))
         # An empty line is none to msgspec.
-        if len(found) != len(lines):
-            found = None
+        found = decoded if len(decoded) == len(lines) else None
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         found = None
     steps, is_step = (None, []) if found is None else _of_lines(found)
