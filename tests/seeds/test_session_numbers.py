@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from elasticdl import api
 from elasticdl.config import read_config
 from elasticdl.engines.progress import Silent
 from elasticdl.events import EpochFinished, read_events
@@ -16,6 +17,7 @@ from elasticdl.sessions.orchestrator import Orchestrator
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),
+    pytest.mark.usefixtures("weights_only"),
     # Of the documents' model, which gives an `input_shape`, and probabilities as logits.
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
@@ -112,12 +114,17 @@ def _first(batches, number):
     return [batch for batch, _ in zip(iter(batches), range(number), strict=False)]
 
 
-@pytest.mark.parametrize("builder", ["ModelBuilder", "Weighing"])
+# The second does all that the documents' own does, and more.
+@pytest.mark.parametrize(
+    "builder", [pytest.param("ModelBuilder", marks=pytest.mark.exhaustive), "Weighing"]
+)
 @pytest.mark.parametrize("flavour", ["TF", ""])
 def test_a_session_has_the_numbers_of_fit(project, digit_pictures, flavour, builder):
     root = project(flavour, builder)
 
-    Orchestrator("baseline", data_dir=Path(digit_pictures), project_root=root).run(Silent())
+    session = Orchestrator("baseline", data_dir=Path(digit_pictures), project_root=root).session
+    # What it exports and reports then is in `test_sessions.py`.
+    api.run(session.job(), Silent())
 
     history, _ = plain(root, digit_pictures, flavour, builder)
     log = read_events(root / "runs" / "baseline" / "training" / "events.jsonl")

@@ -34,6 +34,7 @@ def ended(process) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # the same door and database in `test_seed.py`; values in `test_filling.py`
 def test_the_statements_of_the_seed_fill_the_column(shop, sql, tmp_path) -> None:
     before = table(shop, "SELECT name, role FROM testdata")
     printed = ended(sql(TRAIN + PREDICT))

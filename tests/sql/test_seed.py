@@ -95,6 +95,9 @@ def from_shell(url: str, folder: Path, _: pytest.FixtureRequest) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "testdata.predicted_salary: 6 rows filled." in done.stderr
+    printed = done.stdout + done.stderr
+    assert "Label: salary, the last selected column. LABEL selects another." in printed
+    assert "held out to validate" in printed
 
 
 def from_server(url: str, folder: Path, request: pytest.FixtureRequest) -> None:

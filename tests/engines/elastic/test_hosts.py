@@ -153,6 +153,8 @@ def test_who_is_cut_off_waits_for_the_others_that_go_on_and_its_host_joins_again
     assert cut.host in cut.hosts_after.values()
 
 
+# Of a host whose link is cut as well, the others hear that it is gone, and it is started anew.
+@pytest.mark.exhaustive
 def test_the_others_go_on_when_a_raylet_is_killed_and_its_host_joins_again(killed_raylet):
     assert killed_raylet.host in killed_raylet.hosts_after.values()
 

@@ -1,6 +1,6 @@
 """What a tree of processes listens on, as the kernel lists it, and a caller without credentials.
 
-Callers: `test_listeners.py`.
+Callers: `test_listeners.py`, `test_plain_text.py`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import stat
+import time
 import typing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,11 @@ import psutil
 _LISTENING = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}
 # Of /proc/net/unix: `__SO_ACCEPTCON`.
 _ACCEPTS = 0x10000
+_OF_A_PARTY = ["control.sock", "party", "party.m", "party.r"]
+SOCKETS_OF_COMMANDS = sorted(
+    ["aggregator", "control.sock", "superlink", *_OF_A_PARTY, *_OF_A_PARTY]
+)
+"""Names of the sockets of an aggregator and two parties, each from a command."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,26 @@ def listeners(root):
                     if found := re.fullmatch(r"socket:\[(\d+)\]", str(descriptor.readlink())):
                         owners[found[1]] = command
     return [Listener(owners[inode], family, at) for family, at, inode in _open() if inode in owners]
+
+
+def seen_until_the_end(first, *others):
+    """Return what some processes were seen to listen on until the first of them ended.
+
+    Returns:
+        Ports, sockets that others can reach, and paths of those that they cannot.
+    """
+    ports, open_sockets, closed_sockets = set(), set(), set()
+    while first.poll() is None:
+        for process in (first, *others):
+            for one in listeners(process.pid):
+                if one.family != "unix":
+                    ports.add(one.port)
+                elif not one.is_closed_to_others:
+                    open_sockets.add(one)
+                else:
+                    closed_sockets.add(one.at)
+        time.sleep(0.1)
+    return ports, open_sockets, closed_sockets
 
 
 def tree(root):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 
 import pytest
 import yaml
@@ -16,7 +15,13 @@ from tests.engines.conftest import write_records
 from tests.engines.federated.conftest import TORCH_MODEL
 from tests.engines.federated.flower.conftest import wait_until
 from tests.engines.federated.flower.deployed import Commands, connect, rounds
-from tests.engines.federated.flower.listeners import listeners, served_to_anyone, words
+from tests.engines.federated.flower.listeners import (
+    SOCKETS_OF_COMMANDS,
+    listeners,
+    seen_until_the_end,
+    served_to_anyone,
+    words,
+)
 
 from elasticdl import federated
 
@@ -84,22 +89,6 @@ def commands(tmp_path):
     found.end()
 
 
-def seen_until_the_end(first, *others):
-    """Return what some processes were seen to listen on until the first of them ended."""
-    ports, open_sockets, closed_sockets = set(), set(), set()
-    while first.poll() is None:
-        for process in (first, *others):
-            for one in listeners(process.pid):
-                if one.family != "unix":
-                    ports.add(one.port)
-                elif not one.is_closed_to_others:
-                    open_sockets.add(one)
-                else:
-                    closed_sockets.add(one.at)
-        time.sleep(0.1)
-    return ports, open_sockets, closed_sockets
-
-
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_simulation_listens_on_nothing(made, commands):
@@ -112,6 +101,8 @@ def test_a_simulation_listens_on_nothing(made, commands):
 
 
 @pytest.mark.slow
+# Commands without keys, in `test_plain_text.py`; with keys it is the federation above.
+@pytest.mark.exhaustive
 def test_of_three_commands_the_aggregator_has_a_port_and_no_other(made, commands, tmp_path):
     connect(made, tmp_path / "keys")
     port = yaml.safe_load(made.aggregator.read_text())["connection"]["info"]["port"]
@@ -123,6 +114,4 @@ def test_of_three_commands_the_aggregator_has_a_port_and_no_other(made, commands
     assert aggregator.returncode == 0, commands.logs()
     assert len(rounds(made.aggregator.parent / "trained_model")) == 1
     assert (ports, open_sockets) == ({port}, set())
-    names = sorted(path.rpartition("/")[2] for path in sockets)
-    party = ["control.sock", "party", "party.m", "party.r"]
-    assert names == sorted(["aggregator", "control.sock", "superlink", *party, *party])
+    assert sorted(path.rpartition("/")[2] for path in sockets) == SOCKETS_OF_COMMANDS

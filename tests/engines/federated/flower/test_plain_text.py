@@ -21,6 +21,7 @@ import yaml
 from tests.engines.conftest import write_records
 from tests.engines.federated.conftest import TORCH_MODEL
 from tests.engines.federated.flower.deployed import Commands, change, connect, rounds
+from tests.engines.federated.flower.listeners import SOCKETS_OF_COMMANDS, seen_until_the_end
 
 from elasticdl import federated
 from elasticdl.data.recordio import RecordIOSource
@@ -93,11 +94,15 @@ class Exchange:
         folder: Of the configs and data.
         plain: All of it, in no order.
         bodies: (who spoke, path asked for, body), of each request and response.
+        port: The aggregator's.
+        listened: What the commands were seen to listen on; see `seen_until_the_end`.
     """
 
     folder: object
     plain: bytes
     bodies: list
+    port: int
+    listened: tuple
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +130,8 @@ def exchange(tmp_path_factory):
         # The tap hangs up as long as there is nobody behind it.
         log = "Parties can connect"
         commands.wait_until(lambda: log in commands.log("aggregator"), aggregator)
-        for path in made.parties:
-            commands.start(path.stem, "party", path)
+        parties = [commands.start(path.stem, "party", path) for path in made.parties]
+        listened = seen_until_the_end(aggregator, *parties)
         assert commands.end_of(aggregator) == 0, commands.logs()
         assert len(rounds(made.aggregator.parent / "trained_model")) == 1
     finally:
@@ -134,7 +139,7 @@ def exchange(tmp_path_factory):
         commands.end()
         tap.close()
     plain = b"\n".join(bytes(kept) for _, kept in tap.carried)
-    return Exchange(folder, plain, list(bodies(tap.carried)))
+    return Exchange(folder, plain, list(bodies(tap.carried)), port, listened)
 
 
 def bodies(carried):
@@ -288,3 +293,10 @@ def test_no_row_of_the_data_is_sent(exchange) -> None:
         assert row.tobytes() not in exchange.plain
         assert row.astype("float64").tobytes() not in exchange.plain
         assert f"{row[0]:.6f}".encode() not in exchange.plain
+
+
+def test_of_three_commands_the_aggregator_has_a_port_and_no_other(exchange) -> None:
+    ports, open_sockets, sockets = exchange.listened
+
+    assert (ports, open_sockets) == ({exchange.port}, set())
+    assert sorted(path.rpartition("/")[2] for path in sockets) == SOCKETS_OF_COMMANDS
