@@ -15,7 +15,7 @@ STATEFUL_GROUPS = {
 }  # fmt: skip
 # What is resumed of an optimizer, a schedule or a metric is variables, whatever they mean: one of
 # each kind is enough. Slots of other shapes than a weight's, several optimizers, what users write;
-# sums, matrices and what is derived from them.
+# sums, matrices and what is derived from them. So it is of tensors that a PyTorch module holds.
 RESUMED = {
     ("keras", "Learning rate schedules"): {"cosine_decay_restarts", "own_schedule"},
     ("keras", "Metrics"): {
@@ -26,8 +26,32 @@ RESUMED = {
         "adafactor", "adam", "ftrl", "gradient_centralization", "loss_scale_optimizer",
         "multi_optimizer", "muon", "nadam", "own_optimizer", "schedule_free_adamw",
     },
+    ("keras", "Averages of weights"): {"ema", "swap_ema_weights"},
+    ("keras", "Number formats"): {
+        "bfloat16_batch_normalization", "complex_weights", "float8", "layer_policies",
+        "mixed_float16", "mixed_float16_small_loss",
+    },
+    ("keras", "Randomness in layers"): {"dropout", "numpy_random", "seed_generator", "tf_random"},
+    # Callbacks that remember nothing, or what others of their kind remember.
+    ("keras", "Callbacks"): {
+        "annealed_attribute", "backup_and_restore", "batch_callback", "callback_arrays",
+        "callback_freezes", "callback_predicts", "callback_saves", "callback_sets_weights",
+        "callback_stops", "callback_stops_a_batch", "callback_teacher", "callback_weight_decay",
+        "csv_logger", "csv_logger_append", "early_stopping_restore", "model_checkpoint",
+        "reduce_lr_on_plateau", "resumed_history", "tensorboard_of_batches",
+    },
+    ("torch", "Gradients"): {"clip_grad_norm", "gradient_hooks", "post_accumulate_hook"},
+    ("torch", "Layers"): {
+        "batch_norm", "cumulative_batch_norm", "dropout", "embedding", "numpy_random",
+        "random_input",
+    },
+    ("torch", "Learning rate schedules"): {"one_cycle_lr", "sequential_lr", "tensor_rate"},
     ("torch", "Losses"): set(),
     ("torch", "Models"): {"lazy_modules", "torch_compile"},
+    ("torch", "Parameters and buffers"): {
+        "boolean_buffer", "buffers", "frozen_layers", "large_counter", "pruning", "spectral_norm",
+        "weight_tying",
+    },
     ("torch", "Optimizers"): {
         "adafactor", "adam", "asgd", "gradual_unfreezing", "lookahead", "param_groups",
         "param_groups_rates", "rprop", "sgd_momentum", "sparse_adam",
@@ -58,6 +82,19 @@ ON_TWO_WORKERS = {
     "multi_output", "multiclass_metrics", "muon", "normalization_adapt", "own_loss_class",
     "own_metric", "own_optimizer", "own_schedule", "schedule_free_adamw", "softmax_crossentropy",
     "tversky",
+}  # fmt: skip
+# Groups whose features are about how gradients, losses or metrics are made of the examples of a
+# batch: what gives the plain script's numbers on halves of a batch gives them on the whole. So it
+# does for all of PyTorch, of which nothing is compiled.
+HALVED_GROUPS = {
+    "Gradients", "Learning rate schedules", "Losses", "Metrics", "Normalization",
+    "Regularization", "Weights of examples",
+}  # fmt: skip
+# One of each of them is trained in one process all the same.
+IN_ONE_PROCESS = {
+    "accumulation_embedding", "adamw", "class_weight", "clipnorm", "cosine_decay", "kl_div",
+    "layer_normalization", "lstm", "multiclass_metrics", "regularizers", "softmax_crossentropy",
+    "spatial_transformer",
 }  # fmt: skip
 # What others of their group imply on two workers: a draw or a sum of another layer or format, and
 # callbacks that do there what others do, or what one process refuses too. A training ends, its rate
@@ -95,7 +132,8 @@ def pytest_collection_modifyitems(items):
     is made of does not change how a step is made: layers of each kind are trained on two workers,
     and those that have an export of their own in one process. A difference that the page states is
     looked for in `make test`, in one process at least. What is refused in one process is refused by
-    the same call before it can be resumed.
+    the same call before it can be resumed, and on each worker; callbacks, which not all workers
+    call alike, are looked at on both.
     """
     for item in items:
         params = getattr(getattr(item, "callspec", None), "params", {})
@@ -107,8 +145,9 @@ def pytest_collection_modifyitems(items):
             place == "one worker"
             or (place == "one process" and is_resumed and not is_local and _is_equal(feature))
             or (place == "one process" and is_local and _is_like_others(feature))
+            or (place == "one process" and not is_local and _is_halved(feature))
             or (place == "resumed" and (not is_resumed or _is_refused_before(feature)))
-            or (place == "two workers" and is_local)
+            or (place == "two workers" and (is_local or _is_refused_as_it_is_made(feature)))
             or (place == "two workers" and is_keras and feature.name in IMPLIED_ON_TWO_WORKERS)
         ):
             item.add_marker("exhaustive")
@@ -132,6 +171,26 @@ def _is_equal(feature):
 def _is_like_others(feature):
     """Return whether a feature is one more layer, loss or rate in steps that all share."""
     return feature.promises["one process"].kind == "equal" and feature.name not in EXPORTED
+
+
+def _is_halved(feature):
+    """Return whether two workers, in `make test`, do all that one process does for a feature."""
+    promises = feature.promises
+    return (
+        (feature.framework == "torch" or feature.group in HALVED_GROUPS)
+        and feature.name not in IN_ONE_PROCESS | IMPLIED_ON_TWO_WORKERS
+        and promises["one process"].kind == promises["two workers"].kind == "equal"
+    )
+
+
+def _is_refused_as_it_is_made(feature):
+    """Return whether a trainer of a feature cannot be made, wherever it is to be."""
+    promises = feature.promises
+    return (
+        feature is not None
+        and feature.group != "Callbacks"
+        and promises["one process"].kind == promises["two workers"].kind == "refused"
+    )
 
 
 def _is_refused_before(feature):

@@ -340,9 +340,7 @@ def test_a_joined_file_is_the_one_that_one_process_writes(place, on_workers, tmp
 
 
 # The pipeline's ranges differ in how many of their records are left, and its metric is no mean.
-@pytest.mark.parametrize(
-    "model", [pytest.param("model", marks=pytest.mark.exhaustive), "pipeline"]
-)
+@pytest.mark.parametrize("model", [pytest.param("model", marks=pytest.mark.exhaustive), "pipeline"])
 def test_metrics_are_those_of_one_process(place, on_workers, tmp_path, model):
     trained_model = getattr(place, model)
     place.steer()
