@@ -44,7 +44,7 @@ def test_show_says_what_happened(tmp_path, ask) -> None:
     code, said = ask("show", write_output(tmp_path / "job", elastic_events()))
 
     assert not code
-    assert "killed: its process is gone without a word" in said
+    assert "killed: the process ended without reporting why" in said
     assert "Worker 1 was lost" in said
     assert "The others waited 4.0 s" in said
     assert "Overfitting since step 8" in said

@@ -173,7 +173,7 @@ def test_lanes_are_walked_by_keyboard(browser, finished_url) -> None:
     browser.press(Keys.TAB)
     focused = browser.js("return document.activeElement.className")
 
-    assert "trains" in last
+    assert "training" in last
     assert "died" in lost
     assert focused
 
@@ -288,7 +288,7 @@ QUESTIONS = {
     "is it running, and what is it waiting for?": (
         "elastic",
         "#head",
-        r"killed.*gone without a word",
+        r"killed.*without reporting why",
     ),
     "when was a worker lost, and why?": (
         "elastic",
@@ -325,7 +325,7 @@ QUESTIONS = {
     "what was made again after the crash?": (
         "again",
         "#findings",
-        r"10\.0 s after attempt 1 had told its last: from step 2, steps up to 3 were made again",
+        r"10\.0 s after the last event of attempt 1\. It resumed from step 2; steps up to 3 were",
     ),
 }
 

@@ -66,7 +66,7 @@ def test_a_running_job_says_when_it_will_end() -> None:
     ("more", "held", "state", "word"),
     [
         ([], True, State.RUNNING, "training"),
-        ([], False, State.KILLED, "gone without a word"),
+        ([], False, State.KILLED, "without reporting why"),
         (
             [JobFailed(time=T0 + 21, kind="DataError", message="no file")],
             False,
@@ -95,7 +95,7 @@ def test_a_job_that_waits_says_for_what() -> None:
 
     said = [status_of(history_of(e), LIVE, T0 + 30).message for e in (few, late, none)]
 
-    assert said[0].startswith("waiting for workers: 1 of the 2")
+    assert said[0].startswith("waiting for workers: 1 of at least 2")
     assert said[1] == "waiting for 2 workers to join (0, 1), for 29.0 s"
     assert "waiting for 2 workers to join" in said[2]
 
@@ -219,8 +219,10 @@ def test_a_loss_of_a_worker_says_when_and_how_long_the_others_waited(shown) -> N
 def test_overfitting_is_told_with_its_step_and_numbers(shown) -> None:
     (text,) = [text for text in texts(shown) if "verfitting" in text]
 
-    assert text.startswith("Overfitting since step 8: of the validation loss, it is 0.7 at step 15")
-    assert "was least at step 8 (0.4), while the training loss went from" in text
+    assert text.startswith(
+        "Overfitting since step 8: validation loss 0.7 at step 15, minimum 0.4 at"
+    )
+    assert "at step 8, while the training loss fell from" in text
 
 
 def test_a_validation_loss_that_jumps_about_is_no_overfitting() -> None:
@@ -273,7 +275,10 @@ def test_a_new_attempt_says_what_was_made_again() -> None:
 
     (text,) = texts(view(history_of(events), LIVE, T0 + 15))
 
-    assert "10.0 s after attempt 1 had told its last: from step 2, steps up to 3 were made" in text
+    assert (
+        "10.0 s after the last event of attempt 1. It resumed from step 2; steps up to 3 were"
+        in text
+    )
 
 
 # --- rounds -----------------------------------------------------------------------------------

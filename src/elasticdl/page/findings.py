@@ -86,20 +86,18 @@ def _overfitting(history: History) -> list[Finding]:
     bends = np.abs(np.diff(values, 2)) if len(values) >= _ENOUGH_FOR_NOISE else np.zeros(1)
     noise = float(np.median(bends)) / 2
     worse = float(recent.mean() - least) if len(recent) >= _EVALUATIONS_AFTER else 0.0
-    numbers = (
-        f"it is {last:.4g} at step {last_step:,}, and was least at step {step:,} ({least:.4g})"
-    )
+    numbers = f"{last:.4g} at step {last_step:,}, minimum {least:.4g} at step {step:,}"
     if worse <= max(_WORSE_BY * abs(least), _TIMES_NOISE * noise):
-        return [Finding("good", f"No overfitting so far: of the validation loss, {numbers}.")]
+        return [Finding("good", f"No overfitting so far: validation loss {numbers}.")]
     before, after = _training_loss(history, step), _training_loss(history, last_step)
     if before is None or after is None or after >= before:
-        text = f"The validation loss has not fallen since step {step:,}: {numbers}."
+        text = f"The validation loss has not improved since step {step:,}: {numbers}."
         return [Finding("note", text)]
     return [
         Finding(
             "warning",
-            f"Overfitting since step {step:,}: of the validation loss, {numbers}, while the "
-            f"training loss went from {before:.4g} to {after:.4g}.",
+            f"Overfitting since step {step:,}: validation loss {numbers}, while the training loss "
+            f"fell from {before:.4g} to {after:.4g}.",
         )
     ]
 
@@ -127,8 +125,8 @@ def _not_finite(history: History) -> list[Finding]:
     return [
         Finding(
             "bad",
-            f"The loss was not a finite number in {counted(len(bad), 'telling')} of steps, for the "
-            f"first time up to step {first:,}.",
+            f"The loss was NaN or infinite in {counted(len(bad), 'logged interval')}, first at "
+            f"step {first:,}.",
         )
     ]
 
@@ -141,8 +139,8 @@ def _losses(history: History) -> list[Finding]:
         found.append(
             Finding(
                 "warning",
-                f"{len(lost):,} workers were lost in all; the last {_MOST_LOSSES} are named here, "
-                "and all of them are in the lanes.",
+                f"{len(lost):,} workers were lost in total. The last {_MOST_LOSSES} are listed "
+                "here; the lanes show all of them.",
             )
         )
     return found
@@ -209,8 +207,8 @@ def _stalls(stalls: Sequence[Stall]) -> list[Finding]:
         found.append(
             Finding(
                 "note",
-                f"It stood still {len(stalls)} times, {duration_text(total)} in all; most often "
-                f"({causes[1]}): {causes[0]}.",
+                f"Training stalled {len(stalls)} times, {duration_text(total)} in total. Most "
+                f"frequent cause ({causes[1]} times): {causes[0]}.",
             )
         )
     return found
@@ -222,17 +220,17 @@ def _attempts(history: History) -> list[Finding]:
     for before, start in zip(history.starts, history.starts[1:], strict=False):
         again = ~counts & (attempts == before.attempt)
         steps = history.steps["step"][again & (history.steps["step"] > start.resumed_from_step)]
-        taken_back = f", steps up to {int(steps.max()):,} were made again" if len(steps) else ""
+        taken_back = f"; steps up to {int(steps.max()):,} were repeated" if len(steps) else ""
         if start.attempt == before.attempt:
-            text = f"All workers started once more at {clock_text(start.time)}"
+            text = f"All workers restarted at {clock_text(start.time)}."
         else:
             last = history.last_times.get(before.attempt, before.time)
             down = duration_text(start.time - last)
             text = (
-                f"The job was started again at {clock_text(start.time)}, {down} after attempt "
-                f"{before.attempt} had told its last"
+                f"The job was restarted at {clock_text(start.time)}, {down} after the last event "
+                f"of attempt {before.attempt}."
             )
-        text += f": from step {start.resumed_from_step:,}{taken_back}."
+        text += f" It resumed from step {start.resumed_from_step:,}{taken_back}."
         found.append(Finding("note", text, start.time))
     return found[-_MOST_LOSSES:]
 
@@ -264,7 +262,7 @@ def _left_out(history: History) -> list[Finding]:
     return [
         Finding(
             "warning",
-            f"{counted(count, 'record')} left out, for their batches killed workers again and "
-            "again; `elasticdl job audit` names their files.",
+            f"{counted(count, 'record')} left out because their batches killed workers repeatedly; "
+            "`elasticdl job audit` lists their files.",
         )
     ]

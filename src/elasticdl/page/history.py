@@ -271,7 +271,7 @@ class History:
             stay = Stay(0, 0, start.attempt, start.time, host=start.host, pid=start.pid)
             self.stays.append(stay)
         for stay, following in zip(self.stays, self.starts[1:], strict=False):
-            stay.end(following.time, "was started again")
+            stay.end(following.time, "was restarted")
         self._open[0] = self.stays[-1]
 
     # --- events -------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class History:
         same = self.attempt == event.attempt
         for stay in self._open.values():
             if same:
-                stay.end(event.time, f"was started again from step {step}", step=step)
+                stay.end(event.time, f"was restarted from step {step}", step=step)
             else:
                 before = max(stay.joined, self._last_batch.get(stay.slot, 0.0))
                 stay.end(before, "ended with its attempt", step=step)

@@ -128,24 +128,28 @@ def _segments(
         free_since = segments[-1].stop if segments else 0.0
         begun = max(stay.started or stay.joined, free_since)
         if begun < stay.joined:
-            text = f"{name}: its process starts and makes the model"
+            text = f"{name}: starting the process and building the model"
             segments.append(Segment(begun, stay.joined, "starting", text))
         trains = stop if stay.first_batch is None else max(min(stay.first_batch, stop), stay.joined)
         if trains > stay.joined:
             kind = "joining" if stay.incarnation else "starting"
-            text = "joins, takes over the model's state" if stay.incarnation else "makes the model"
+            text = (
+                "joining: receiving the model's state" if stay.incarnation else "building the model"
+            )
             segments.append(Segment(stay.joined, trains, kind, f"{name}: {text}"))
         at = trains
         for first, last in stay.gaps:
             if any(low < last and high > first for low, high in stalls):
                 continue
             if at < first:
-                segments.append(Segment(at, first, "training", f"{name}: trains"))
-            segments.append(Segment(max(at, first), last, "behind", f"{name}: no batch of its own"))
+                segments.append(Segment(at, first, "training", f"{name}: training"))
+            segments.append(
+                Segment(max(at, first), last, "behind", f"{name}: behind, no batch committed")
+            )
             at = last
         if stop > at or stop == trains == stay.joined:
             why = "" if stay.left is None else f"; then {stay.reason}"
-            segments.append(Segment(at, max(stop, at), "training", f"{name}: trains{why}"))
+            segments.append(Segment(at, max(stop, at), "training", f"{name}: training{why}"))
         if stay.left is not None and stay.is_lost:
             following = stays[number + 1] if number + 1 < len(stays) else None
             until = end if following is None else following.joined

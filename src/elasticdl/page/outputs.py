@@ -133,8 +133,8 @@ class WatchedOutput:
         holder = self._holder() if held else {}
         if not self._folder.is_local:
             notes.append(
-                "The output is on an object store, which gets the log with each checkpoint: what "
-                "happened since the last one is not shown yet."
+                "The output is on an object store. Its log is uploaded with each checkpoint, so "
+                "later events are not shown yet."
             )
         return Facts(
             name=self._name,
@@ -155,7 +155,9 @@ class WatchedOutput:
             text = self._folder.read_bytes(JOB_FILE).decode()
         except (OutputError, UnicodeDecodeError):
             if self.history.starts:
-                notes.append(f"There is no {JOB_FILE} that can be read: the definition is missing.")
+                notes.append(
+                    f"{JOB_FILE} is missing or unreadable: the definition cannot be shown."
+                )
             return {}, None
         try:
             values = dict(json.loads(text))
@@ -166,8 +168,8 @@ class WatchedOutput:
             return values, Job.from_json(text)
         except (ValueError, KeyError, TypeError, AttributeError):
             notes.append(
-                f"{JOB_FILE} is of another version of elasticdl: it is shown as it stands, and "
-                "numbers that follow from it, such as the workers that were asked for, are missing."
+                f"{JOB_FILE} was written by another version of elasticdl. It is shown unchanged; "
+                "values derived from it, such as the number of workers, are missing."
             )
             return values, None
 
@@ -230,10 +232,10 @@ def find_outputs(uri: str) -> dict[str, OutputFolder]:
     found: dict[str, OutputFolder] = {}
     _walk(root, "", found, [_MOST_NAMES])
     if not found:
-        what = "is not there" if not root.exists() else "is no output of a job, and holds none"
+        what = "does not exist" if not root.exists() else "is not a job's output and contains none"
         raise OutputError(
-            f"{uri} {what}: no folder in it has a {EVENTS_FILE} or {JOB_FILE}. Name what was given "
-            "to --output, or a folder of such outputs."
+            f"{uri} {what}: expected {EVENTS_FILE} or {JOB_FILE} in it or in a folder below. Name "
+            "what was given to --output, or a folder of such outputs."
         )
     return dict(sorted(found.items()))
 

@@ -118,4 +118,4 @@ def _cause(
             for event in checkpoints
             if start <= event.time <= stop and event.blocked_s > _LEAST_S / 4
         ]
-    return "; ".join(causes) or "the log does not say why"
+    return "; ".join(causes) or "cause unknown"

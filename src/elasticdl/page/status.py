@@ -207,19 +207,25 @@ def _message(history: History, facts: Facts, state: State, now: float) -> str:
             return f"{history.end.kind}: {history.end.message}"
         case State.INTERRUPTED:
             step = f"step {history.end.step:,}" if history.end is not None else "the checkpoint"
-            return f"ended by Ctrl-C, `job stop` or SIGTERM; the same command resumes from {step}"
+            return (
+                "ended by Ctrl-C, `job stop` or SIGTERM; run the same command to resume from "
+                f"{step}"
+            )
         case State.KILLED:
             silent = duration_text(now - history.last_time)
-            return f"its process is gone without a word, {silent} ago; the same command resumes"
+            return (
+                f"the process ended without reporting why; its last event was {silent} ago. Run "
+                "the same command to resume"
+            )
         case State.STARTING:
-            return "its process has begun and told nothing so far"
+            return "the process has started; no event yet"
         case State.UNKNOWN if history.starts:
             return (
-                f"nothing was told for {duration_text(now - history.last_time)}; whether "
-                f"{facts.holder} lives cannot be seen from this machine"
+                f"no event for {duration_text(now - history.last_time)}; {facts.holder} is on "
+                "another machine, so whether it is alive is unknown"
             )
         case State.UNKNOWN:
-            return "nothing has been told, and no process works on it"
+            return "no event yet, and no process is working on it"
     return _waiting(history, facts.job, now)
 
 
@@ -235,22 +241,19 @@ def _waiting(history: History, job: Job | None, now: float) -> str:
     if job is not None and job.workers is not None:
         present = history.present
         if len(present) < job.workers.min:
-            return (
-                f"waiting for workers: {len(present)} of the {job.workers.min} that are the least "
-                "to train with are there"
-            )
+            return f"waiting for workers: {len(present)} of at least {job.workers.min} are ready"
         joining = [stay for stay in present if stay.first_batch is None]
         if is_quiet and joining:
             names = ", ".join(str(stay.slot) for stay in joining[:5])
             since = duration_text(now - min(stay.joined for stay in joining))
             return f"waiting for {counted(len(joining), 'worker')} to join ({names}), for {since}"
     if not len(counting):
-        return "making the model and compiling the first step"
+        return "building the model and compiling the first step"
     if not is_quiet:
         return "training"
     start = history.start
     if start is not None and progress_of(history, job).num_seen >= start.num_records > 0:
-        return f"evaluating, or ending the epoch, for {duration_text(silent_s)}"
+        return f"evaluating, or finishing the epoch, for {duration_text(silent_s)}"
     quiet_s = now - float(told[-1])
     return f"no step reported for {duration_text(quiet_s)}, usually every {duration_text(usual)}"
 

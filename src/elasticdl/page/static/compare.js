@@ -14,11 +14,11 @@ export class Comparison {
     this.choose = choose;
     this.chosen = null;
     this.rows = el("div");
-    this.differences = el("details", {}, el("summary", {}, "What their definitions do not share"));
+    this.differences = el("details", {}, el("summary", {}, "Differences between their definitions"));
     section.querySelector("#compare-body").append(this.rows);
     section.hidden = false;
     this.chart = new Chart(section.querySelector("#compare-body"), {
-      title: "Loss by step of the jobs that are ticked", unit: "step",
+      title: "Loss by step of the selected jobs", unit: "step",
     });
     section.querySelector("#compare-body").append(this.differences);
   }
@@ -65,6 +65,6 @@ export class Comparison {
     this.differences.replaceChildren(summary, differing.length
       ? table("Differences", ["", ...jobs.map((job) => job.name)], differing.map((name) =>
         [name, ...jobs.map((job) => text(job.params[name]))]))
-      : el("p", {}, jobs.length > 1 ? "Nothing but where their output is." : "Tick two jobs or more."));
+      : el("p", {}, jobs.length > 1 ? "Only the output folder." : "Select two or more jobs."));
   }
 }

@@ -6,17 +6,17 @@ import { clock, duration, el, svg } from "./dom.js";
 
 const HEIGHT = 22;
 const KINDS = {
-  starting: "starting its process",
-  joining: "joining, takes over the state",
+  starting: "starting",
+  joining: "joining: receiving the state",
   training: "training",
-  behind: "no batch of its own",
-  lost: "lost, not replaced yet",
+  behind: "behind: no batch committed",
+  lost: "lost, not yet replaced",
 };
 
 export class Lanes {
   constructor(parent) {
     this.info = el("p", { class: "info", "aria-live": "polite" },
-      "Point at a stretch, or walk with Tab and the arrow keys, to read what it is.");
+      "Hover over a segment, or use Tab and the arrow keys, for details.");
     this.place = el("div", { class: "lanes" });
     this.more = el("p", { class: "about" });
     parent.append(legend(), this.place, this.info, this.more);
@@ -39,7 +39,7 @@ export class Lanes {
     lanes.forEach((lane, row) => drawing.append(this.lane(lane, row, place, from, to)));
     for (const stall of clockSection.stalls) {
       if (stall.stop < from || stall.start > to) continue;
-      const text = `nobody committed a step for ${duration(stall.seconds)}: ${stall.cause}`;
+      const text = `stall: no step committed for ${duration(stall.seconds)}: ${stall.cause}`;
       const [x, end] = [place(stall.start), place(stall.stop)];
       const mark = svg("rect", {
         class: "stall", x, y: 0, width: Math.max(2, end - x), height: lanes.length * HEIGHT,
@@ -50,7 +50,7 @@ export class Lanes {
     this.place.replaceChildren(drawing);
     if (focused !== undefined) this.place.querySelector(`[data-slot="${focused}"]`)?.focus();
     const more = clockSection.num_more_lanes;
-    this.more.textContent = more ? `${more.toLocaleString("en")} further workers are not drawn.` : "";
+    this.more.textContent = more ? `${more.toLocaleString("en")} further workers are not shown.` : "";
   }
 
   lane(lane, row, place, from, to) {
@@ -95,7 +95,7 @@ export class Lanes {
 
 function legend() {
   const items = Object.entries(KINDS).map(([kind, text]) => el("li", {}, key(kind), text));
-  items.push(el("li", {}, key("stall"), "nobody committed a step"));
+  items.push(el("li", {}, key("stall"), "stall: no step committed"));
   return el("ul", { class: "legend" }, ...items);
 }
 

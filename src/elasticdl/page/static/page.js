@@ -70,10 +70,10 @@ function drawClock(data) {
   chartIn(body, "speed", { ...options, title: "Examples a second, of all workers" }).draw(
     [{ ...data.speed, name: "examples/s", colour: "train" }],
     [...marks, ...data.marks.filter(([, kind]) => kind === "attempt").slice(1)
-      .map(([x]) => ({ x, colour: "soft", dash: true, text: "started again" }))], range);
+      .map(([x]) => ({ x, colour: "soft", dash: true, text: "restarted" }))], range);
   const times = [{ ...data.step_time, name: "mean time of a step, s", colour: "train" }];
   if (data.longest_pause) {
-    times.push({ ...data.longest_pause, name: "longest pause between two, s", colour: "validation", width: 1 });
+    times.push({ ...data.longest_pause, name: "longest pause between steps, s", colour: "validation", width: 1 });
   }
   chartIn(body, "step time", { ...options, title: "Time of a step: a stall is a peak" })
     .draw(times, marks, range);
@@ -156,8 +156,8 @@ function follow(job) {
     say("live", "● live");
     take(JSON.parse(event.data));
   };
-  source.onerror = () => say("lost", "○ not connected: the server has ended or is out of reach; "
-    + "this is the last that was known");
+  source.onerror = () => say("lost", "○ disconnected: the server has stopped or is unreachable. Showing "
+    + "the last known state");
   const shown = new URL(location.href);
   shown.searchParams.delete("token");
   shown.searchParams.set("job", job);

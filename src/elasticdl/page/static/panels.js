@@ -37,7 +37,7 @@ export function head(section, data, now) {
 
 function endCard(data, left) {
   if (data.state === "running") {
-    return left === null ? ["Ends", "not known yet", "nothing to measure from"]
+    return left === null ? ["Ends", "not known yet", "not enough steps yet"]
       : ["Ends", `in ${duration(left)}`, `at ${moment(data.ends_at)}`];
   }
   const ended = data.ended ?? data.last_time;
@@ -48,7 +48,7 @@ function endCard(data, left) {
 function workersCard(data) {
   const [least, most] = data.workers_wanted;
   if (data.state !== "running") {
-    return ["Workers", `${data.workers_lost} lost`, `of ${most} that were kept up, at least ${least}`];
+    return ["Workers", `${data.workers_lost} lost`, `of up to ${most} at a time`];
   }
   const joining = data.workers_joining ? `${data.workers_joining} joining, ` : "";
   return ["Workers", `${data.workers} of ${most}`,
@@ -59,13 +59,13 @@ function damage(data) {
   const notices = [];
   if (data.num_damaged) {
     notices.push(el("details", { class: "notice" },
-      el("summary", {}, `${number(data.num_damaged)} damaged lines of events.jsonl were passed over: `
-        + "what they told is missing here."),
+      el("summary", {}, `${number(data.num_damaged)} damaged lines of events.jsonl were skipped; `
+        + "their events are missing here."),
       el("ul", {}, ...data.damaged.map((line) => el("li", {}, line)))));
   }
   if (data.num_unknown) {
-    notices.push(el("p", { class: "notice" }, `${number(data.num_unknown)} events are of a newer `
-      + "version of elasticdl, or not as this one expects; they are listed below and not drawn."));
+    notices.push(el("p", { class: "notice" }, `${number(data.num_unknown)} events have an unknown `
+      + "type or format, probably from a newer elasticdl; they are listed below but not drawn."));
   }
   return notices;
 }
@@ -88,7 +88,7 @@ export function checkpoints(section, data) {
     each.is_best ? "★ best" : "", each.is_kept ? "kept" : "pruned",
   ]);
   fill(body(section), table("Checkpoints, the newest first",
-    ["step", "written", "size", "training stood still", "best", "on disk"], rows,
+    ["step", "written", "size", "training paused", "best", "on disk"], rows,
     (at) => at === 0 || at === 2 || at === 3));
 }
 
@@ -136,8 +136,8 @@ export function shards(section, data) {
   }, ...cells.map((state, at) => cell(data, words[state], at, across, side)));
   const each = data.per_cell === 1 ? "Each square is a shard"
     : `Each square is ${number(data.per_cell)} shards`;
-  const unknown = data.is_known ? "" : " How many shards there are is not in this log: those that "
-    + "were begun are drawn.";
+  const unknown = data.is_known ? "" : " This log does not contain the number of shards: only those "
+    + "already started are drawn.";
   fill(place,
     el("p", { class: "about" }, `Epoch ${data.epoch + 1}${data.num_epochs ? ` of ${number(data.num_epochs)}` : ""}. `
       + `${each}${data.batches_per_shard ? ` of ${data.batches_per_shard} batches` : ""}.${unknown}`),
@@ -167,12 +167,12 @@ export function rounds(section, data) {
     number(party.answered), number(party.left_out), party.why,
     ...names.map((name) => number(party.metrics[name] ?? null)),
   ]);
-  const telling = names.length ? "" : " The parties' own metrics stay at home, or are not in this log.";
+  const telling = names.length ? "" : " The parties do not share their own metrics, or this log does not contain them.";
   fill(body(section), 
-    table("Parties", ["party", "examples", "answers that count", "left out", "why, the last time",
+    table("Parties", ["party", "examples", "answers used", "left out", "last reason",
       ...names.map((name) => `its ${name}`)], parties, (at) => at !== 0 && at !== 4),
     el("p", { class: "about" }, `${number(data.rounds.length)} rounds; a column is a round, a row a party. `
-      + `■ its model is in it, ✕ left out, · not asked or not chosen.${telling}`),
+      + `■ model used, ✕ left out, · not asked or not selected.${telling}`),
     answers(data),
     el("details", { open: data.rounds.length <= 10 }, el("summary", {}, "Each round"),
       table("Rounds, the newest first", ["round", "ended", "took", "examples", "metrics", "left out"],
@@ -185,7 +185,7 @@ export function rounds(section, data) {
 
 function answers(data) {
   const signs = ["·", "■", "✕"];
-  const words = ["not asked or not chosen", "in the model", "left out"];
+  const words = ["not asked or not selected", "model used", "left out"];
   return table("Which party answered in which round", ["party", ...data.rounds.map((each) => number(each.number))],
     data.parties.map((party, row) => [party.name, ...data.rounds.map((each) => {
       const answer = each.answers[row] ?? 0;
@@ -205,8 +205,8 @@ export function told(section, data) {
     el("time", {}, clock(time)), el("span", {}, text)));
   const fresh = el("ol", { class: "told", tabIndex: 0, "aria-label": "Events" }, ...lines);
   fill(place,
-    el("p", { class: "about" }, "The last events of the log that are no steps. What the job prints is not "
-      + "kept in its output; on Kubernetes it is in elasticdl job logs NAME --cluster=kubernetes."),
+    el("p", { class: "about" }, "The latest events except steps. The job's own output lines are not "
+      + "stored in its output folder; on Kubernetes: elasticdl job logs NAME --cluster=kubernetes."),
     fresh);
   fresh.scrollTop = atEnd ? fresh.scrollHeight : list.scrollTop;
 }
@@ -218,10 +218,10 @@ export function about(section, data) {
     ["Records in an epoch", data.num_records ? number(data.num_records) : ""],
     ["Minibatch", data.minibatch_size ? number(data.minibatch_size) : ""],
     ["Resumes within an epoch", data.resume],
-    ["Works on it", data.holder],
+    ["Held by", data.holder],
     ["Versions", Object.entries(data.versions).map(([name, version]) => `${name} ${version}`).join(", ")
       || "not in this log"],
-    ["Allowed to run", data.trust_used.join("; ")],
+    ["Trusted code", data.trust_used.join("; ")],
   ].filter(([, value]) => value);
   fill(body(section), 
     el("dl", { class: "facts" }, ...facts.flatMap(([name, value]) =>
