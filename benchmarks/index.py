@@ -3,8 +3,8 @@
 **Opening.** 100,000 RecordIO files of two records each, in one folder, in the page cache. The
 driver lists them and opens them; then two workers, at the same time, open what the driver sends
 them. The peer is what was done before: the driver and both workers each list the folder and look
-into every file. Seconds are those of a clock, without importing packages, each time in new
-processes.
+into every file. Seconds are those of a clock, and of a core beside it, which other processes
+disturb least; without importing packages, each time in new processes.
 
 **First step.** The same files in an `elasticdl train --num_workers=2`, from the command to its
 first step, with an index file and without. Importing the frameworks and compiling is most of it.
@@ -104,9 +104,15 @@ def opened(work, data, *, sends):
     """Return how long a driver and its workers take to open data."""
     sent = work / "sent"
     sent.unlink(missing_ok=True)
-    driver_s = together([["driver", data, *([sent] if sends else [])]])
+    driver_s, driver_cpu_s = together([["driver", data, *([sent] if sends else [])]])
     what = ["worker", sent] if sends else ["driver", data]
-    return {"driver_s": driver_s, "worker_s": together([what] * NUM_WORKERS)}
+    worker_s, worker_cpu_s = together([what] * NUM_WORKERS)
+    return {
+        "driver_s": driver_s,
+        "driver_cpu_s": driver_cpu_s,
+        "worker_s": worker_s,
+        "worker_cpu_s": worker_cpu_s,
+    }
 
 
 def first_step_s(work, data):
@@ -168,7 +174,7 @@ def reading(work, bucket):
 def read_rate(what):
     """Return how many records a second two processes read that have half of them each."""
     halves = [[*what, number] for number in range(NUM_WORKERS)]
-    return round(NUM_RECORDS / together(halves), 1)
+    return round(NUM_RECORDS / together(halves)[0], 1)
 
 
 def write_images(folder):
@@ -191,7 +197,7 @@ def write_images(folder):
 
 
 def together(roles):
-    """Let processes do something at the same time; return how long the slowest took, in seconds."""
+    """Let processes do something at the same time; return the most seconds, and those of a core."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.index", *map(str, role)],
@@ -206,8 +212,8 @@ def together(roles):
     for process in processes:
         process.stdin.write("go\n")
         process.stdin.flush()
-    times = [float(process.communicate()[0]) for process in processes]
-    return max(times)
+    times = [map(float, process.communicate()[0].split()) for process in processes]
+    return [round(max(column), 3) for column in zip(*times, strict=True)]
 
 
 def act(role, what, *more):
@@ -234,7 +240,7 @@ def act(role, what, *more):
     )
     print("ready", flush=True)
     sys.stdin.readline()
-    begin = time.perf_counter()
+    begin, cpu_begin = time.perf_counter(), time.process_time()
     is_sent = Path(what).is_file()
     source = open_index(decode(Path(what).read_bytes(), what)) if is_sent else open_source(what)
     if role == "driver":
@@ -250,7 +256,7 @@ def act(role, what, *more):
             gathered = reader.gather(numbers)
             for start in range(0, len(numbers), BATCH_SIZE):
                 gathered.records(start, min(start + BATCH_SIZE, len(numbers)))
-    print(time.perf_counter() - begin)
+    print(time.perf_counter() - begin, time.process_time() - cpu_begin)
 
 
 if __name__ == "__main__":
