@@ -102,6 +102,17 @@ def test_folders_have_an_index_each(look_no_more):
     assert values("d,e") == [1, 2, 3, 4, 5]
 
 
+def test_files_are_in_the_same_order_with_indexes_as_without(tmp_path, monkeypatch, look_no_more):
+    monkeypatch.chdir(tmp_path)
+    for value, name in enumerate(("d/a", "d/e/x", "d/z")):
+        write(f"{name}.recordio", value)
+    before = values("d/*.recordio,d/e")
+    write_index("d/*.recordio,d/e")
+    look_no_more()
+
+    assert values("d/*.recordio,d/e") == before == [0, 1, 2]
+
+
 def test_what_has_no_index_is_looked_into(folder, monkeypatch):
     write("e/f.recordio", 5)
     looked_into, open_one = [], recordio._open

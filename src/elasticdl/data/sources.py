@@ -66,7 +66,8 @@ def open_source(data: str) -> RecordSource:
     _refuse_incomplete(uris)
     index = find_index(uris)
     if index is not None and len(index.files) == len(uris):
-        source = open_index(index)
+        # In the order of the names: an index has its files by folder.
+        source = open_files(uris, index.format, index)
     else:
         source = open_files(uris, one_format(uris), index)
     if not source.num_records:
