@@ -63,7 +63,7 @@ def test_a_folder_that_is_no_job_is_refused(tmp_path, ask) -> None:
     for verb in ("list", "show", "logs", "stop", "page"):
         code, said = ask(verb, tmp_path)
         assert code == 6, verb
-        assert "Name what was given to --output" in said
+        assert "was passed as --output" in said
 
 
 def test_a_folder_of_jobs_is_not_one_job(tmp_path, ask) -> None:
@@ -73,7 +73,7 @@ def test_a_folder_of_jobs_is_not_one_job(tmp_path, ask) -> None:
     code, said = ask("show", tmp_path)
 
     assert code == 6
-    assert "it holds 2 (one, two). Name one of them." in said
+    assert "it contains 2 (one, two). Name one of them." in said
 
 
 def test_options_of_a_cluster_need_one(tmp_path, ask) -> None:
@@ -88,7 +88,7 @@ def test_stop_of_what_does_not_run_does_nothing(tmp_path, ask) -> None:
 
     assert not code
     assert said.startswith("Nothing to stop")
-    assert "It is finished." in said
+    assert "Its state is finished." in said
 
 
 def test_stop_of_a_job_elsewhere_says_where(tmp_path, ask) -> None:

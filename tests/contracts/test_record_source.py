@@ -195,7 +195,7 @@ def test_a_file_that_is_gone_is_named(fmt: Format, uris: list[str]) -> None:
     again = reopened(fmt, fmt.open(uris))
     Path(uris[2]).unlink()
 
-    with pytest.raises(DataError, match=f"^{re.escape(uris[2])} cannot be read: on .* no such"):
+    with pytest.raises(DataError, match=f"^{re.escape(uris[2])} cannot be read: the file does not"):
         again.read_bytes(5, 6)
 
 
@@ -210,9 +210,13 @@ def test_a_file_that_has_changed_is_named_and_not_read(
     fmt.write(Path(uris[2]), rows)
     os.utime(uris[2], ns=(before.st_atime_ns, before.st_mtime_ns + 1))
 
-    with pytest.raises(DataError, match=f"^{re.escape(uris[2])} is not the file any more"):
+    with pytest.raises(
+        DataError, match=f"^{re.escape(uris[2])} has changed since its records were counted"
+    ):
         again.read_bytes(5, 6)
-    with pytest.raises(DataError, match=f"^{re.escape(uris[2])} is not the file any more"):
+    with pytest.raises(
+        DataError, match=f"^{re.escape(uris[2])} has changed since its records were counted"
+    ):
         UnitReader(again, None, serialized=True).gather(np.arange(23))
     # The others are what they were.
     schema = Schema((Field("label", (), np.dtype(np.int64)),))

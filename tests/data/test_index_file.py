@@ -228,7 +228,7 @@ def test_a_file_on_s3_that_changed_after_it_was_listed_is_found(bucket):
     source = csv.CSVSource(index.uris, index)
     fsspec.filesystem("s3").pipe(path, b"x\n3\n4\n")
 
-    with pytest.raises(DataError, match=r"a\.csv is not the file any more"):
+    with pytest.raises(DataError, match=r"a\.csv has changed since its records were counted"):
         source.read_bytes(0, 1)
 
 

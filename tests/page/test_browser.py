@@ -280,7 +280,7 @@ def test_a_wrong_token_says_what_to_open(browser, finished_url) -> None:
     browser.driver.delete_all_cookies()
     browser.driver.get(re.sub("token=.*", "token=wrong", finished_url))
 
-    assert "Open the whole URL that the terminal shows" in browser.text("body")
+    assert "Open the complete URL shown in the terminal" in browser.text("body")
 
 
 # What a person asks about a job that nobody watched: where the answer is, and what it says.

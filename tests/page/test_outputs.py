@@ -86,7 +86,7 @@ def test_a_place_without_a_job_is_refused_with_what_to_do(tmp_path, what) -> Non
     elif what == "file":
         place.write_text("x")
 
-    with pytest.raises(OutputError, match="Name what was given to") as refused:
+    with pytest.raises(OutputError, match="was passed as --output") as refused:
         find_outputs(str(place))
     assert str(place) in str(refused.value)
 

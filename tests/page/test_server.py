@@ -164,7 +164,7 @@ def test_without_the_token_nothing_is_answered(client, path) -> None:
     ):
         answer, body = client.get(wrong, token=False)
         assert answer.status == 403
-        assert "Open the whole URL" in body
+        assert "Open the complete URL" in body
         assert "set-cookie" not in answer.headers
 
 

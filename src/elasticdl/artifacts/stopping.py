@@ -1,8 +1,8 @@
-"""Ends the process that holds an output, as Ctrl-C would: with a last checkpoint.
+"""Stops the process that holds an output, as Ctrl-C does: with a last checkpoint.
 
-The lock of an output says which process holds it. On this machine it gets SIGTERM, which a run
-answers between two steps (`engines/interrupts.py`); when it has written its checkpoint it releases
-the lock. A process of another machine cannot be reached from here.
+The lock of an output names the process that holds it. A process on this machine is sent SIGTERM.
+It handles the signal between two steps (`engines/interrupts.py`), writes a checkpoint and releases
+the lock. A process on another machine cannot be stopped from here.
 
 Callers: `elasticdl job stop`.
 """
@@ -26,19 +26,19 @@ _POLL_S = 0.1
 
 
 def stop_holder(folder: OutputFolder, lock_file: str, timeout_s: float) -> str | None:
-    """End the process that holds a lock, and wait until it has released it.
+    """Stop the process that holds a lock, and wait until it has released the lock.
 
     Args:
-        folder: Where the lock is.
-        lock_file: Its name.
-        timeout_s: How long to wait.
+        folder: The folder that contains the lock.
+        lock_file: Name of the lock file.
+        timeout_s: How long to wait, in seconds.
 
     Returns:
-        The process in words; None if nobody held it.
+        A description of the process; None if no process holds the lock.
 
     Raises:
-        OutputBusyError: It is on another machine, or of another user.
-        UnavailableError: It has not ended in time.
+        OutputBusyError: The process runs on another machine or belongs to another user.
+        UnavailableError: The process did not exit in time.
     """
     if not is_held(folder, lock_file):
         return None
@@ -50,8 +50,8 @@ def stop_holder(folder: OutputFolder, lock_file: str, timeout_s: float) -> str |
     pid, name = holder.get("pid"), name_of(holder)
     if not isinstance(pid, int) or not is_here(holder):
         raise OutputBusyError(
-            f"{folder.uri}: {name} works on it, and that is not on this machine. Run `elasticdl "
-            f"job stop {folder.uri}` there, or send SIGTERM to process {pid} there."
+            f"{folder.uri}: {name} is using it, on another machine. Run `elasticdl job stop "
+            f"{folder.uri}` there, or send SIGTERM to process {pid} there."
         )
     try:
         _terminate(pid, holder)
@@ -59,23 +59,23 @@ def stop_holder(folder: OutputFolder, lock_file: str, timeout_s: float) -> str |
         return name
     except PermissionError as error:
         raise OutputBusyError(
-            f"{folder.uri}: {name} works on it, and belongs to another user. Have that user run "
+            f"{folder.uri}: {name} is using it and belongs to another user. That user can run "
             f"`elasticdl job stop {folder.uri}`."
         ) from error
     deadline = time.monotonic() + timeout_s
     while is_held(folder, lock_file):
         if time.monotonic() > deadline:
             raise UnavailableError(
-                f"{folder.uri}: {name} was told to end and has not within {timeout_s:g} s; it may "
-                "be writing a large checkpoint. Ask with `elasticdl job show`; `kill -9 "
-                f"{pid}` ends it at once, and costs the steps since its last checkpoint."
+                f"{folder.uri}: {name} received SIGTERM but did not exit within {timeout_s:g} s. "
+                "It may be writing a large checkpoint; check with `elasticdl job show`. `kill -9 "
+                f"{pid}` ends it immediately and loses the steps since its last checkpoint."
             )
         time.sleep(_POLL_S)
     return name
 
 
 def _terminate(pid: int, holder: dict[str, Any]) -> None:
-    """Send SIGTERM to the process itself, never to another one that has its number by now."""
+    """Send SIGTERM to the process, never to a newer process that reuses its PID."""
     if not hasattr(os, "pidfd_open"):
         os.kill(pid, signal.SIGTERM)
         return

@@ -1,4 +1,4 @@
-"""`elasticdl data`: sample data to start with, data of one's own, indexes, a look into files.
+"""`elasticdl data`: generates sample data, prepares and indexes data, shows what is in files.
 
 The commands only parse and print. What they do lies in `data/`, imported when it is needed, so
 that `--help` answers at once.
@@ -283,20 +283,20 @@ def load_preparation(model_zoo: str, model_def: str) -> Preparation:
 # --- index -------------------------------------------------------------------------------------
 
 
-@data.command(short_help="Count records once, so that nothing is looked into again.")
+@data.command(short_help="Count records once, so that data opens faster.")
 @click.argument("files", nargs=-1, required=True, metavar="DATA...")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def index(files: tuple[str, ...], *, quiet: bool) -> None:
-    """Write an index beside data: which files there are, and where records lie in them.
+    """Write an index beside data: its files and the positions of their records.
 
-    DATA is what you give to `elasticdl train --data`: files, folders or patterns, of RecordIO,
+    DATA is what you pass to `elasticdl train --data`: files, folders or patterns, of RecordIO,
     TFRecord, CSV or Parquet. Each folder with such files gets a hidden file, .elasticdl-index.
-    From then on whatever opens these files looks at a listing of the folder and not into them;
-    without an index, CSV files and TFRecord files with small records are read from start to end.
+    Opening these files then takes only a listing of the folder. Without an index, CSV files and
+    TFRecord files with small records are read from start to end.
 
-    An index is used only while the folder is as it was. After files were added, removed or
-    changed, a warning says so, and the same command renews it. `elasticdl data prepare` writes
-    the index of its output by itself.
+    An index is used only while the folder is unchanged. After files are added, removed or
+    changed, opening them prints a warning; run the same command to update the index. `elasticdl
+    data prepare` also writes an index of its output.
 
     \b
     Examples:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from elasticdl.page.status import Status
 
 _POLL_S = 0.5
-# How often steps are told: all of them would be a line a second.
+# Minimum time between two printed steps; printing all of them would be a line per second.
 _STEPS_S = 10.0
 
 
 def list_outputs(folder: str) -> None:
-    """Print the jobs of a folder and what they are doing."""
+    """Print the jobs in a folder with their states."""
     from elasticdl.page.outputs import WatchedOutput, find_outputs  # noqa: PLC0415 - not for `--help`
     from elasticdl.page.words import duration_text  # noqa: PLC0415 - as well
 
@@ -40,12 +40,12 @@ def list_outputs(folder: str) -> None:
         table.add_column(title, no_wrap=True)
     for row in rows:
         table.add_row(*map(printable, row))
-    # What others wrote into logs is no markup.
+    # Log texts are not Rich markup.
     Console(markup=False, highlight=False).print(table)
 
 
 def show_output(output: str) -> None:
-    """Print what a job is doing, and what is worth knowing of it."""
+    """Print a job's state, progress and findings."""
     from elasticdl.page.view import view  # noqa: PLC0415 - not for `--help`
     from elasticdl.page.words import clock_text, duration_text  # noqa: PLC0415 - as well
 
@@ -66,13 +66,13 @@ def show_output(output: str) -> None:
     for note in head["notes"]:
         echo(f"  {note}")
     if head["num_damaged"]:
-        echo(f"  {head['num_damaged']:,} damaged lines of its log were passed over.")
+        echo(f"  {head['num_damaged']:,} damaged lines of its log were skipped.")
     for finding in sections["findings"]:
         echo(f"  - {finding['text']}")
 
 
 def print_log(output: str) -> None:
-    """Print the events of a job in words, until it has ended."""
+    """Print the events of a job as sentences until it ends."""
     from elasticdl.artifacts.folder import OutputFolder  # noqa: PLC0415 - not for `--help`
     from elasticdl.page.log_reader import LogReader  # noqa: PLC0415 - as well
     from elasticdl.page.parse import Damage, Steps, parse  # noqa: PLC0415
@@ -82,24 +82,24 @@ def print_log(output: str) -> None:
 
     watched = _one(output)
     reader = LogReader(OutputFolder(output))
-    told_s = 0.0
+    printed_s = 0.0
     while True:
-        # What it does is asked first: what it has told by then is read after.
+        # Read the status before the log: no event logged before the end is then missed.
         watched.refresh()
         has_ended = _status_of(watched).state not in {State.STARTING, State.RUNNING}
         for piece in reader.read():
             for item in parse(piece.data, piece.offset):
                 if isinstance(item, Damage):
-                    echo(f"(damaged line at byte {item.offset:,} passed over)")
+                    echo(f"(damaged line at byte {item.offset:,} skipped)")
                 elif isinstance(item, Steps):
                     for at in range(len(item)):
-                        if item.time[at] - told_s < _STEPS_S:
+                        if item.time[at] - printed_s < _STEPS_S:
                             continue
-                        told_s = float(item.time[at])
+                        printed_s = float(item.time[at])
                         text = (
                             f"Step {int(item.step[at]):,}, epoch {int(item.epoch[at]) + 1}: loss "
                         )
-                        echo(f"{clock_text(told_s)}  {text}{item.loss[at]:.4g}")
+                        echo(f"{clock_text(printed_s)}  {text}{item.loss[at]:.4g}")
                 else:
                     echo(f"{clock_text(item.time)}  {shown_text(in_words(item))}")
         if has_ended:
@@ -108,7 +108,7 @@ def print_log(output: str) -> None:
 
 
 def stop_output(output: str, timeout_s: float) -> None:
-    """End a job of this machine with a last checkpoint."""
+    """Stop a job on this machine with a last checkpoint."""
     from elasticdl.artifacts.claim import LOCK_FILE  # noqa: PLC0415 - not for `--help`
     from elasticdl.artifacts.folder import OutputFolder  # noqa: PLC0415 - as well
     from elasticdl.artifacts.stopping import stop_holder  # noqa: PLC0415
@@ -118,23 +118,23 @@ def stop_output(output: str, timeout_s: float) -> None:
     watched = _one(output)
     status = _status_of(watched)
     if ended is None:
-        echo(f"Nothing to stop: no process works on {output}. It is {status.state}.")
+        echo(f"Nothing to stop: no process is using {output}. Its state is {status.state}.")
         return
     kept = max(watched.facts().kept_steps, default=None)
     if kept is None:
-        echo(f"Stopped {ended}. Nothing was saved yet; run the same command to start again.")
+        echo(f"Stopped {ended}. Nothing had been saved; run the same command to start again.")
         return
-    echo(f"Stopped {ended}. Progress is saved up to {kept:,}; run the same command to resume.")
+    echo(f"Stopped {ended}. Progress is saved up to step {kept:,}; run the same command to resume.")
 
 
 def serve_page(place: str, listen: str) -> None:
-    """Serve the page of a job, or of all jobs of a folder, until Ctrl-C."""
+    """Serve the page of a job, or of all jobs in a folder, until Ctrl-C."""
     from elasticdl.page.serving import serve, warning_of  # noqa: PLC0415 - not for `--help`
 
     warning = warning_of(listen)
     if warning is not None:
         click.secho(printable(warning), fg="yellow", err=True)
-    # The one line that has the token; programs may wait for it.
+    # The only line that contains the token; programs may wait for it.
     serve(place, listen, lambda url: echo(f"Job page: {url}"))
 
 
@@ -146,8 +146,8 @@ def _one(output: str) -> WatchedOutput:
     if len(found) > 1 or next(iter(found.values())).uri != output:
         some = ", ".join(list(found)[:5])
         raise OutputError(
-            f"{output} is not the output of a job, it holds {len(found)} ({some}). Name one of "
-            "them."
+            f"{output} is not the output of one job; it contains {len(found)} ({some}). Name one "
+            "of them."
         )
     ((name, folder),) = found.items()
     watched = WatchedOutput(folder, name)

@@ -1,4 +1,4 @@
-"""The option that shows a training in a browser while it runs."""
+"""The `--page` option, which shows a training in a browser while it runs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ page_option = click.option(
     "--page/--no-page",
     "with_page",
     default=None,
-    help="Show the training in a browser while it runs, and print the URL. On a terminal it is "
-    "on; afterwards: elasticdl job page.",
+    help="Show the training in a browser while it runs, and print the URL. On by default in a "
+    "terminal. After the training, use: elasticdl job page.",
 )
 
 
 def is_page_wanted(asked: bool | None, *, quiet: bool) -> bool:
-    """Return whether a training is to be shown: as asked, else where a person looks on."""
+    """Return whether to show the job page: as `--page` says, by default only in a terminal."""
     return not quiet and sys.stderr.isatty() if asked is None else asked
 
 
 def page_of(output: str | None) -> AbstractContextManager[object]:
-    """Return the page of a training, shown within the `with` block; None has none."""
+    """Return a context manager that serves a training's page; it does nothing for None."""
     if output is None:
         return contextlib.nullcontext()
     from elasticdl.page.serving import PageProcess  # noqa: PLC0415 - not for `--help`

@@ -1,7 +1,7 @@
-"""A file that is read by an index made earlier, perhaps by another process on another machine.
+"""Reads a file by an existing index, which another process or machine may have made.
 
-What the index says of it is true as long as the file is the same. So that no record is ever taken
-for another one, a file that has changed is found when it is read.
+An index is valid only while the file is unchanged. A change is detected when the file is read, so
+that records are never mixed up.
 
 Callers: the readers of this folder.
 """
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CountedFile(StoredFile):
-    """A file with the size and the version that an index says.
+    """A file with the size and the version recorded in an index.
 
-    A local file is looked at after each read, a remote one once in each process.
+    A local file is checked after each read, a remote one once per process.
     """
 
     def read(self, start: int, stop: int) -> bytes:
         """Return bytes `start` to `stop` (exclusive), fewer where the file ends before.
 
         Raises:
-            DataError: It is another file than the one that was counted, or cannot be read.
+            DataError: The file has changed since it was counted, or cannot be read.
         """
         try:
             data = super().read(start, stop)
         except NoDataError as error:
             raise self._gone() from error
-        # Not before: whatever was read is then of the file that is looked at, or of one before it.
+        # Check after reading: the bytes read then belong to the checked file or an earlier version.
         self.look()
         return data
 
     def read_into(self, memory: mmap.mmap, start: int, size_bytes: int) -> int:
-        """Read into memory without looking whether the file has changed.
+        """Read into memory without checking whether the file has changed.
 
-        For callers that compare checksums with those in the index: these tell more, and a copy
-        of a file may be of another time.
+        For callers that compare checksums with those in the index. Checksums are more reliable, and
+        also accept a copy of the file with another modification time.
 
         Raises:
-            DataError: It cannot be read.
+            DataError: The file cannot be read.
         """
         try:
             return super().read_into(memory, start, size_bytes)
@@ -56,10 +56,10 @@ class CountedFile(StoredFile):
             raise self._gone() from error
 
     def require_unchanged(self) -> None:
-        """Ask the storage whether it is still the file that was counted.
+        """Check in the storage that this is still the file that was counted.
 
         Raises:
-            DataError: It is another one, or cannot be looked at.
+            DataError: The file has changed, or cannot be checked.
         """
         try:
             now = open_stored(self.uri, fresh=True)
@@ -69,16 +69,16 @@ class CountedFile(StoredFile):
             raise self._changed(now)
 
     def look(self) -> None:
-        """Look whether it is still the file that was counted, where that costs next to nothing.
+        """Check that this is still the file that was counted, if the check is cheap.
 
         Raises:
-            DataError: It is another one, or cannot be looked at.
+            DataError: The file has changed, or cannot be checked.
         """
         path = local_path(self.uri)
         if path is None:
             if not hasattr(self, "_seen"):
                 self.require_unchanged()
-                # Of this process, and no part of what the file is.
+                # State of this process, not part of the file's identity.
                 object.__setattr__(self, "_seen", True)
             return
         try:
@@ -89,21 +89,21 @@ class CountedFile(StoredFile):
             raise self._changed(StoredFile(self.uri, state[0], version=state[1]))
 
     def _changed(self, now: StoredFile) -> DataError:
-        how = f"it had {self.size_bytes:,} bytes, and has {now.size_bytes:,} now"
+        how = f"it had {self.size_bytes:,} bytes and now has {now.size_bytes:,}"
         if now.size_bytes == self.size_bytes:
-            how = f"its version was {self.version or 'unknown'}, and is {now.version} now"
+            how = f"its version was {self.version or 'unknown'} and is now {now.version}"
         return DataError(
-            f"{self.uri} is not the file any more whose records were counted: on "
-            f"{socket.gethostname()} {how}. Leave data as they are while they are read, and give "
-            "the command again when they are complete; a copy on another machine needs the same "
-            "time of change (cp -p, rsync -t)."
+            f"{self.uri} has changed since its records were counted: on {socket.gethostname()} "
+            f"{how}. Do not change data while it is being read; run the command again when the "
+            "data is complete. A copy on another machine needs the same modification time (cp -p, "
+            "rsync -t)."
         )
 
     def _gone(self) -> NoDataError:
         return NoDataError(
-            f"{self.uri} cannot be read: on {socket.gethostname()} there is no such file; there "
-            "was one where its records were counted. Put the data where all machines find the "
-            "same: on a shared disk or an object store."
+            f"{self.uri} cannot be read: the file does not exist on {socket.gethostname()}, though "
+            "it existed where its records were counted. Put the data where all machines find the "
+            "same files: on a shared disk or an object store."
         )
 
     def __getstate__(self) -> dict[str, object]:

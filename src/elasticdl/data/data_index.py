@@ -1,14 +1,14 @@
-"""Data index: which files there are, how many records each holds, and where they lie in it.
+"""Data index: a list of files with their numbers of records and the records' positions.
 
     files --a reader opens them--> source --index()--> DataIndex --encode--> bytes
                                       ^                    |           a file beside the data, or
                                       +-- nothing is read -+           sent to workers
 
-Opening data means listing it and looking into every file; how much of it, says the format. That is
-done once: whoever has the index opens the same source without a look at the storage.
+Opening data means listing it and reading parts of every file, depending on the format. The index
+saves that work: a source opened by an index does not access the storage.
 
-What lies where in a file is packed by its reader, and only it can unpack it. That a file is still
-the one that was counted is `counted_file.py`'s, where indexes are kept `index_file.py`'s.
+Each reader packs the positions of records in its own way, and only that reader can unpack them.
+`counted_file.py` checks that a file is still the counted one; `index_file.py` stores indexes.
 
 Callers: the readers of this folder, `index_file.py`, `sources.py`, the engines.
 """
@@ -39,20 +39,20 @@ _CHECKED_AT = 12
 _JSON_BYTES = struct.Struct("<Q")
 _NUMBERS = np.dtype("<i8")
 _NUM_COLUMNS = 3
-# What a body may be after decompression: this, or as many times what is stored. Encoding keeps to
-# it, so that a small file cannot claim the memory of a machine.
+# Limits of the body's size after decompression: this size, or this multiple of the stored size.
+# Encoding observes them, so that a small file cannot exhaust a machine's memory.
 _FREE_BYTES, _MOST_EXPANSION = 64 << 20, 50
 
 
 class FileEntry(NamedTuple):
-    """What an index says of a file.
+    """Entry of an index for one file.
 
     Attributes:
-        uri: Where it is.
+        uri: URI of the file.
         size_bytes: Its size.
         version: Changes when the file does; see `StoredFile`.
-        num_records: How many records it holds.
-        layout: Where they lie, as its reader packs it.
+        num_records: Number of records in it.
+        layout: Positions of the records, as packed by its reader.
     """
 
     uri: str
@@ -62,21 +62,21 @@ class FileEntry(NamedTuple):
     layout: bytes
 
     def stored_file(self) -> StoredFile:
-        """Return the file, as it was when it was opened here."""
+        """Return the file with the size and the version it had when the index was made."""
         return StoredFile(self.uri, self.size_bytes, version=self.version)
 
     def counted_file(self) -> CountedFile:
-        """Return the file, to be read as long as it is this one."""
+        """Return the file as a `CountedFile`, which detects changes when it is read."""
         return CountedFile(self.uri, self.size_bytes, version=self.version)
 
 
 @dataclass(frozen=True)
 class DataIndex:
-    """What is known of some files of one format; see the module.
+    """Index of files of one format; see the module.
 
     Attributes:
-        format: Of all of them.
-        files: In reading order.
+        format: Format of all files.
+        files: Entries in reading order.
     """
 
     format: Format
@@ -84,38 +84,38 @@ class DataIndex:
 
     @property
     def uris(self) -> list[str]:
-        """Where the files are."""
+        """URIs of the files."""
         return [file.uri for file in self.files]
 
     @property
     def num_records(self) -> int:
-        """How many records there are in all files."""
+        """Number of records in all files."""
         return sum(file.num_records for file in self.files)
 
 
 @runtime_checkable
 class IndexedSource(Protocol):
-    """A `RecordSource` that can say what it found when it was opened."""
+    """A `RecordSource` that can return an index of its files."""
 
     def index(self) -> DataIndex:
-        """Return an index that the same source can be opened by."""
+        """Return an index that opens the same source."""
         ...
 
 
 def index_of(source: object) -> DataIndex | None:
-    """Return the index of a source, None for a reader that has none."""
+    """Return the index of a source; None if its reader does not support indexes."""
     return source.index() if isinstance(source, IndexedSource) else None
 
 
 def entries_by_index(
     uris: Sequence[str], index: DataIndex | None, open_one: Callable[[str], FileEntry]
 ) -> list[FileEntry]:
-    """Return an entry for each file, of the index where it has the file.
+    """Return an entry for each file, from the index if it contains the file.
 
     Args:
         uris: Files in reading order.
-        index: What is known already.
-        open_one: Finds it out from the file.
+        index: An existing index of some or all of the files.
+        open_one: Makes the entry of a file by reading it.
 
     Raises:
         DataError: A file that is not in the index cannot be read.
@@ -136,16 +136,16 @@ def open_by_index(
     unpack: Callable[[FileEntry], Layout],
     open_one: Callable[[str], Layout],
 ) -> list[Layout]:
-    """Return what a reader needs to know of each file, by the index where it has the file.
+    """Return what a reader needs to know about each file, from the index if it contains the file.
 
     Args:
         uris: Files in reading order.
-        index: What is known already.
-        unpack: What an entry says.
-        open_one: Finds it out from the file.
+        index: An existing index of some or all of the files.
+        unpack: Unpacks the value from an entry.
+        open_one: Makes the value by reading the file.
 
     Raises:
-        CorruptDataError: An entry makes no sense.
+        CorruptDataError: An entry is invalid.
         DataError: A file that is not in the index cannot be read.
     """
     if index is None:
@@ -164,13 +164,13 @@ def _unpacked(entry: FileEntry, unpack: Callable[[FileEntry], Layout]) -> Layout
 
 
 def bad_entry(entry: FileEntry, found: str) -> CorruptDataError:
-    """Return the error for an entry that makes no sense."""
+    """Return the error for an invalid entry."""
     expected = f"{entry.num_records} records in {entry.size_bytes} bytes"
     return CorruptDataError(f"The index of {entry.uri}", 0, expected, found)
 
 
 def entry_of(file: StoredFile, num_records: int, layout: bytes) -> FileEntry:
-    """Return what an index says of a file that was opened."""
+    """Return the index entry for an opened file."""
     return FileEntry(file.uri, file.size_bytes, file.version, num_records, layout)
 
 
@@ -209,11 +209,11 @@ def decode(data: bytes, where: str) -> DataIndex:
     """Return the index that `encode` wrote.
 
     Args:
-        data: The bytes. Nothing in them is run, and they take no more memory than they are worth.
-        where: What to call them in a message.
+        data: The bytes. They may be untrusted: nothing in them is executed, and memory is limited.
+        where: Their name in error messages.
 
     Raises:
-        CorruptDataError: They are something else, or damaged.
+        CorruptDataError: They are not an index, or are damaged.
     """
     if len(data) < _HEAD.size or not data.startswith(_MAGIC):
         raise CorruptDataError(where, 0, f"a data index, which starts with {_MAGIC!r}", "none")
@@ -248,9 +248,9 @@ def _decoded(body: bytes) -> DataIndex:
     names: Any = json.loads(body[_JSON_BYTES.size : numbers_at])
     file_format, uris, versions = names["format"], names["uris"], names["versions"]
     if file_format not in get_args(Format):
-        raise ValueError(f"{file_format!r} is no format")
+        raise ValueError(f"{file_format!r} is not a format")
     if not all(isinstance(text, str) for text in [*uris, *versions]):
-        raise TypeError("a name that is no text")
+        raise TypeError("a name that is not text")
     columns = np.frombuffer(body, _NUMBERS, _NUM_COLUMNS * len(uris), numbers_at)
     if len(columns) and int(columns.min()) < 0:
         raise ValueError("a negative number")

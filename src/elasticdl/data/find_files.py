@@ -158,7 +158,7 @@ def _is_visible(path: str, pattern: str) -> bool:
 
 
 def _is_visible_name(path: str) -> bool:
-    # Not by a Path: of a hundred thousand files that would take longer than listing them.
+    # No Path objects: for a hundred thousand files they would take longer than the listing.
     return not path.rpartition("/")[2].startswith(_HIDDEN) and not path.endswith(_TEMPORARY)
 
 

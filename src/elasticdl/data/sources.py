@@ -5,8 +5,8 @@
                                                            +-- an index of them --+
 
 Files of two formats are not read together, and a folder that is still being prepared is not read
-at all. Which names mean which files is `find_files.py`'s, what tells a format `formats.py`'s, where
-indexes are `index_file.py`'s, and how it is read each reader's.
+at all. `find_files.py` resolves names to files, `formats.py` detects formats, `index_file.py` finds
+indexes, and each reader reads its own format.
 
 Callers: `api.py`, `cli/data.py`, the engines.
 """
@@ -43,14 +43,15 @@ __all__ = [
 INCOMPLETE_MARK = ".incomplete"
 """A file of this name lies in a folder that `elasticdl data prepare` has not finished."""
 
-# So that progress is told in between; of remote files, several are opened at a time.
+# Files per batch: progress is reported after each batch, and remote files of a batch are opened
+# concurrently.
 _FILES_AT_ONCE = 256
 
 
 def open_source(data: str) -> RecordSource:
     """Return a reader of everything some names stand for.
 
-    Files that an index file tells of are not looked into.
+    Files covered by an index file are not opened.
 
     Args:
         data: Names of files, folders or patterns, separated by commas.
@@ -79,20 +80,20 @@ def open_source(data: str) -> RecordSource:
 
 
 def open_index(index: DataIndex) -> RecordSource:
-    """Return a reader of the files of an index; the storage is not asked for anything.
+    """Return a reader of the files of an index, without accessing the storage.
 
     Raises:
-        CorruptDataError: The index makes no sense.
+        CorruptDataError: The index is invalid.
     """
     return open_files(index.uris, index.format, index)
 
 
 def index_data(data: str, on_progress: Callable[[int, int], None]) -> DataIndex:
-    """Look into all files that some names stand for, whatever indexes there are.
+    """Index all files that some names stand for, ignoring existing indexes.
 
     Args:
         data: As for `open_source`.
-        on_progress: Called with how many files are done, and how many there are.
+        on_progress: Called with the number of finished files and the number of all files.
 
     Raises:
         ElasticDLError: As for `open_source`.
@@ -118,8 +119,8 @@ def open_files(
 
     Args:
         uris: Files in reading order.
-        file_format: Of all of them.
-        index: What is known of them; one of another format is left alone.
+        file_format: Format of all files.
+        index: Index of some or all of the files; ignored if it is of another format.
 
     Raises:
         CorruptDataError: A file is not what its format promises.

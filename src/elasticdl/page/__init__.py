@@ -1,11 +1,10 @@
-"""The job page: what a job is doing and why it slowed down, from its log of events alone.
+"""Job page: shows what a job is doing and why it slowed down, from its event log alone.
 
     events.jsonl --log_reader--> bytes --parse--> events --history--> History
-    History + what lies in the output --view--> JSON --server--> a browser
+    History + other files of the output --view--> JSON --server--> a browser
 
-Everything left of `server` is pure but for `log_reader` and `outputs`, which read. The page is
-served by a process of its own: it reads the log as anybody may, so a training that is watched and
-one that is not do the same.
+Everything left of `server` is pure, except `log_reader` and `outputs`, which read files. A separate
+process serves the page and only reads the log, so watching a training does not change it.
 
 Callers: `cli/`.
 """

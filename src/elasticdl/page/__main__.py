@@ -1,4 +1,4 @@
-"""`python -m elasticdl.page OUTPUT`: the page of a training in a process beside it."""
+"""`python -m elasticdl.page OUTPUT`: serves a training's page from a separate process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Thins curves to what a screen can show, without losing a spike or a value that is no number.
+"""Thins curves to what a screen can show, without losing a spike or a non-finite value.
 
-A curve is cut into buckets of equally many points, and of each bucket its least and its largest
-point stay, where they are. Values that are not finite have no height: they are listed beside the
-curve by where they are.
+A curve is divided into buckets with equal numbers of points, and the minimum and the maximum of
+each bucket are kept at their positions. Values that are not finite cannot be drawn: their positions
+are listed beside the curve.
 
 Pure. Callers: `view.py`.
 """
@@ -24,12 +24,12 @@ _MOST_BAD = 200
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve that was thinned.
+    """A thinned curve.
 
     Attributes:
-        x: Where its points are, rising.
-        y: Their heights, all of them finite.
-        bad: Where there are values that are not finite; of many, first and last of each stretch.
+        x: Positions of its points, ascending.
+        y: Their values, all finite.
+        bad: Positions of values that are not finite; an evenly spaced sample if there are many.
     """
 
     x: list[float]
@@ -42,12 +42,12 @@ class Curve:
 
 
 def thinned(x: npt.ArrayLike, y: npt.ArrayLike, num_buckets: int = NUM_BUCKETS) -> Curve:
-    """Return a curve of at most two points a bucket, and its first and last one.
+    """Return a curve of at most two points per bucket, plus the first and the last point.
 
     Args:
-        x: Where the points are, rising.
-        y: Their heights.
-        num_buckets: How many there are to be.
+        x: Positions of the points, ascending.
+        y: Their values.
+        num_buckets: Number of buckets.
 
     Example:
         >>> thinned([0, 1, 2, 3], [5.0, 7.0, float("nan"), 6.0], num_buckets=1)
@@ -64,13 +64,13 @@ def thinned(x: npt.ArrayLike, y: npt.ArrayLike, num_buckets: int = NUM_BUCKETS) 
 
 
 def _extremes(heights: Floats, num_buckets: int) -> npt.NDArray[np.int64]:
-    """Return the positions of the least and the largest value of each bucket, sorted."""
+    """Return the sorted indices of the minimum and the maximum of each bucket."""
     edges = np.linspace(0, len(heights), num_buckets + 1).astype(np.int64)
     starts, stops = edges[:-1], edges[1:]
     spans = list(zip(starts.tolist(), stops.tolist(), strict=True))
     lows = [start + int(heights[start:stop].argmin()) for start, stop in spans]
     highs = [start + int(heights[start:stop].argmax()) for start, stop in spans]
-    # The last point is where a curve is now.
+    # The last point is the current value.
     return np.unique(np.array([0, *lows, *highs, len(heights) - 1], np.int64))
 
 
@@ -90,18 +90,18 @@ def per_second(
     rests: Sequence[float] = (),
     most_bins: int = NUM_BUCKETS,
 ) -> tuple[list[float], list[float]]:
-    """Return how much there was in each second, over bins of equal width.
+    """Return the rate per second, averaged over bins of equal width.
 
     Args:
-        time: When something was told, rising, in seconds.
-        amount: How much of it there had been since the time before.
-        start: Where the first bin begins.
-        stop: Where the last one ends.
-        rests: Moments up to which there was nothing since what was told before.
-        most_bins: How many there may be; none is narrower than a second.
+        time: When amounts were logged, ascending, in seconds.
+        amount: The amount since the previous entry.
+        start: Start of the first bin.
+        stop: End of the last bin.
+        rests: Times before which nothing happened since the preceding entry of `time`.
+        most_bins: Maximum number of bins; a bin is at least about one second wide.
 
     Returns:
-        Middles of the bins, and amounts per second.
+        Centers of the bins, and rates per second.
 
     Example:
         >>> per_second(np.array([1.0, 3.0]), np.array([10.0, 30.0]), 0.0, 3.0)
@@ -110,7 +110,7 @@ def per_second(
     length = stop - start
     if length <= 0 or not len(time):
         return [], []
-    # What is told covers the time since the telling before: it is spread over all of that.
+    # An amount covers the time since the previous entry and is spread evenly over it.
     moments = np.concatenate([[start], time, rests])
     amounts = np.concatenate([[0.0], amount, np.zeros(len(rests))])
     order = np.argsort(moments, kind="stable")

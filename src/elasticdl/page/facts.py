@@ -1,6 +1,6 @@
-"""What lies in the output of a job besides its log.
+"""Facts about a job that come from its output folder, apart from the event log.
 
-Callers: `outputs.py` reads it; `status.py` and `view.py` show it.
+Callers: `outputs.py` reads them; `status.py` and `view.py` show them.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """What lies in an output besides its log.
+    """Contents of an output folder, apart from its event log.
 
     Attributes:
-        name: What the job is called on the page.
-        output: Where it is.
-        definition: `job.json`; empty if there is none that can be read.
-        job: The same as a `Job`; None if there is none, or a newer version wrote it.
-        is_held: Whether a process that may be alive works on it.
-        is_elsewhere: It is on another machine, so that nobody knows whether it lives.
-        holder: Which one, in words.
-        is_local: Whether the output lies on this machine.
-        kept_steps: Steps of the checkpoints that are there.
-        reports: Name -> path of the pages of reports.
-        notes: What a person should know of all this.
+        name: Name of the job on the page.
+        output: URI of the output.
+        definition: Contents of `job.json`; empty if it is missing or unreadable.
+        job: The definition as a `Job`; None if it is missing or a newer version wrote it.
+        is_held: Whether a process that may be alive holds the output.
+        is_elsewhere: Whether that process is on another machine, so its liveness is unknown.
+        holder: Description of that process.
+        is_local: Whether the output is on this machine.
+        kept_steps: Steps of the checkpoints that are still stored.
+        reports: Name -> path of the reports' pages.
+        notes: Notices for the user, such as unreadable files.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""What a person would read off the charts, as sentences: losses, stalls, overfitting, numbers.
+"""Findings: sentences that sum up the charts (lost workers, stalls, overfitting, NaN losses).
 
-Each finding says when, what and how much, so that a question about a job nobody watched has its
-answer in words. Pure. Callers: `view.py`.
+Each finding says what happened, when, and how much it cost, so that questions about an unattended
+job are answered in words. Pure. Callers: `view.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from elasticdl.data.wording import counted
-from elasticdl.page.stalls import TOLD_LATE_S
+from elasticdl.page.stalls import LOG_DELAY_S
 from elasticdl.page.words import clock_text, duration_text
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ Level = Literal["good", "note", "warning", "bad"]
 _MOST_LOSSES = 12
 _MOST_STALLS = 5
 _MOST_PARTIES = 8
-# So many evaluations after the best one, and so much worse, are no chance.
+# A rise of the validation loss counts as overfitting, not as noise, after this many evaluations
+# and beyond these thresholds.
 _EVALUATIONS_AFTER = 2
 _WORSE_BY, _TIMES_NOISE = 0.05, 4.0
 _ENOUGH_FOR_NOISE = 8
@@ -37,10 +38,10 @@ _MEAN_OF = 3
 
 @dataclass(frozen=True)
 class Finding:
-    """Something worth knowing.
+    """A noteworthy observation about a job.
 
     Attributes:
-        level: How bad it is.
+        level: Its severity.
         text: One or two sentences.
         time: When, in seconds since 1970-01-01 UTC; None for the whole job.
     """
@@ -55,7 +56,7 @@ class Finding:
 
 
 def find(history: History, stalls: Sequence[Stall]) -> list[Finding]:
-    """Return what is worth knowing of a job, the worst first."""
+    """Return the findings about a job, most severe first."""
     found = [
         *_overfitting(history),
         *_not_finite(history),
@@ -70,7 +71,7 @@ def find(history: History, stalls: Sequence[Stall]) -> list[Finding]:
 
 
 def _overfitting(history: History) -> list[Finding]:
-    """Compare the validation loss now with its least, while the training loss goes on falling."""
+    """Compare the current validation loss with its minimum, given the training loss's trend."""
     points = [
         (event.step, float(loss))
         for event in sorted(history.evaluations.values(), key=lambda event: event.step)
@@ -82,7 +83,7 @@ def _overfitting(history: History) -> list[Finding]:
     best = int(values.argmin())
     (step, least), (last_step, last) = points[best], points[-1]
     recent = values[best + 1 :][-_MEAN_OF:]
-    # An evaluation is noisy. How it bends says by how much, whatever its trend is.
+    # Evaluations are noisy. Second differences estimate the noise independently of the trend.
     bends = np.abs(np.diff(values, 2)) if len(values) >= _ENOUGH_FOR_NOISE else np.zeros(1)
     noise = float(np.median(bends)) / 2
     worse = float(recent.mean() - least) if len(recent) >= _EVALUATIONS_AFTER else 0.0
@@ -103,7 +104,7 @@ def _overfitting(history: History) -> list[Finding]:
 
 
 def _training_loss(history: History, step: int) -> float | None:
-    """Return the training loss around a step; the mean over several, since steps are noisy."""
+    """Return the training loss around a step, averaged over several steps to reduce noise."""
     if history.rounds:
         loss = history.rounds[step].metrics.get("loss") if step in history.rounds else None
         return loss if isinstance(loss, float) else None
@@ -172,19 +173,19 @@ def _loss(history: History, stay: Stay) -> Finding:
 
 
 def waited_s(history: History, left: float) -> float | None:
-    """Return how long those that stayed committed nothing around a loss; None if unknown.
+    """Return how long the remaining workers committed nothing around a loss; None if unknown.
 
     Args:
-        history: Of the job.
-        left: When the worker was seen to be gone, in seconds since 1970-01-01 UTC.
+        history: History of the job.
+        left: When the loss of the worker was detected, in seconds since 1970-01-01 UTC.
     """
-    told, longest = history.steps["time"], history.steps["longest_s"]
-    if len(told) < 2 or left > told[-1]:  # noqa: PLR2004 - a pause is between two
+    logged, longest = history.steps["time"], history.steps["longest_s"]
+    if len(logged) < 2 or left > logged[-1]:  # noqa: PLR2004 - a pause is between two
         return None
-    gaps = np.diff(told, prepend=told[0])
+    gaps = np.diff(logged, prepend=logged[0])
     pauses = longest if (longest > 0).any() else np.maximum(0.0, gaps - np.median(gaps[1:]))
-    # A pause ends at the latest when it is told of.
-    around = (told >= left) & (told - pauses - TOLD_LATE_S <= left)
+    # A pause ends at the latest when it is logged.
+    around = (logged >= left) & (logged - pauses - LOG_DELAY_S <= left)
     return float(pauses[around].max(initial=0.0))
 
 
@@ -262,7 +263,7 @@ def _left_out(history: History) -> list[Finding]:
     return [
         Finding(
             "warning",
-            f"{counted(count, 'record')} left out because their batches killed workers repeatedly; "
+            f"{counted(count, 'record')} left out because their batches repeatedly killed workers; "
             "`elasticdl job audit` lists their files.",
         )
     ]

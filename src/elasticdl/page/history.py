@@ -1,8 +1,8 @@
-"""A job's log folded into what a page needs: events in, values out, a piece of the log at a time.
+"""History of a job: folds its event log, piece by piece, into the values that the page needs.
 
-The curves of a model follow the history as it stands: what a later attempt took back is not in
-them, by the rule of `events.read_events`. What happened on a clock follows the log: a worker that
-died in steps that were made again has died all the same, and the time was spent.
+The curves of a model follow the effective history: steps that a later attempt rolled back are not
+in them, by the rule of `events.read_events`. Everything over time follows the log: a worker that
+died during steps that were later repeated still died, and the time was still spent.
 
     events in the log     1 2 3 4 | resumed from 2: 3' 4' 5'
     loss, metrics         1 2 3' 4' 5'
@@ -43,7 +43,7 @@ Bools = npt.NDArray[np.bool_]
 
 _MOST_TOLD = 400
 _MOST_DAMAGES = 20
-# A number edited by hand must not ask for all memory.
+# A number edited by hand must not make the page allocate all memory.
 _MOST_SHARDS, _MOST_SLOTS = 50_000_000, 1_000_000
 _STEP_COLUMNS = {
     "time": np.float64,
@@ -67,28 +67,31 @@ _ROW_COLUMNS = {
 
 
 class History:
-    """See the module.
+    """State of the fold over a job's event log; see the module.
+
+    "Effective" attributes leave out what a later attempt rolled back; the others cover the whole
+    log.
 
     Attributes:
-        steps: What `StepCommitted` told, all of the log; `counts` is false for what was taken back.
-        rows: Batches they committed; `event` is the row of `steps`.
-        starts: `JobStarted` events, all of the log.
-        evaluations: Step -> `Evaluated`, as it stands.
-        checkpoints: Step -> `Checkpointed`, as it stands.
-        rounds: Round -> `RoundFinished`, as it stands.
-        parties: Name -> `PartyJoined`, the last of it.
-        epoch: The epoch that the last batches are of, from 0.
-        shard_batches: Batches of it that were committed, by shard.
-        shard_of: Slot -> the shard of it that it committed a batch of last.
-        stays: Workers' times in slots, all of the log.
-        end: How the last attempt ended; None while it has not.
-        told: The last events that are no steps, oldest first.
+        steps: All `StepCommitted` events as columns; `counts` is false for rolled-back steps.
+        rows: Batches they committed; `event` is the row in `steps`.
+        starts: All `JobStarted` events.
+        evaluations: Step -> `Evaluated`, effective.
+        checkpoints: Step -> `Checkpointed`, effective.
+        rounds: Round -> `RoundFinished`, effective.
+        parties: Name -> its latest `PartyJoined`.
+        epoch: The epoch of the latest batches, from 0.
+        shard_batches: Committed batches of that epoch, by shard.
+        shard_of: Slot -> the shard of that epoch whose batch it committed last.
+        stays: All workers' times in slots.
+        end: How the last attempt ended; None while it is running.
+        told: The latest events other than steps, oldest first.
         damages: The first damaged lines.
-        num_damaged: How many there are.
-        num_unknown: Events of a newer version, or that are not as this version counts on.
-        first_time: When the first thing happened; 0 before it has.
-        last_time: When the last thing happened.
-        last_times: Attempt -> when its last thing happened.
+        num_damaged: Number of damaged lines.
+        num_unknown: Number of events of an unknown type or with unexpected values.
+        first_time: Time of the first event; 0 if there is none.
+        last_time: Time of the last event.
+        last_times: Attempt -> time of its last event.
     """
 
     def __init__(self) -> None:
@@ -115,7 +118,7 @@ class History:
         self._last_batch: dict[int, float] = {}
 
     def add(self, items: Iterable[Item]) -> None:
-        """Take what comes next in the log."""
+        """Process the next piece of the log."""
         for item in items:
             match item:
                 case Damage():
@@ -131,7 +134,7 @@ class History:
 
     @property
     def start(self) -> JobStarted | None:
-        """The last attempt; None before the first one."""
+        """Start event of the last attempt; None before the first one."""
         return self.starts[-1] if self.starts else None
 
     @property
@@ -141,7 +144,7 @@ class History:
 
     @property
     def epochs(self) -> dict[int, EpochFinished]:
-        """Epoch -> its end, as it stands."""
+        """Epoch -> its end, effective."""
         ends: dict[int, EpochFinished] = {}
         for end in self._epochs:
             _put(ends, end.epoch, end)
@@ -149,7 +152,7 @@ class History:
 
     @property
     def skipped(self) -> list[RecordsSkipped]:
-        """Records that were left out, as it stands."""
+        """Records that were left out, effective."""
         batches: dict[tuple[int, int, int], RecordsSkipped] = {}
         for event in self._skipped:
             _put(batches, (event.epoch, event.shard, event.batch), event)
@@ -157,7 +160,7 @@ class History:
 
     @property
     def step(self) -> int:
-        """Updates, or rounds, in the model as it stands."""
+        """Number of updates, or rounds, in the current model."""
         counts = self.steps["counts"].nonzero()[0]
         last = int(self.steps["step"][counts[-1]]) if len(counts) else 0
         resumed = self.starts[-1].resumed_from_step if self.starts else 0
@@ -165,7 +168,7 @@ class History:
 
     @property
     def present(self) -> list[Stay]:
-        """Workers that are there, by slot."""
+        """Workers that are present, by slot."""
         return [self._open[slot] for slot in sorted(self._open)]
 
     # --- steps --------------------------------------------------------------------------------
@@ -208,10 +211,10 @@ class History:
     def _note_batches(
         self, slots: npt.NDArray[Any], times: npt.NDArray[Any], counts: npt.NDArray[Any]
     ) -> None:
-        """Note for each worker when it committed batches."""
+        """Record for each worker when it committed batches."""
         if not len(slots):
             return
-        # Times rise already. Short numbers are sorted by counting, ten times as fast.
+        # Times are sorted already. Short integers get a radix sort, which is ten times faster.
         few = 0 <= int(slots.min()) <= int(slots.max()) < np.iinfo(np.int16).max
         order = np.argsort(slots.astype(np.int16) if few else slots, kind="stable")
         slots, times, counts = slots[order], times[order], counts[order]
@@ -259,14 +262,14 @@ class History:
             grown[: len(self.shard_batches)] = self.shard_batches
             self.shard_batches = grown
         np.add.at(self.shard_batches, shard, counts)
-        # Of several values for one place the last one stays.
+        # If an index occurs several times, the last value is kept.
         last = np.full(int(slot.max()) + 1, -1, np.int64)
         last[slot] = shard
         there = np.flatnonzero(last >= 0)
         self.shard_of.update(zip(there.tolist(), last[there].tolist(), strict=True))
 
     def _add_own_process(self) -> None:
-        """Make the lane of a job that trains in its own process."""
+        """Update the lane of a job that trains in its own process."""
         for start in self.starts:
             stay = Stay(0, 0, start.attempt, start.time, host=start.host, pid=start.pid)
             self.stays.append(stay)
@@ -298,7 +301,7 @@ class History:
                 self._take_member(event)
 
     def _take_member(self, event: Event) -> None:
-        """Take that a worker or a party came or went."""
+        """Process that a worker or a party joined or left."""
         match event:
             case PartyJoined():
                 self.parties[event.party] = event
@@ -317,8 +320,8 @@ class History:
         self._count_shards_again()
         kept: dict[int, Any]
         for kept in (self.evaluations, self.checkpoints, self.rounds):
-            for told in [told for told in kept if told > step]:
-                del kept[told]
+            for later in [each for each in kept if each > step]:
+                del kept[later]
         self._epochs = [each for each in self._epochs if each.step <= step]
         self._skipped = [each for each in self._skipped if each.step + 1 <= step]
         same = self.attempt == event.attempt
@@ -339,7 +342,7 @@ class History:
             self._open[0] = stay
 
     def _count_shards_again(self) -> None:
-        """Count the batches of the newest epoch that were not taken back."""
+        """Count the batches of the newest epoch that were not rolled back."""
         counts = self.steps["counts"][self.rows["event"]]
         names = ("epoch", "slot", "shard", "first", "stop")
         self.epoch, self.shard_of = 0, {}
@@ -379,6 +382,6 @@ class History:
 
 
 def _put(events: dict[Any, Any], key: Any, event: Event) -> None:
-    """Put an event where the log has it last."""
+    """Insert an event at the end, replacing an earlier one with the same key."""
     events.pop(key, None)
     events[key] = event

@@ -1,10 +1,10 @@
-"""Workers over time: what each place of a job was doing, and why it changed.
+"""Lanes of workers over time: what each slot of a job was doing, and why that changed.
 
     started --> joined --> first batch --> ... --> left
      starting    joining     training      (behind)      lost, until the next one joins
 
-A worker's time in a slot is a `Stay`. Its first committed batch ends the joining; where others
-committed batches and it had none for a while, it was behind. All of it is from the log.
+A worker's time in a slot is a `Stay`. Its first committed batch ends the joining. It is behind
+while others commit batches and it has committed none for a while. All of this comes from the log.
 
 Pure. Callers: `history.py` keeps the stays, `view.py` shows them.
 """
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# A worker that commits in each step is told of each second: what is shorter is the telling.
+# Committed batches are logged about once a second, so shorter gaps are an artifact of the logging.
 GAP_S = 3.0
 _MOST_LANES = 64
 _MOST_SEGMENTS = 400
@@ -27,20 +27,20 @@ class Stay:
 
     Attributes:
         slot: The slot.
-        incarnation: Which process of the attempt it is; 0 for a job without workers.
-        attempt: Of the job.
-        joined: When it got the slot, in seconds since 1970-01-01 UTC.
+        incarnation: Number of the process within the attempt; 0 for a job without workers.
+        attempt: Attempt of the job.
+        joined: When the worker got the slot, in seconds since 1970-01-01 UTC.
         host: Its machine.
-        pid: Its process.
+        pid: Its process ID.
         started: When its process was started; 0 if unknown.
-        replaces: Number of the process that had the slot before; 0 if none had.
-        first_batch: When its first batch was told; None before.
-        left: When it left; None while it is there.
+        replaces: Number of the process that had the slot before; 0 if there was none.
+        first_batch: When its first batch was logged; None before that.
+        left: When it left; None while it is present.
         reason: Why it left.
-        step: Updates made when it left.
-        is_lost: It left while the job needed it.
-        gaps: When it had no batches, though it had some before and after.
-        num_batches: Batches that it committed.
+        step: Number of updates when it left.
+        is_lost: Whether it left while the job still needed it.
+        gaps: Periods without batches, between periods with batches.
+        num_batches: Number of batches that it committed.
     """
 
     slot: int
@@ -60,7 +60,7 @@ class Stay:
     num_batches: int = 0
 
     def end(self, time: float, reason: str, *, step: int = 0, is_lost: bool = False) -> None:
-        """Note that it left."""
+        """Record that the worker left."""
         self.left, self.reason, self.step, self.is_lost = time, reason, step, is_lost
 
 
@@ -70,9 +70,9 @@ class Segment:
 
     Attributes:
         start: In seconds since 1970-01-01 UTC.
-        stop: As well.
+        stop: The same.
         kind: `starting`, `joining`, `training`, `behind` or `lost`.
-        text: What it was, for people.
+        text: Description for the user.
     """
 
     start: float
@@ -88,15 +88,15 @@ class Segment:
 def lanes(
     stays: Sequence[Stay], stalls: Sequence[tuple[float, float]], end: float
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the lane of each slot, and how many are not among them.
+    """Return the lanes of the slots, and the number of lanes left out.
 
     Args:
-        stays: In the order in which they began.
-        stalls: When nobody committed anything: then nobody was behind.
-        end: Where lanes of those that are there end.
+        stays: Stays, ordered by their start.
+        stalls: Periods in which no worker committed anything, so none counts as behind.
+        end: End of the lanes of workers that are still present.
 
     Returns:
-        Of each lane its slot and its segments. Where there are very many workers, the lanes in
+        The slot and the segments of each lane. If there are very many workers, only the lanes in
         which something happened.
     """
     by_slot: dict[int, list[Stay]] = {}

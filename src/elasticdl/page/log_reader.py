@@ -1,8 +1,9 @@
-"""Reads what was appended to a log since the last look, locally or on an object store.
+"""Reads what was appended to a log since the last read, locally or on an object store.
 
-A log only grows, but for a torn end that the next start cuts off, and an output that was deleted
-and made again. Both are seen: what was read last must still be where it was read; if it is not,
-everything is read once more. A line that is being written is left for the next look.
+A log only grows, with two exceptions: the next start truncates an incomplete last line, and an
+output may be deleted and created again. Both are detected by checking that the bytes read last are
+still at their offset; if not, the log is read again from the start. An incomplete line is left for
+the next read.
 
 Callers: `outputs.py`.
 """
@@ -20,21 +21,21 @@ from elasticdl.errors import OutputError
 if TYPE_CHECKING:
     from elasticdl.artifacts.folder import OutputFolder
 
-# What is made of it stays in the cache of a core, and its memory is used again.
+# Small enough that parsed values stay in a core's cache, and that memory is reused.
 _CHUNK_BYTES = 1 << 21
 _REMEMBERED_BYTES = 128
-# A line without an end is no log: it would be held in memory and looked at again and again.
+# A file with a longer line is not a log: the line would be held in memory and scanned repeatedly.
 _LONGEST_LINE_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Whole lines of a log.
+    """Complete lines of a log.
 
     Attributes:
         data: The lines, each with its line feed.
-        offset: Where they start, in bytes.
-        is_new_log: The log was written anew: what was read before is no longer in it.
+        offset: Offset of the first line in the log, in bytes.
+        is_new_log: The log was rewritten: the lines read before are no longer in it.
     """
 
     data: bytes
@@ -43,7 +44,7 @@ class Piece:
 
 
 class LogReader:
-    """See the module.
+    """Incremental reader of one log; see the module.
 
     Args:
         folder: The output whose log is read.
@@ -57,14 +58,14 @@ class LogReader:
 
     @property
     def offset(self) -> int:
-        """How far the log was read, in bytes."""
+        """Offset up to which the log has been read, in bytes."""
         return self._offset
 
     def read(self) -> Iterator[Piece]:
         """Yield what was appended since the last call.
 
         Raises:
-            OutputError: The log is there and cannot be read.
+            OutputError: The log exists but cannot be read.
         """
         try:
             with self._opened() as file:
@@ -81,7 +82,7 @@ class LogReader:
     def _opened(self) -> BinaryIO:
         if self._path is not None:
             if not self._path.is_file():
-                # A pipe or a device would be waited for.
+                # Reading a pipe or a device could block.
                 raise FileNotFoundError
             return self._path.open("rb")
         if not self._folder.exists(EVENTS_FILE):

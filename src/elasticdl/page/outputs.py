@@ -1,7 +1,7 @@
-"""The outputs of jobs: where they are, what lies in them, and their logs folded as they grow.
+"""Watched outputs of jobs: finds outputs, reads their files, and folds their logs as they grow.
 
-Reading disturbs nobody: nothing is written and no lock is taken. Files may be of another version,
-edited by hand or half there; what cannot be read becomes a note on the page.
+Reading does not affect a running job: nothing is written and no lock is taken. Files may come from
+another version, be edited by hand or be incomplete; unreadable files become notes on the page.
 
 Callers: `server.py`, `elasticdl job list|show|logs`.
 """
@@ -37,21 +37,21 @@ _SKIPPED = {"checkpoints", "zoo", "saved_model", "logs", "report", "reports", "n
 _STEP_FOLDER = re.compile(r"^step-(\d+)$")
 _REPORT_FOLDERS = ("", "report", "reports")
 _LEAST_PAUSE_S = 0.4
-# Each look fetches the whole log.
+# Each read downloads the whole log.
 _LEAST_REMOTE_PAUSE_S = 10.0
 _FACTS_PAUSE_S = 2.0
 
 
 class WatchedOutput:
-    """The output of one job, looked at again and again; its methods may be called in threads.
+    """The output of one job, read repeatedly. Its methods are thread-safe.
 
     Args:
         folder: The output.
-        name: What the job is called on the page.
+        name: Name of the job on the page.
 
     Attributes:
-        history: What its log tells.
-        version: Counts up when there is something new.
+        history: The history folded from its log.
+        version: Incremented when something has changed.
     """
 
     def __init__(self, folder: OutputFolder, name: str) -> None:
@@ -59,7 +59,7 @@ class WatchedOutput:
         self.version = 0
         self._folder, self._name = folder, name
         self._reader = LogReader(folder)
-        # A log is folded in one thread while another one looks at what it came to.
+        # One thread may fold the log while another one reads the result.
         self._lock = threading.RLock()
         self._sections: dict[str, Any] = {}
         self._sections_s = -1e9
@@ -68,7 +68,7 @@ class WatchedOutput:
         self._error = ""
 
     def refresh(self) -> None:
-        """Read what is new, unless that was done a moment ago."""
+        """Read new events, unless that was done a moment ago."""
         pause_s = _LEAST_PAUSE_S if self._folder.is_local else _LEAST_REMOTE_PAUSE_S
         with self._lock:
             if time.monotonic() - self._looked_s < pause_s:
@@ -77,7 +77,7 @@ class WatchedOutput:
             self._looked_s = time.monotonic()
 
     def sections(self) -> dict[str, Any]:
-        """Return the sections of the page as they are now; those who look at once share them."""
+        """Return the current sections of the page; simultaneous viewers share them."""
         with self._lock:
             self.refresh()
             if time.monotonic() - self._sections_s > _LEAST_PAUSE_S:
@@ -93,7 +93,7 @@ class WatchedOutput:
             return {**row, "loss_curve": loss_curve(self.history)}
 
     def facts(self) -> Facts:
-        """Return what lies in the output besides the log."""
+        """Return the contents of the output apart from the log."""
         with self._lock:
             if time.monotonic() - self._facts_s > _FACTS_PAUSE_S:
                 self._facts = self._read_facts()
@@ -104,7 +104,7 @@ class WatchedOutput:
         """Return the page of a report.
 
         Raises:
-            OutputError: There is none of this name.
+            OutputError: There is no report of this name.
         """
         path = self.facts().reports.get(name)
         if path is None:
@@ -123,7 +123,7 @@ class WatchedOutput:
         except OutputError as error:
             self._error = str(error)
         if self.version != before:
-            # A checkpoint or the end may be in it.
+            # The events may contain a checkpoint or the end of the job.
             self._facts_s = -1e9
 
     def _read_facts(self) -> Facts:
@@ -190,7 +190,7 @@ class WatchedOutput:
         reports = {}
         places = [*_REPORT_FOLDERS]
         if PurePosixPath(self._folder.uri).name == "training":
-            # Of a session: its reports lie beside its training.
+            # A session stores its reports beside its training.
             places.append("../reports")
         for place in places:
             folder = _folder_of(self._folder, place)
@@ -212,21 +212,21 @@ def _folder_of(folder: OutputFolder, path: str) -> OutputFolder:
 
 
 def find_outputs(uri: str) -> dict[str, OutputFolder]:
-    """Return the outputs of jobs at a place: it is one itself, or holds some.
+    """Return the outputs at a URI, which is an output itself or a folder of outputs.
 
     Args:
         uri: A folder on this machine or an object store.
 
     Returns:
-        Name -> output, by name. A single output has the name of its folder.
+        Name -> output, sorted by name. A single output has the name of its folder.
 
     Raises:
-        OutputError: There is none.
+        OutputError: There is no output.
     """
     root = OutputFolder(uri)
     path = root.local_path()
     if path is not None and path.exists() and not path.is_dir():
-        raise OutputError(f"{uri} is not a folder. Name what was given to --output.")
+        raise OutputError(f"{uri} is not a folder. Name the folder that was passed as --output.")
     if is_output(root.list()):
         return {_name_of(uri): root}
     found: dict[str, OutputFolder] = {}
@@ -234,19 +234,19 @@ def find_outputs(uri: str) -> dict[str, OutputFolder]:
     if not found:
         what = "does not exist" if not root.exists() else "is not a job's output and contains none"
         raise OutputError(
-            f"{uri} {what}: expected {EVENTS_FILE} or {JOB_FILE} in it or in a folder below. Name "
-            "what was given to --output, or a folder of such outputs."
+            f"{uri} {what}: expected {EVENTS_FILE} or {JOB_FILE} in it or in a subfolder. Name the "
+            "folder that was passed as --output, or a folder of such outputs."
         )
     return dict(sorted(found.items()))
 
 
 def is_output(names: Sequence[str]) -> bool:
-    """Return whether a folder with these names is the output of a job."""
+    """Return whether a folder with these entries is the output of a job."""
     return EVENTS_FILE in names or JOB_FILE in names
 
 
 def _walk(root: OutputFolder, name: str, found: dict[str, OutputFolder], left: list[int]) -> None:
-    """Add outputs below a folder, until `left` names were looked at."""
+    """Add outputs below a folder, checking at most `left` entries."""
     depth = len(PurePosixPath(name).parts)
     for child in root.list(name):
         if left[0] <= 0 or len(found) >= _MOST_JOBS:
@@ -258,7 +258,7 @@ def _walk(root: OutputFolder, name: str, found: dict[str, OutputFolder], left: l
         try:
             names = root.list(path)
         except OutputError:
-            # A file, or a folder of somebody else.
+            # A file, or a folder of another user.
             continue
         if is_output(names):
             found[path] = OutputFolder(f"{root.uri.rstrip('/')}/{path}")

@@ -1,9 +1,9 @@
-"""Parses the bytes of a log of events quickly, and passes over what is damaged.
+"""Fast parser for event logs that skips damaged lines.
 
-Nearly all lines of a long log are `step_committed`. They become columns without becoming objects of
-Python's first: msgspec reads a million lines in the time in which `json` reads a tenth of them. All
-others become events. A person who looks at a job wants to see what can be read of a damaged log, so
-a damaged line is counted and skipped (`events.read_events` refuses it).
+Nearly all lines of a long log are `step_committed`. msgspec parses them about ten times as fast as
+`json`, into columns instead of one event object per line. All other lines become events. The page
+should show whatever is readable in a damaged log, so a damaged line is counted and skipped, whereas
+`events.read_events` raises an error.
 
 Pure: bytes in, values out. Callers: `history.py`.
 """
@@ -34,13 +34,13 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 _NUM_ROW_FIELDS = 5
-# Of lines among which one is odd, so few are read one by one.
+# If a block of lines has an irregular one, blocks of at most this size are parsed line by line.
 _FEW_LINES = 16
 _SHOWN_BYTES = 60
 
 
 class _Line(msgspec.Struct, gc=False):
-    """A line as far as it tells of steps."""
+    """The fields of a line that describe steps."""
 
     event: str
     time: float
@@ -61,14 +61,14 @@ class Steps:
     """Consecutive `StepCommitted` events as columns, one entry each.
 
     Attributes:
-        time: When, in seconds since 1970-01-01 UTC.
-        step: Updates made so far.
+        time: In seconds since 1970-01-01 UTC.
+        step: Number of updates so far.
         epoch: From 0.
-        num_records: Records trained on.
-        loss: Mean over them.
+        num_records: Number of records trained on.
+        loss: Mean loss over these records.
         num_left_out: Records that were left out.
         longest_s: Longest time between two commits, in seconds; 0 if unknown.
-        row_ends: How many of `rows` belong to the events up to and including this one.
+        row_ends: Number of `rows` of all events up to and including this one.
         rows: [rows, 5]: see `events.CommittedRow`.
     """
 
@@ -104,11 +104,11 @@ class Steps:
 
 @dataclass(frozen=True)
 class Damage:
-    """A line that is no event.
+    """A line that is not an event.
 
     Attributes:
-        offset: Where it starts in the log, in bytes.
-        text: Its beginning.
+        offset: Offset of the line in the log, in bytes.
+        text: Its first characters.
     """
 
     offset: int
@@ -121,21 +121,22 @@ _APART_FROM_STEPS = (Evaluated, Checkpointed, EpochFinished, Damage, NoneType)
 
 
 def parse(data: bytes, offset: int = 0) -> Iterator[Item]:
-    r"""Yield what whole lines of a log tell, in their order.
+    r"""Yield the contents of complete lines of a log, in order.
 
-    But steps that evaluations, checkpoints and ends of epochs lie between come together, after
-    these: what is known of them does not depend on steps, and many short runs would take long.
+    One exception: steps separated only by evaluations, checkpoints and ends of epochs are yielded
+    together, after these events. Their meaning does not depend on the steps, and many short blocks
+    of steps would be slow.
 
     Args:
         data: The lines, each with its line feed.
-        offset: Where they start in the log, in bytes.
+        offset: Offset of the first line in the log, in bytes.
 
     Example:
         >>> line = b'{"event": "job_finished", "time": 1.0, "step": 3, "metrics": {}}'
         >>> list(parse(line + b"\n{\n"))
         [JobFinished(time=1.0, step=3, metrics={}), Damage(offset=65, text='{')]
     """
-    # Of a log that is whole nobody asks.
+    # Needed only for damaged lines.
     starts: list[int] = []
     lines = data.split(b"\n")[:-1]
     for first, steps, is_step in _columns(lines, 0):
@@ -159,7 +160,7 @@ def parse(data: bytes, offset: int = 0) -> Iterator[Item]:
 
 
 def _one(line: bytes) -> Steps | Event | None:
-    """Return what a line tells; None if it is damaged."""
+    """Return the event of a line; None if the line is damaged."""
     try:
         event = from_json(line.decode(errors="surrogateescape"))
     except (CorruptDataError, UnicodeError, RecursionError, OverflowError):
@@ -188,15 +189,15 @@ def _of_event(event: StepCommitted) -> Steps | None:
 def _columns(
     lines: Sequence[bytes], first: int
 ) -> Iterator[tuple[int, Steps | None, Sequence[bool]]]:
-    """Yield stretches of lines: where each begins, its steps, and which of its lines these are.
+    """Yield blocks of lines: the start of each, its steps, and which of its lines are steps.
 
     Args:
-        lines: All of a piece of a log.
-        first: The number of the first one.
+        lines: All lines of a piece of a log.
+        first: Number of the first line.
     """
     try:
         decoded = _DECODER.decode_lines(b"\n".join(lines))
-        # An empty line is none to msgspec.
+        # msgspec ignores empty lines.
         found = decoded if len(decoded) == len(lines) else None
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         found = None
@@ -212,13 +213,13 @@ def _columns(
 
 
 def _of_lines(lines: Sequence[_Line]) -> tuple[Steps | None, list[bool]]:
-    """Return the steps among lines, None if one of them is odd or there are none; and which."""
+    """Return the steps among lines (None if a line is irregular or none is a step), and a mask."""
     is_step = [line.event == "step_committed" for line in lines]
     steps = lines if all(is_step) else [line for line in lines if line.event == "step_committed"]
-    told = _rows([line.rows for line in steps]) if steps else None
-    if told is None:
+    parsed = _rows([line.rows for line in steps]) if steps else None
+    if parsed is None:
         return None, is_step
-    rows, row_ends = told
+    rows, row_ends = parsed
     try:
         step = np.array([line.step for line in steps], np.int64)
         epoch = np.array([line.epoch for line in steps], np.int64)
@@ -234,16 +235,16 @@ def _of_lines(lines: Sequence[_Line]) -> tuple[Steps | None, list[bool]]:
             rows=rows,
         )
     except (TypeError, ValueError, OverflowError):
-        # A loss is missing, or is a text and no number; a number has twenty digits.
+        # A loss is missing or is not a number, or a number is too large for an integer.
         return None, is_step
     return (None if min(step.min(), epoch.min()) < 0 else columns), is_step
 
 
 def _rows(texts: Sequence[msgspec.Raw]) -> tuple[Ints, Ints] | None:
-    """Return rows of batches, and how many there are up to each of the texts they are in.
+    """Parse texts of batch rows; return all rows, and the cumulative number of rows per text.
 
     Returns:
-        None if a text is no list of rows of five whole numbers.
+        None if a text is not a list of rows of five integers.
     """
     text = b";".join(texts)
     if text.translate(None, b"0123456789,-[]; "):
@@ -251,9 +252,9 @@ def _rows(texts: Sequence[msgspec.Raw]) -> tuple[Ints, Ints] | None:
     characters = np.frombuffer(text, np.uint8)
     ends = np.append(np.flatnonzero(characters == ord(";")), len(characters))
     opened = np.searchsorted(np.flatnonzero(characters == ord("[")), ends)
-    # Each text is in brackets of its own.
+    # Each text has its own pair of brackets.
     row_ends = opened - np.arange(1, len(texts) + 1)
-    # Brackets and all that is between two rows become one comma each.
+    # Each separator between two rows becomes one comma, and brackets are removed.
     plain = text.replace(b"[]", b"").translate(None, b"[] ").replace(b";", b",")
     while b",," in plain:
         plain = plain.replace(b",,", b",")

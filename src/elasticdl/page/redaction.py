@@ -1,7 +1,7 @@
-"""What a page never shows: passwords in addresses, and values whose names say that they are secret.
+"""Removes what a page must not show: passwords in addresses, and values with names of secrets.
 
-Outputs are shared, and a page may be looked at over a shoulder. The environment is not read at
-all. Pure. Callers: `view.py`.
+Outputs are shared, and screens can be seen by others. Environment variables are never read. Pure.
+Callers: `view.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_CHARACTERS = 4_000
 
 
 def redacted(value: Any) -> Any:
-    """Return a value of JSON as it may be shown.
+    """Return a JSON value with its secrets removed.
 
     Example:
         >>> redacted({"api_key": "k-1", "uri": "s3://me:pw@host/x", "seed": 3})
@@ -41,8 +41,8 @@ def redacted(value: Any) -> Any:
 
 
 def shown_text(text: str) -> str:
-    """Return a text as it may be shown, and not longer than anybody reads."""
+    """Return a text without passwords, truncated to a readable length."""
     shown = _SIGNATURE.sub(r"\1***", without_password(text))
-    # Bytes of a file that is no UTF-8: JSON could not carry them.
+    # Bytes of a file that is not UTF-8 cannot be represented in JSON.
     shown = shown.encode(errors="replace").decode()
     return shown if len(shown) <= _MOST_CHARACTERS else f"{shown[:_MOST_CHARACTERS]} ..."

@@ -1,9 +1,9 @@
-"""Who may see a page: a token, hosts that are this machine, and what a browser may do with it.
+"""Access control of the page: a token, a check of the `Host` header, a content security policy.
 
-* A request carries the token in its URL, or a cookie with it that the first page has set.
-* Its `Host` must be an address, `localhost` or this machine's name: a web site that has its own
-  name resolve to 127.0.0.1 (DNS rebinding) gets nothing.
-* The page runs only what this server serves, and is shown in no frame.
+* A request carries the token in its URL or in a cookie set by the first response.
+* Its `Host` must be an IP address, `localhost` or this machine's name. This prevents DNS rebinding,
+  where a web site makes its own name resolve to 127.0.0.1.
+* The page runs only scripts from this server and cannot be shown in a frame.
 
 Pure. Callers: `server.py`.
 """
@@ -19,7 +19,7 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-# A report has its styles in itself and runs nothing.
+# A report contains its own styles and runs no scripts.
 REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; sandbox"
@@ -36,12 +36,12 @@ HEADERS: Mapping[str, str] = {
 
 
 def new_token() -> str:
-    """Return a token that nobody guesses."""
+    """Return a random token that cannot be guessed."""
     return secrets.token_urlsafe(24)
 
 
 def is_token(given: str | None, token: str) -> bool:
-    """Return whether a text is the token; how long that takes says nothing of it."""
+    """Return whether a text is the token, in constant time."""
     return given is not None and secrets.compare_digest(
         given.encode(errors="replace"), token.encode()
     )
@@ -51,8 +51,8 @@ def is_own_host(header: str, allowed: str = "") -> bool:
     """Return whether a `Host` header means this machine.
 
     Args:
-        header: As it came, with or without a port.
-        allowed: A further name, such as the one a server was told to listen on.
+        header: Value of the header, with or without a port.
+        allowed: An additional allowed name, such as the host of `--listen`.
 
     Example:
         >>> [is_own_host(h) for h in ("127.0.0.1:80", "[::1]:80", "localhost", "evil.example")]
@@ -67,7 +67,7 @@ def is_own_host(header: str, allowed: str = "") -> bool:
         ipaddress.ip_address(host)
     except ValueError:
         return False
-    # No name was resolved to come here.
+    # An IP address involves no name resolution.
     return True
 
 

@@ -1,14 +1,14 @@
-"""The web server of the page: static files, what they show as JSON, and what changes as events.
+"""Web server of the page: serves static files, data as JSON, and changes as server-sent events.
 
     GET /            the page; sets a cookie from ?token=
-    GET /jobs.json   every job in a row, with its loss
+    GET /jobs.json   one row per job, with its loss
     GET /state.json  ?job=NAME: all sections of a job's page
     GET /events      ?job=NAME: server-sent events; each has the sections that have changed
     GET /report      ?job=NAME&name=...: the page of an evaluation report
     GET /static/...  scripts and styles
 
-Only reads. Folding a log takes time of a core, so it is done in threads, and only while somebody
-looks. Callers: `serving.py`.
+The server only reads. Folding a log uses CPU time, so it runs in threads, and only while the page
+has a viewer. Callers: `serving.py`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _INTERVAL_S = 1.0
-# To look at the log of a week takes a while: a page is then drawn less often, and takes no more of
-# the machine that trains.
+# Reading a long log takes time. The page is then updated less often, to limit the load on the
+# training machine.
 _TIMES_LONGER = 30.0
-# A proxy closes what is silent for long, and a browser that has gone is noticed by writing to it.
+# Keepalive interval: proxies close idle connections, and only a write detects a closed browser.
 _KEEP_ALIVE_S = 15.0
 _TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript"}
 
@@ -45,12 +45,12 @@ Outputs = Mapping[str, WatchedOutput]
 
 
 def create_app(find: Callable[[], Outputs], token: str, allowed_host: str = "") -> ASGIApp:
-    """Return the application.
+    """Return the ASGI application.
 
     Args:
-        find: Returns the outputs that are shown, by name; is called again to find new ones.
-        token: What a request must carry.
-        allowed_host: A name besides this machine's own that a request may be for.
+        find: Returns the outputs to show, by name; called repeatedly to find new ones.
+        token: The token that requests must carry.
+        allowed_host: An allowed host name besides this machine's own.
     """
     site = _Site(find)
     routes = [
@@ -65,7 +65,7 @@ def create_app(find: Callable[[], Outputs], token: str, allowed_host: str = "") 
 
 
 class _Guard:
-    """Lets nobody through who may not see the page, and gives each answer its headers."""
+    """ASGI middleware that rejects unauthorized requests and adds headers to each response."""
 
     def __init__(self, app: ASGIApp, token: str, allowed_host: str) -> None:
         self._app, self._token, self._allowed_host = app, token, allowed_host
@@ -99,8 +99,8 @@ class _Guard:
     def _refusal(self, request: Request) -> Response | None:
         if not is_own_host(request.headers.get("host", ""), self._allowed_host):
             return PlainTextResponse(
-                "This page is served under this machine's own name or address only. Open the URL "
-                "that the terminal shows.\n",
+                "This page is served only under this machine's own name or address. Open the URL "
+                "shown in the terminal.\n",
                 421,
             )
         given = request.query_params.get("token")
@@ -108,21 +108,21 @@ class _Guard:
             given = request.cookies.get(_cookie_name(request))
         if not is_token(given, self._token):
             return PlainTextResponse(
-                "The token is missing or wrong. Open the whole URL that the terminal shows, with "
-                "?token=... at its end.\n",
+                "The token is missing or wrong. Open the complete URL shown in the terminal, "
+                "including ?token=... at its end.\n",
                 403,
             )
         return None
 
 
 def _cookie_name(request: Request) -> str:
-    # Cookies are of a host, not of a port: two pages on one machine have one each.
+    # Cookies belong to a host, not to a port, so each page on this machine needs its own name.
     server = request.scope.get("server")
     return f"elasticdl_page_{server[1] if server else 0}"
 
 
 class _Site:
-    """What is answered; see the module."""
+    """Request handlers; see the module."""
 
     def __init__(self, find: Callable[[], Outputs]) -> None:
         self._find = find
@@ -138,7 +138,7 @@ class _Site:
         return _static(request.path_params["name"])
 
     async def jobs(self, request: Request) -> Response:
-        """Return every job in a row."""
+        """Return one row per job."""
         del request
         return await run_in_threadpool(self._jobs)
 
@@ -150,7 +150,7 @@ class _Site:
         return JSONResponse(await run_in_threadpool(output.sections))
 
     async def report(self, request: Request) -> Response:
-        """Return the page of a report, which runs nothing."""
+        """Return the page of a report, with scripts disabled."""
         output = await run_in_threadpool(self._output, request)
         if output is None:
             return _no_such_job()
@@ -164,7 +164,7 @@ class _Site:
         )
 
     async def events(self, request: Request) -> Response:
-        """Return what changes of a job, as long as somebody listens."""
+        """Stream the changes of a job until the client disconnects."""
         output = await run_in_threadpool(self._output, request)
         if output is None:
             return _no_such_job()
@@ -185,7 +185,7 @@ class _Site:
 
 
 async def _changes(output: WatchedOutput) -> AsyncIterator[bytes]:
-    """Yield server-sent events with the sections that have changed since the one before."""
+    """Yield server-sent events, each with the sections that changed since the previous one."""
     sent: dict[str, str] = {}
     sent_s = 0.0
     while True:
@@ -209,9 +209,9 @@ def _static(name: str) -> Response:
     suffix = "." + name.rpartition(".")[2]
     source = files("elasticdl.page") / "static" / name
     if suffix not in _TYPES or "/" in name or "\\" in name or not source.is_file():
-        return PlainTextResponse("There is no such file.\n", 404)
+        return PlainTextResponse("File not found.\n", 404)
     return Response(source.read_bytes(), media_type=_TYPES[suffix])
 
 
 def _no_such_job() -> Response:
-    return PlainTextResponse("There is no job of this name here.\n", 404)
+    return PlainTextResponse("There is no job with this name.\n", 404)

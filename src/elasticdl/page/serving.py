@@ -1,11 +1,11 @@
-"""Serves the page of jobs: here until Ctrl-C, or in a process beside a training.
+"""Serves job pages: in this process until Ctrl-C, or in a separate process during a training.
 
     elasticdl job page OUTPUT      serve()
     elasticdl train --page ...     PageProcess: python -m elasticdl.page OUTPUT --> prints its URL
 
-A training's page is a process of its own, which reads the log as anybody may: it takes nothing of
-the training's interpreter, nor its secrets where the output is on this machine. It ends with the
-training, by the end of the pipe that it reads.
+A training's page runs in a separate process that only reads the log. It uses no time of the
+training's interpreter, and if the output is on this machine it does not inherit the training's
+secrets. It exits with the training, when its standard input is closed.
 
 Callers: `cli/`, `__main__.py`.
 """
@@ -38,7 +38,7 @@ DEFAULT_LISTEN = "127.0.0.1:0"
 _HIGHEST_PORT = 65_535
 _LAST_LOOK_S = 2.5
 _POLL_S = 1.0
-# Secrets of what the training talks to are no business of a page.
+# Secrets of services that the training uses are not passed to the page.
 _KEPT_VARIABLES = {
     *("PATH", "HOME", "TMPDIR", "LANG", "TZ"),
     *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
@@ -46,18 +46,18 @@ _KEPT_VARIABLES = {
 
 
 def serve(uri: str, listen: str, tell: Callable[[str], None], *, must_exist: bool = True) -> None:
-    """Serve the pages of the jobs at a place until the process is told to end.
+    """Serve the pages of the jobs at a URI until the process is interrupted or terminated.
 
     Args:
         uri: The output of a job, or a folder of outputs.
-        listen: `HOST:PORT`; port 0 takes a free one.
-        tell: Is called with the URL once it answers.
-        must_exist: Whether a place without a job is refused; else it is waited for.
+        listen: `HOST:PORT`; port 0 selects a free port.
+        tell: Called with the URL once the server accepts connections.
+        must_exist: Whether to raise an error if there is no job yet; otherwise wait for one.
 
     Raises:
-        UsageError: `listen` is no address.
-        OutputError: There is no job at the place.
-        UnavailableError: The port is taken, or the host is not this machine's.
+        UsageError: `listen` is not an address.
+        OutputError: There is no job at the URI.
+        UnavailableError: The port is in use, or the host is not an address of this machine.
     """
     import uvicorn  # noqa: PLC0415 - not for `--help`
 
@@ -81,12 +81,12 @@ def serve(uri: str, listen: str, tell: Callable[[str], None], *, must_exist: boo
     token = new_token()
     app: ASGIApp = create_app(find, token, host)
     with _bound(host, port, listen) as bound:
-        # A token in a URL must not be in a log.
+        # URLs contain the token, which must not be logged.
         config = uvicorn.Config(
             app, log_level="critical", access_log=False, lifespan="off", server_header=False
         )
         server = uvicorn.Server(config)
-        # A browser keeps its stream open; nobody waits for it to close it.
+        # Browsers keep their event streams open; do not wait for them to close.
         config.timeout_graceful_shutdown = 1
         shown = socket.gethostname() if host in {"0.0.0.0", "::"} else host  # noqa: S104 - named by the user
         shown = f"[{shown}]" if ":" in shown else shown
@@ -98,7 +98,7 @@ def parse_address(listen: str) -> tuple[str, int]:
     """Return the host and the port of `HOST:PORT`.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The text is not such an address.
 
     Example:
         >>> parse_address("127.0.0.1:0"), parse_address("[::1]:8080")
@@ -107,21 +107,21 @@ def parse_address(listen: str) -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > _HIGHEST_PORT:
         raise UsageError(
-            f"--listen={listen}: expected HOST:PORT, such as 127.0.0.1:8080; port 0 takes a free "
+            f"--listen={listen}: expected HOST:PORT, such as 127.0.0.1:8080; port 0 selects a free "
             "one."
         )
     return host.strip("[]"), int(port)
 
 
 def warning_of(listen: str) -> str | None:
-    """Return what a person should know who lets other machines reach the page; None if none can."""
+    """Return a warning if other machines can reach the page at this address, else None."""
     host, _ = parse_address(listen)
     if is_loopback(host):
         return None
     return (
-        f"WARNING: --listen={listen} can be reached by other machines, without encryption: who "
-        "reads the network reads the page and its token. Over SSH it needs none of that: "
-        "ssh -L 8080:127.0.0.1:PORT HOST."
+        f"WARNING: --listen={listen} makes the page reachable from other machines without "
+        "encryption: anyone who can read the network traffic can read the page and its token. "
+        "Use SSH instead: ssh -L 8080:127.0.0.1:PORT HOST."
     )
 
 
@@ -131,25 +131,26 @@ def _bound(host: str, port: int, listen: str) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
-        # From here on it answers, if only a moment later.
+        # From here on connections are accepted, though the response may take a moment.
         bound.listen(128)
     except OSError as error:
         bound.close()
         raise UnavailableError(
-            f"Cannot listen on {listen}: {error.strerror or error}. Is the port taken, or the host "
-            "not of this machine? Name another --listen=HOST:PORT; port 0 takes a free one."
+            f"Cannot listen on {listen}: {error.strerror or error}. The port may be in use, or the "
+            "host may not be this machine. Use another --listen=HOST:PORT; port 0 selects a free "
+            "port."
         ) from error
     return bound
 
 
 class PageProcess:
-    """The page of a training in a process beside it, until the `with` block ends.
+    """The page of a training, served by a separate process until the `with` block ends.
 
-    A page that does not start is told of, and the training goes on.
+    If the page does not start, that is reported and the training continues.
 
     Args:
-        output: Of the training.
-        tell: Is called with the URL, or with why there is none; in a thread.
+        output: Output of the training.
+        tell: Called in a thread with the URL, or with the reason why there is no page.
     """
 
     def __init__(self, output: str, tell: Callable[[str], None]) -> None:
@@ -157,7 +158,7 @@ class PageProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
-        # An object store is reached as the training reaches it.
+        # An object store needs the training's credentials.
         is_remote = "://" in self._output
         environment = {
             name: value
@@ -172,11 +173,11 @@ class PageProcess:
                 stderr=subprocess.DEVNULL,
                 env=environment,
                 text=True,
-                # Ctrl-C is for the training; the page is to show how it ends.
+                # Ctrl-C is meant for the training; the page must still show how it ends.
                 start_new_session=True,
             )
         except OSError as error:
-            self._tell(f"There is no job page: {error.strerror or error}.")
+            self._tell(f"The job page did not start: {error.strerror or error}.")
             return self
         threading.Thread(target=self._announce, args=(self._process,), daemon=True).start()
         return self
@@ -192,36 +193,36 @@ class PageProcess:
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None  # noqa: S101 - a pipe, see above
             self._process.stdin.close()
-        # It ends a moment later, when it has shown how the training ended: nobody waits for that.
+        # The page exits a moment later, after showing how the training ended. Do not wait for it.
         threading.Thread(target=self._process.wait, daemon=True).start()
 
     def _announce(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None  # noqa: S101 - a pipe, see above
-        with process.stdout as told:
-            line = told.readline().strip()
+        with process.stdout as lines:
+            line = lines.readline().strip()
         if line.startswith("http://"):
             self._tell(f"Job page: {line}")
         elif line:
-            self._tell(f"There is no job page: {line}")
+            self._tell(f"The job page did not start: {line}")
 
 
 def serve_beside(output: str) -> None:
-    """Serve the page of an output whose job is about to begin, until standard input ends."""
+    """Serve the page of an output whose job is about to start, until standard input is closed."""
     parent = os.getppid()
 
     def end_with_parent() -> None:
-        # Nothing is ever written there: its end is the end of the training. A process that the
-        # training forked may hold it open for longer.
+        # Nothing is written to standard input; it is closed when the training ends. A process that
+        # the training forked may keep it open for longer.
         while os.getppid() == parent:
             ready, _, _ = select.select([sys.stdin], [], [], _POLL_S)
             if ready and not os.read(sys.stdin.fileno(), 1):
                 break
-        # What a browser has asked for a moment ago is answered: how the job ended.
+        # Answer pending requests, so that browsers see how the job ended.
         time.sleep(_LAST_LOOK_S)
         os._exit(0)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-    # Where there are no cores to spare, the training has them.
+    # The training takes priority if there are no spare cores.
     with contextlib.suppress(OSError):
         os.nice(10)
     try:

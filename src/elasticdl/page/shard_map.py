@@ -1,8 +1,8 @@
-"""The shards of an epoch as a map: which are queued, leased, done, or came back half done.
+"""Map of the shards of an epoch and their states.
 
-    queued    nobody has trained on it
-    leased    a worker that is there is on it
-    returned  begun, and the worker that had it is gone or on another shard
+    queued    no worker has trained on it
+    leased    a worker is training on it
+    returned  started, but its worker has left or moved to another shard
     done      all its batches are committed
 
 Pure. Callers: `view.py`.
@@ -33,11 +33,11 @@ def shard_states(
     """Return the state of each shard of an epoch.
 
     Args:
-        num_committed: Batches that were committed, by shard; those after its end have none.
-        leased: Shards that workers are on.
-        num_shards: How many shards there are.
-        batches_per_shard: Batches of each but the last; 0 if that is not known.
-        last_shard_batches: Batches of the last one.
+        num_committed: Number of committed batches by shard; shards after its end have none.
+        leased: Shards that workers are training on.
+        num_shards: Number of shards.
+        batches_per_shard: Batches of each shard except the last; 0 if unknown.
+        last_shard_batches: Batches of the last shard.
 
     Returns:
         int64 [num_shards].
@@ -65,11 +65,11 @@ def shard_states(
 
 
 def cells(states: Ints) -> dict[str, Any]:
-    """Return a map for the page: of many shards, several share a cell.
+    """Return the map for the page; if there are many shards, several share a cell.
 
     Returns:
-        `per_cell`: shards in a cell; `counts`: how many shards are in each state; `cells`: of each
-        cell its state as a digit, of several shards the one that says most.
+        `per_cell`: shards per cell; `counts`: number of shards in each state; `cells`: the state of
+        each cell as a digit; if shards share a cell, the most informative of their states.
     """
     per_cell = max(1, -(-len(states) // _MOST_CELLS))
     if per_cell == 1:
@@ -77,7 +77,7 @@ def cells(states: Ints) -> dict[str, Any]:
     else:
         padded = np.append(states, np.full(-len(states) % per_cell, DONE, np.int64))
         grouped = padded.reshape(-1, per_cell)
-        # Who has a returned or a leased one is looked for; done is a cell where all are.
+        # Returned and leased shards take precedence; a cell is done only if all its shards are.
         shown = np.where(
             (grouped == RETURNED).any(axis=1),
             RETURNED,

@@ -1,8 +1,8 @@
-"""When a job stood still, for how long, and what was going on then.
+"""Stalls of a job: when it made no progress, for how long, and what happened then.
 
-A stall is a stretch without a committed step that is much longer than usual. The log tells steps
-about once a second; newer logs also say how long the longest pause between two commits was, which
-finds stalls shorter than a second and leaves out the pause of the telling.
+A stall is an unusually long period without a committed step. Steps are logged about once a second;
+newer logs also contain the longest pause between two commits, which reveals stalls shorter than a
+second and is not affected by the logging interval.
 
 Pure. Callers: `view.py`, `findings.py`.
 """
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from elasticdl.events import Checkpointed, Evaluated
     from elasticdl.page.lanes import Stay
 
-TOLD_LATE_S = 3.0
-"""How much later than it was made a step may be told of: a worker's commits count when a later one
-confirms them, and are fetched once a second."""
+LOG_DELAY_S = 3.0
+"""Maximum delay between a step and its log entry, in seconds: a worker's commits count when a later
+one confirms them, and are fetched once a second."""
 
 _LEAST_S = 2.0
 _TIMES_USUAL = 4.0
@@ -31,13 +31,13 @@ _MOST = 200
 
 @dataclass(frozen=True)
 class Stall:
-    """A stretch in which no step was committed.
+    """A period in which no step was committed.
 
     Attributes:
-        start: When it began, as far as is known, in seconds since 1970-01-01 UTC.
-        stop: When the first step after it was told.
-        seconds: How long the training stood still.
-        cause: What happened then, for people.
+        start: Estimated start, in seconds since 1970-01-01 UTC.
+        stop: When the first step after it was logged.
+        seconds: How long the training made no progress.
+        cause: What happened then, in words.
     """
 
     start: float
@@ -55,21 +55,21 @@ def find_stalls(
     checkpoints: Sequence[Checkpointed],
     evaluations: Sequence[Evaluated],
 ) -> list[Stall]:
-    """Return the stalls of a job, the longest ones if they are many, oldest first.
+    """Return the stalls of a job, oldest first; only the longest ones if there are many.
 
     Args:
-        time: When steps were told, rising within an attempt.
-        longest_s: The longest pause between two commits of each; 0 if unknown.
-        attempt: Of each.
+        time: When steps were logged, ascending within an attempt.
+        longest_s: The longest pause between two commits for each entry; 0 if unknown.
+        attempt: Attempt of each entry.
         stays: Workers' times in slots.
-        checkpoints: What was saved.
-        evaluations: What was evaluated.
+        checkpoints: Checkpoints of the job.
+        evaluations: Evaluations of the job.
     """
     if len(time) < 2:  # noqa: PLR2004 - a pause is between two
         return []
     gaps = np.diff(time)
     usual = float(np.median(gaps))
-    # The pause itself where it is known; else the time between two tellings, less a usual one.
+    # The logged pause if known, else the time between two log entries minus the usual interval.
     seconds = np.where(longest_s[1:] > 0, longest_s[1:], np.maximum(0.0, gaps - usual))
     ordinary = float(np.median(seconds)) if (longest_s[1:] > 0).any() else usual
     is_long = (seconds > max(_LEAST_S, _TIMES_USUAL * ordinary)) & (attempt[1:] == attempt[:-1])
@@ -82,7 +82,7 @@ def find_stalls(
             stop=float(time[at + 1]),
             seconds=float(seconds[at]),
             cause=_cause(
-                min(float(time[at]), float(time[at + 1] - seconds[at])) - TOLD_LATE_S,
+                min(float(time[at]), float(time[at + 1] - seconds[at])) - LOG_DELAY_S,
                 float(time[at + 1]),
                 stays,
                 checkpoints,
@@ -112,7 +112,7 @@ def _cause(
     ]
     if not causes:
         if any(start <= event.time <= stop for event in evaluations):
-            causes.append("the validation data were evaluated")
+            causes.append("the validation data was evaluated")
         causes += [
             f"a checkpoint of step {event.step:,} was written"
             for event in checkpoints

@@ -1,6 +1,6 @@
-"""What a job is doing now, when it will end, and what it is waiting for.
+"""Status of a job: what it is doing, when it will end, and what it is waiting for.
 
-Pure: the clock and whether the job's process lives are told. Callers: `view.py`,
+Pure: the current time and whether the job's process is alive are passed in. Callers: `view.py`,
 `elasticdl job list` and `show`.
 """
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from elasticdl.page.facts import Facts
     from elasticdl.page.history import History
 
-# How many of the last tellings the speed is taken from; `Progress` weighs them by age.
+# Number of recent log entries from which the speed is computed; `Progress` weights them by age.
 _RECENT = 120
 _RECENT_ROUNDS = 5
 _QUIET_S = 5.0
-# On an object store the log comes with checkpoints; those are seldom.
+# On an object store the log is uploaded only with checkpoints, which are infrequent.
 _SILENT_S = 600.0
 _TIMES_USUAL = 5.0
 
 
 class State(StrEnum):
-    """How a job stands."""
+    """State of a job."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -46,15 +46,15 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Status:
-    """What a job is doing.
+    """Current status of a job.
 
     Attributes:
-        state: How it stands.
-        message: In words: what it is doing or waiting for, or how it ended.
-        progress: How far it is, in words.
-        share: How far it is, 0 to 1; None if unknown.
-        eta_s: Seconds until its end; None if unknown.
-        loss: Of the last steps; None if there is none.
+        state: Its state.
+        message: What it is doing or waiting for, or how it ended, in words.
+        progress: Progress in words.
+        share: Progress as a fraction from 0 to 1; None if unknown.
+        eta_s: Estimated seconds until its end; None if unknown.
+        loss: Loss of the latest steps; None if there is none.
     """
 
     state: State
@@ -77,12 +77,12 @@ class Status:
 
 
 def status_of(history: History, facts: Facts, now: float) -> Status:
-    """Return what a job is doing.
+    """Return the current status of a job.
 
     Args:
-        history: What its log tells.
-        facts: What else lies in its output.
-        now: In seconds since 1970-01-01 UTC.
+        history: History from its log.
+        facts: Other contents of its output.
+        now: Current time in seconds since 1970-01-01 UTC.
     """
     job = facts.job
     state = _state(history, facts, now)
@@ -123,7 +123,7 @@ def _of_rounds(history: History) -> tuple[str, float | None, float | None, float
     recent = list(history.rounds.values())[-_RECENT_ROUNDS:]
     eta_s = None
     if wanted and len(recent) > 1:
-        # From end to end: what lies between two rounds is part of it.
+        # Measured from end to end, so that the time between two rounds is included.
         each_s = (recent[-1].time - recent[0].time) / (len(recent) - 1)
         eta_s = max(0.0, (wanted - done) * each_s)
     loss = recent[-1].metrics.get("loss") if recent else None
@@ -154,7 +154,7 @@ def _of_steps(
 
 
 def progress_of(history: History, job: Job | None) -> Progress:
-    """Return how far a training is, as `cluster/progress.py` tells a RayJob."""
+    """Return the progress of a training, computed as `cluster/progress.py` does for a RayJob."""
     start = history.start
     if start is None:
         return Progress()
@@ -174,15 +174,15 @@ def progress_of(history: History, job: Job | None) -> Progress:
         step=int(steps["step"][before[-1]]) if len(before) else 0,
         slots=frozenset(stay.slot for stay in history.present),
     )
-    told = steps["time"]
+    logged = steps["time"]
     for at in recent.tolist():
-        # Of a pause between two attempts the speed knows nothing.
+        # The speed does not include the pause between two attempts.
         same = at > 0 and steps["attempt"][at] == steps["attempt"][at - 1]
         count = int(steps["num_records"][at])
-        seconds = float(told[at] - told[at - 1]) if same else 0.0
+        seconds = float(logged[at] - logged[at - 1]) if same else 0.0
         progress = progress.after(
             StepCommitted(
-                time=float(told[at]),
+                time=float(logged[at]),
                 step=int(steps["step"][at]),
                 epoch=int(steps["epoch"][at]),
                 num_records=count,
@@ -200,7 +200,7 @@ def _message(history: History, facts: Facts, state: State, now: float) -> str:
     match state:
         case State.FINISHED:
             took = duration_text(history.last_time - history.first_time)
-            return f"finished after {took}" + (
+            return f"after {took}" + (
                 f" and {counted(history.attempt, 'start')}" if history.attempt > 1 else ""
             )
         case State.FAILED if isinstance(history.end, JobFailed):
@@ -230,14 +230,14 @@ def _message(history: History, facts: Facts, state: State, now: float) -> str:
 
 
 def _waiting(history: History, job: Job | None, now: float) -> str:
-    """Return what a running job is doing or waiting for."""
+    """Describe what a running job is doing or waiting for."""
     silent_s = max(0.0, now - history.last_time)
     if job is not None and job.federation is not None:
         return _waiting_for_parties(history, job, now)
     counting = np.flatnonzero(history.steps["counts"])
-    told = history.steps["time"]
-    usual = statistics.median(np.diff(told[-_RECENT:]).tolist()) if len(told) > 1 else 1.0
-    is_quiet = not len(told) or now - float(told[-1]) > max(_QUIET_S, _TIMES_USUAL * usual)
+    logged = history.steps["time"]
+    usual = statistics.median(np.diff(logged[-_RECENT:]).tolist()) if len(logged) > 1 else 1.0
+    is_quiet = not len(logged) or now - float(logged[-1]) > max(_QUIET_S, _TIMES_USUAL * usual)
     if job is not None and job.workers is not None:
         present = history.present
         if len(present) < job.workers.min:
@@ -254,12 +254,12 @@ def _waiting(history: History, job: Job | None, now: float) -> str:
     start = history.start
     if start is not None and progress_of(history, job).num_seen >= start.num_records > 0:
         return f"evaluating, or finishing the epoch, for {duration_text(silent_s)}"
-    quiet_s = now - float(told[-1])
+    quiet_s = now - float(logged[-1])
     return f"no step reported for {duration_text(quiet_s)}, usually every {duration_text(usual)}"
 
 
 def _waiting_for_parties(history: History, job: Job, now: float) -> str:
-    assert job.federation is not None  # noqa: S101 - asked for by the caller
+    assert job.federation is not None  # noqa: S101 - ensured by the caller
     wanted, done = job.federation.num_parties, max(history.rounds, default=0)
     if not history.rounds and len(history.parties) < wanted:
         return f"waiting for parties: {len(history.parties)} of {wanted} have joined"

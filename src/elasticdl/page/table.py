@@ -1,4 +1,4 @@
-"""Columns that grow, in memory that is a small multiple of what they hold.
+"""Growing table of NumPy columns whose memory is a small multiple of their contents.
 
 Callers: `history.py`.
 """
@@ -15,7 +15,7 @@ _FIRST_LENGTH = 256
 
 
 class GrowingTable:
-    """Arrays of equal length that are appended to.
+    """Growing arrays of equal length.
 
     Args:
         columns: Name -> type of its values.
@@ -38,7 +38,7 @@ class GrowingTable:
         return self._arrays[name][: self._length]
 
     def append(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Append to every column; `values` has all of them, equally long."""
+        """Append to every column; `values` must contain all columns, with equal lengths."""
         before = self._length
         self._length += len(next(iter(values.values())))
         for name, array in self._arrays.items():

@@ -1,9 +1,9 @@
-"""All that the page shows of a job, as one value for JSON, in sections that change apart.
+"""View of a job: everything the page shows, as one JSON value whose sections change separately.
 
     History + Facts + a clock --view--> {"head": ..., "curves": ..., "lanes": ..., ...}
 
-Pure. The browser gets a section again when it has changed, and draws what it gets: nothing is
-decided there. Callers: `server.py`.
+Pure. The browser receives a section again when it has changed and only draws it; all decisions are
+made here. Callers: `server.py`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def view(history: History, facts: Facts, now: float) -> dict[str, Section]:
     """Return the sections of a job's page.
 
     Args:
-        history: What its log tells.
-        facts: What else is known.
-        now: In seconds since 1970-01-01 UTC.
+        history: History from its log.
+        facts: Other contents of its output.
+        now: Current time in seconds since 1970-01-01 UTC.
     """
     status = status_of(history, facts, now)
     is_live = status.state in {State.RUNNING, State.STARTING}
@@ -170,18 +170,18 @@ def _curves(history: History, job: Job | None) -> Section:
 
 
 def _clock(history: History, stalls: Sequence[Stall], end: float, *, is_live: bool) -> Section:
-    """Return what is drawn over time: lanes, speed, step time, and what happened."""
+    """Return what is drawn over time: lanes, speed, step time and events."""
     begin = history.first_time
-    told = history.steps["time"]
+    logged = history.steps["time"]
     shown, num_more = lanes.lanes(
         history.stays, [(stall.start, stall.stop) for stall in stalls], end
     )
-    # Up to what was told: the last second of a live job would seem to be a stall.
-    until = float(told[-1]) if len(told) else end
+    # Up to the last log entry: the last second of a running job would look like a stall.
+    until = float(logged[-1]) if len(logged) else end
     records = history.steps["num_records"].astype(np.float64)
     rests = [start.time for start in history.starts]
-    speed = per_second(told, records, begin, until, rests=rests)
-    longest = thinned(told, history.steps["longest_s"])
+    speed = per_second(logged, records, begin, until, rests=rests)
+    longest = thinned(logged, history.steps["longest_s"])
     marks = [
         *((event.time, "attempt", f"attempt {event.attempt}") for event in history.starts),
         *(
@@ -211,20 +211,20 @@ def _clock(history: History, stalls: Sequence[Stall], end: float, *, is_live: bo
 
 
 def _step_times(history: History, begin: float, until: float) -> dict[str, Any]:
-    """Return the mean time of a step in each bin of the clock; none where no step was made."""
-    told, steps = history.steps["time"], history.steps["step"].astype(np.float64)
-    if not len(told):
+    """Return the mean step time in each time bin, leaving out bins without a step."""
+    logged, steps = history.steps["time"], history.steps["step"].astype(np.float64)
+    if not len(logged):
         return {"x": [], "y": [], "bad": []}
     made = np.maximum(0.0, np.diff(steps, prepend=0.0))
-    # Steps of a new attempt are counted from where it resumed.
+    # Steps of a new attempt are counted from the step at which it resumed.
     for start in history.starts:
-        at = int(np.searchsorted(told, start.time))
+        at = int(np.searchsorted(logged, start.time))
         if at < len(made):
             made[at] = max(0.0, steps[at] - start.resumed_from_step)
     rests = [start.time for start in history.starts]
-    # How long the first step took to be compiled would hide all others.
-    begin = max(begin, float(told[0]) - 1.0)
-    x, per_s = per_second(told, made, begin, until, rests=rests)
+    # The compilation time of the first step would dwarf all other values.
+    begin = max(begin, float(logged[0]) - 1.0)
+    x, per_s = per_second(logged, made, begin, until, rests=rests)
     pairs = [(at, 1.0 / rate) for at, rate in zip(x, per_s, strict=True) if rate > 0]
     return {"x": [at for at, _ in pairs], "y": [seconds for _, seconds in pairs], "bad": []}
 
@@ -243,7 +243,7 @@ def _shards(history: History) -> Section:
         left = start.num_records - (num_shards - 1) * start.batches_per_shard * start.minibatch_size
         last = -(-left // start.minibatch_size)
     is_over = epoch in history.epochs
-    # The shard a worker has committed a batch of last is the one it is on.
+    # A worker's current shard is the shard of its latest committed batch.
     shard_of = {
         stay.slot: history.shard_of[stay.slot]
         for stay in history.present
@@ -257,7 +257,7 @@ def _shards(history: History) -> Section:
         last_shard_batches=last,
     )
     if is_over and not history.epochs[epoch].stopped:
-        # Where a pipeline makes the batches, their number is not known before.
+        # If a pipeline produces the batches, their number is not known in advance.
         states[:] = shard_map.DONE
     return {
         "epoch": epoch,
@@ -393,15 +393,15 @@ def _points(points: Iterable[tuple[float, Any]]) -> dict[str, Any]:
 
 
 def _recent_speed(history: History, window_s: float = 15.0) -> float | None:
-    """Return examples per second over the last seconds in which steps were told."""
-    told = history.steps["time"]
-    if len(told) < 2:  # noqa: PLR2004 - a speed is between two
+    """Return examples per second over the last seconds in which steps were logged."""
+    logged = history.steps["time"]
+    if len(logged) < 2:  # noqa: PLR2004 - a speed is between two
         return None
-    first = int(np.searchsorted(told, told[-1] - window_s))
-    first = min(first, len(told) - 2)
+    first = int(np.searchsorted(logged, logged[-1] - window_s))
+    first = min(first, len(logged) - 2)
     if history.steps["attempt"][first] != history.steps["attempt"][-1]:
         return None
-    seconds = float(told[-1] - told[first])
+    seconds = float(logged[-1] - logged[first])
     records = int(history.steps["num_records"][first + 1 :].sum())
     return records / seconds if seconds > 0 else None
 
@@ -413,7 +413,7 @@ def _mean_speed(history: History) -> float | None:
 
 
 def _compared(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what may differ between jobs, under dotted names."""
+    """Return the settings that may differ between jobs, as a flat mapping with dotted names."""
     leaves: dict[str, Any] = {}
 
     def walk(value: Any, name: str) -> None:
@@ -428,7 +428,7 @@ def _compared(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _for_json(value: Any) -> Any:
-    """Return a value as JSON can carry it: what is no finite number is None."""
+    """Return a value that JSON can represent: non-finite numbers become None."""
     if isinstance(value, Mapping):
         return {str(key): _for_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Events as sentences for people, and how times and sizes are written.
+"""Turns events into sentences, and times and sizes into text.
 
 Pure. Callers: `view.py`, `findings.py` and `elasticdl job logs`.
 """
@@ -32,7 +32,7 @@ _MOST_METRICS = 6
 
 
 def in_words(event: Event) -> str:
-    """Return what an event tells, as one line.
+    """Describe an event in one line.
 
     Example:
         >>> in_words(WorkerLeft(step=7, slot=2, incarnation=3, reason="died"))
@@ -127,7 +127,7 @@ _WORDS: Mapping[type[Event], Callable[[Any], str]] = {
 
 
 def metrics_text(metrics: Mapping[str, Any]) -> str:
-    """Return the metrics that are single numbers.
+    """Format the metrics that are single numbers.
 
     Example:
         >>> metrics_text({"loss": 0.25, "confusion": [1, 2]})
@@ -139,7 +139,7 @@ def metrics_text(metrics: Mapping[str, Any]) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a length of time in words.
+    """Format a duration.
 
     Example:
         >>> [duration_text(s) for s in (0.25, 9.46, 75, 7300, 200_000)]
@@ -158,12 +158,12 @@ def duration_text(seconds: float) -> str:
 
 
 def clock_text(moment: float) -> str:
-    """Return a moment as the time of day on this machine's clock, with the date."""
+    """Format a time as date and time of day, in this machine's time zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
 def size_text(num_bytes: float) -> str:
-    """Return a size in words.
+    """Format a size in bytes.
 
     Example:
         >>> size_text(5361), size_text(3 * 10**9)

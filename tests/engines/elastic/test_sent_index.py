@@ -85,4 +85,4 @@ def test_a_file_that_changes_before_a_worker_reads_it_ends_the_job(tmp_path):
     with start(tmp_path, CHANGES_A_FILE, CHANGED=changed) as training:
         training.wait_for_the_end(expected=4)
 
-    assert f"{changed} is not the file any more whose records were counted" in training.log()
+    assert f"{changed} has changed since its records were counted" in training.log()

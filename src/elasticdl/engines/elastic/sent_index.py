@@ -1,12 +1,12 @@
-"""Indexes of data on their way from the driver to workers and their replacements.
+"""Sends indexes of data from the driver to workers and their replacements.
 
     driver   indexes_of --send--> Assignment, Instructions --receive--> open_records   worker
 
-They go where a worker is told its job, since that reaches every machine; an output may be a folder
-of the driver's. Workers on the driver's machine are given large ones as a file: what Ray is told
-there travels with each start of a worker.
+Indexes are part of a worker's start arguments, because these reach every machine, whereas an output
+may be a local folder of the driver. Workers on the driver's machine get large indexes as a file,
+because Ray sends start arguments again for each worker.
 
-Ray is not known here. Callers: `controller.py`, `worker.py`, `tasks.py`, `open_model.py`.
+Does not depend on Ray. Callers: `controller.py`, `worker.py`, `tasks.py`, `open_model.py`.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from elasticdl.data.data_index import DataIndex
 
 SentIndexes: TypeAlias = "Mapping[str, bytes | Path]"
-"""By the names of the data: an index, or a file of this machine that holds it."""
+"""Names of the data -> an encoded index, or a file on this machine that contains it."""
 
 _LARGE_BYTES = 1 << 20
 
 
 def send(indexes: Mapping[str, DataIndex], *, same_machine: bool) -> SentIndexes:
-    """Return indexes as what workers are told.
+    """Return indexes in the form that is sent to workers.
 
     Args:
-        indexes: By the names of the data.
-        same_machine: All workers are on this one.
+        indexes: Names of the data -> index.
+        same_machine: Whether all workers are on this machine.
     """
     sent: dict[str, bytes | Path] = {}
     for data, index in indexes.items():
         sent[data] = encoded = encode(index)
         if same_machine and len(encoded) > _LARGE_BYTES:
-            # Without room there it travels with each start of a worker, which is slower.
+            # If there is no space for the file, send the index itself, which is slower.
             with contextlib.suppress(OSError):
                 path = scratch.folder() / f"index-{hashlib.sha256(data.encode()).hexdigest()}"
                 path.write_bytes(encoded)
@@ -53,7 +53,7 @@ def receive(sent: SentIndexes) -> dict[str, DataIndex]:
     """Return the indexes that were sent.
 
     Raises:
-        CorruptDataError: One is damaged.
+        CorruptDataError: An index is damaged.
     """
     return {
         data: decode(what.read_bytes() if isinstance(what, Path) else what, f"The index of {data}")

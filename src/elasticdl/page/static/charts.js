@@ -1,17 +1,17 @@
-// Curves, drawn by uPlot. A chart is made once and given new data as long as its series stay.
+// Curves, drawn by uPlot. A chart is created once and updated as long as its series are the same.
 
 import { clock, colour, el, moment, number } from "./dom.js";
 
-// The gutter of the lanes is as wide, so that what stands above each other is at one time.
+// Same width as the gutter of the lanes, so that the time axes of charts and lanes are aligned.
 export const LEFT = 64;
 export const RIGHT = 14;
 const HEIGHT = 200;
 
 /**
- * Keeps one chart in an element.
+ * One chart in an element.
  *
  * `options`: title, unit of x ("time" or a word), `height`, `log` for a logarithmic axis,
- * `onselect(from, to)` is told what was dragged over.
+ * `onselect(from, to)` is called with the range that was dragged over.
  */
 export class Chart {
   constructor(parent, options) {
@@ -115,7 +115,7 @@ export class Chart {
     context.save();
     context.textAlign = "left";
     context.font = `${11 * ratio}px system-ui, sans-serif`;
-    // A text that would run into another one goes a line below it.
+    // A text that would overlap another one is moved to the next line.
     const lines = [];
     for (const mark of this.marks) {
       const x = plot.valToPos(mark.x, "x", true);
@@ -160,7 +160,7 @@ export class Chart {
   }
 }
 
-/** Return how moments are written beside a chart: over days, with the day. */
+/** Return the time format of a chart's axis; it includes the day if the range spans days. */
 function times(plot) {
   const { min, max } = plot.scales.x;
   return max - min > 86_400 ? (at) => moment(at).slice(5, 16) : clock;
@@ -174,7 +174,7 @@ function wide(low, high) {
 function describe(curves) {
   return curves.filter((curve) => curve.y.length).map((curve) => {
     const finite = curve.y.filter((y) => y !== null);
-    return `${curve.name}: ${finite.length} points, least ${number(Math.min(...finite))}, `
-      + `largest ${number(Math.max(...finite))}, last ${number(finite.at(-1))}.`;
+    return `${curve.name}: ${finite.length} points, minimum ${number(Math.min(...finite))}, `
+      + `maximum ${number(Math.max(...finite))}, last ${number(finite.at(-1))}.`;
   }).join(" ");
 }

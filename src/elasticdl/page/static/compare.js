@@ -1,5 +1,5 @@
-// Several jobs side by side: a row each, their losses in one chart, and what their definitions
-// do not share.
+// Several jobs side by side: one row each, their losses in one chart, and the differences between
+// their definitions.
 
 import { Chart } from "./charts.js";
 import { duration, el, moment, number, table } from "./dom.js";

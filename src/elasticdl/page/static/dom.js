@@ -1,4 +1,4 @@
-// Elements and texts. Everything of a log becomes a text node or a property: never HTML.
+// Elements and text formats. Text from a log becomes a text node or a property, never HTML.
 
 /** Return an element. `on...` properties are listeners; null children are left out. */
 export function el(tag, properties = {}, ...children) {
@@ -13,14 +13,14 @@ export function el(tag, properties = {}, ...children) {
   return element;
 }
 
-/** Replace what an element holds; null children are left out. */
+/** Replace the children of an element; null children are left out. */
 export function fill(element, ...children) {
   element.replaceChildren(...children.filter((child) => child !== null && child !== undefined));
 }
 
 const nameOf = (element) => element.getAttribute("aria-label") ?? element.textContent;
 
-/** Draw a section anew, and leave a person where he was in it: focus, scrolling, what is open. */
+/** Redraw a section, keeping its focus, scroll positions and open details. */
 export function redrawn(section, draw) {
   const focused = section.contains(document.activeElement) ? nameOf(document.activeElement) : null;
   const boxes = () => [...section.querySelectorAll("[role=region]")];
@@ -94,7 +94,7 @@ export function moment(seconds) {
   return `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())} ${clock(seconds)}`;
 }
 
-/** Return the value of a CSS variable, so that charts have the colours of the theme. */
+/** Return the value of a CSS variable, so that charts use the colours of the theme. */
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }

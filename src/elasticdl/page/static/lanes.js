@@ -1,5 +1,5 @@
-// Workers as lanes over time: what each was doing. Drawn as SVG, so that it is sharp and can be
-// walked through by keyboard: Tab goes from lane to lane, arrows from stretch to stretch.
+// Workers as lanes over time. Drawn as SVG, so that it is sharp and accessible by keyboard: Tab moves
+// from lane to lane, the arrow keys from segment to segment.
 
 import { LEFT, RIGHT } from "./charts.js";
 import { clock, duration, el, svg } from "./dom.js";
@@ -50,7 +50,7 @@ export class Lanes {
     this.place.replaceChildren(drawing);
     if (focused !== undefined) this.place.querySelector(`[data-slot="${focused}"]`)?.focus();
     const more = clockSection.num_more_lanes;
-    this.more.textContent = more ? `${more.toLocaleString("en")} further workers are not shown.` : "";
+    this.more.textContent = more ? `${more.toLocaleString("en")} more workers are not shown.` : "";
   }
 
   lane(lane, row, place, from, to) {

@@ -1,5 +1,5 @@
-// The page of a job: asks the server which jobs there are, follows one of them, and draws what
-// comes. What is shown is decided by the server (page/view.py).
+// The page of a job: gets the list of jobs from the server, follows one of them, and draws its
+// sections. The server decides what is shown (page/view.py).
 
 import { Chart } from "./charts.js";
 import { Comparison } from "./compare.js";
@@ -16,7 +16,7 @@ let source = null;
 let lanes = null;
 let comparison = null;
 
-/** Return the address of an answer; the cookie is enough, but some browsers keep none. */
+/** Return the URL of a request, with the token for browsers that do not keep the cookie. */
 function answer(path, parameters = {}) {
   const url = new URL(path, location.href);
   url.search = new URLSearchParams({ ...parameters, ...(token ? { token } : {}) });
@@ -67,15 +67,15 @@ function drawClock(data) {
   lanes.draw(data, range);
   const options = { unit: "time", height: 130, fromZero: true, onselect: (from, to) => choose([from, to]) };
   const marks = data.stalls.map((stall) => ({ x: stall.stop, colour: "stall", dash: true }));
-  chartIn(body, "speed", { ...options, title: "Examples a second, of all workers" }).draw(
+  chartIn(body, "speed", { ...options, title: "Examples per second, all workers" }).draw(
     [{ ...data.speed, name: "examples/s", colour: "train" }],
     [...marks, ...data.marks.filter(([, kind]) => kind === "attempt").slice(1)
       .map(([x]) => ({ x, colour: "soft", dash: true, text: "restarted" }))], range);
-  const times = [{ ...data.step_time, name: "mean time of a step, s", colour: "train" }];
+  const times = [{ ...data.step_time, name: "mean step time, s", colour: "train" }];
   if (data.longest_pause) {
     times.push({ ...data.longest_pause, name: "longest pause between steps, s", colour: "validation", width: 1 });
   }
-  chartIn(body, "step time", { ...options, title: "Time of a step: a stall is a peak" })
+  chartIn(body, "step time", { ...options, title: "Step time: stalls appear as peaks" })
     .draw(times, marks, range);
 }
 
@@ -88,7 +88,7 @@ function rangeOf(data) {
 
 function ranges() {
   const buttons = [["All", null], ["Last hour", 3600], ["10 min", 600], ["1 min", 60]];
-  return el("p", { class: "ranges", role: "group", "aria-label": "Time that is shown" },
+  return el("p", { class: "ranges", role: "group", "aria-label": "Time range" },
     ...buttons.map(([text, range]) => el("button", { type: "button", onclick: () => choose(range) }, text)),
     el("span", { class: "about" }, "or drag over a chart below"));
 }
@@ -161,7 +161,7 @@ function follow(job) {
   const shown = new URL(location.href);
   shown.searchParams.delete("token");
   shown.searchParams.set("job", job);
-  // The token is in a cookie by now: it need not be in what is seen, copied or remembered.
+  // The token is in a cookie now; remove it from the address bar and the history.
   history.replaceState(null, "", shown);
 }
 

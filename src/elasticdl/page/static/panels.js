@@ -1,4 +1,4 @@
-// The sections of a job that are words and tables. Each function replaces what its section holds.
+// The sections of a job that are text and tables. Each function replaces its section's contents.
 
 import { bytes, clock, duration, el, fill, moment, number, svg, table } from "./dom.js";
 
@@ -26,7 +26,7 @@ export function head(section, data, now) {
       el("span", { class: `state ${data.state}` }, `${STATES[data.state]} ${data.state}`)),
     el("p", { class: "message" }, data.message),
     percent === null ? null : el("div", { class: "progress" },
-      el("progress", { max: 1, value: data.share, "aria-label": "Share of the job that is done" }),
+      el("progress", { max: 1, value: data.share, "aria-label": "Progress of the job" }),
       el("span", {}, `${percent} %`)),
     el("dl", { class: "cards" }, ...cards.map(([name, value, beside]) =>
       el("div", {}, el("dt", {}, name), el("dd", {}, value), el("dd", { class: "small" }, beside)))),
@@ -37,11 +37,11 @@ export function head(section, data, now) {
 
 function endCard(data, left) {
   if (data.state === "running") {
-    return left === null ? ["Ends", "not known yet", "not enough steps yet"]
+    return left === null ? ["Ends", "unknown", "not enough steps yet"]
       : ["Ends", `in ${duration(left)}`, `at ${moment(data.ends_at)}`];
   }
   const ended = data.ended ?? data.last_time;
-  return [data.ended ? "Ended" : "Last sign", ended ? moment(ended) : "none",
+  return [data.ended ? "Ended" : "Last event", ended ? moment(ended) : "none",
     data.started ? `after ${duration(ended - data.started)}` : ""];
 }
 
@@ -77,7 +77,7 @@ export function findings(section, data) {
   const [shown, more] = [data.slice(0, MOST_FINDINGS), data.slice(MOST_FINDINGS)];
   fill(section.querySelector(".body"),
     el("ul", { class: "findings" }, ...shown.map(item)),
-    more.length ? el("details", {}, el("summary", {}, "Further findings"),
+    more.length ? el("details", {}, el("summary", {}, "More findings"),
       el("ul", { class: "findings" }, ...more.map(item))) : null);
 }
 
@@ -87,7 +87,7 @@ export function checkpoints(section, data) {
     number(each.step), moment(each.time), bytes(each.num_bytes), duration(each.blocked_s),
     each.is_best ? "★ best" : "", each.is_kept ? "kept" : "pruned",
   ]);
-  fill(body(section), table("Checkpoints, the newest first",
+  fill(body(section), table("Checkpoints, newest first",
     ["step", "written", "size", "training paused", "best", "on disk"], rows,
     (at) => at === 0 || at === 2 || at === 3));
 }
@@ -97,7 +97,7 @@ export function evaluations(section, data, best, reportUrl) {
   section.hidden = !data.rows.length && !data.final && !reports.length;
   const parts = [];
   if (reports.length) {
-    parts.push(el("p", {}, "Reports on each example: ", ...reports.flatMap((name, at) => [
+    parts.push(el("p", {}, "Reports with all examples: ", ...reports.flatMap((name, at) => [
       at ? ", " : "", el("a", { href: reportUrl(name), target: "_blank", rel: "noopener" }, name)])));
   }
   if (data.final) {
@@ -109,7 +109,7 @@ export function evaluations(section, data, best, reportUrl) {
       number(row.step) + (row.step === best ? " ★ best" : ""), moment(row.time),
       ...names.map((name) => number(row.metrics[name])),
     ]);
-    parts.push(table("Evaluations, the newest first", ["step", "when", ...names], rows,
+    parts.push(table("Evaluations, newest first", ["step", "when", ...names], rows,
       (at) => at > 1));
   }
   fill(body(section), ...parts);
@@ -136,8 +136,8 @@ export function shards(section, data) {
   }, ...cells.map((state, at) => cell(data, words[state], at, across, side)));
   const each = data.per_cell === 1 ? "Each square is a shard"
     : `Each square is ${number(data.per_cell)} shards`;
-  const unknown = data.is_known ? "" : " This log does not contain the number of shards: only those "
-    + "already started are drawn.";
+  const unknown = data.is_known ? "" : " This log does not contain the number of shards; only "
+    + "shards already started are drawn.";
   fill(place,
     el("p", { class: "about" }, `Epoch ${data.epoch + 1}${data.num_epochs ? ` of ${number(data.num_epochs)}` : ""}. `
       + `${each}${data.batches_per_shard ? ` of ${data.batches_per_shard} batches` : ""}.${unknown}`),
@@ -172,10 +172,10 @@ export function rounds(section, data) {
     table("Parties", ["party", "examples", "answers used", "left out", "last reason",
       ...names.map((name) => `its ${name}`)], parties, (at) => at !== 0 && at !== 4),
     el("p", { class: "about" }, `${number(data.rounds.length)} rounds; a column is a round, a row a party. `
-      + `■ model used, ✕ left out, · not asked or not selected.${telling}`),
+      + `■ model used, ✕ left out, · not selected.${telling}`),
     answers(data),
-    el("details", { open: data.rounds.length <= 10 }, el("summary", {}, "Each round"),
-      table("Rounds, the newest first", ["round", "ended", "took", "examples", "metrics", "left out"],
+    el("details", { open: data.rounds.length <= 10 }, el("summary", {}, "All rounds"),
+      table("Rounds, newest first", ["round", "ended", "took", "examples", "metrics", "left out"],
         data.rounds.toReversed().map((each) => [
           number(each.number), moment(each.time), duration(each.seconds), number(each.num_examples),
           metricsText(each.metrics),
@@ -185,7 +185,7 @@ export function rounds(section, data) {
 
 function answers(data) {
   const signs = ["·", "■", "✕"];
-  const words = ["not asked or not selected", "model used", "left out"];
+  const words = ["not selected", "model used", "left out"];
   return table("Which party answered in which round", ["party", ...data.rounds.map((each) => number(each.number))],
     data.parties.map((party, row) => [party.name, ...data.rounds.map((each) => {
       const answer = each.answers[row] ?? 0;
@@ -215,7 +215,7 @@ export function about(section, data) {
   section.hidden = false;
   const facts = [
     ["Job", data.job_id], ["Model", data.model_def], ["Framework", data.framework],
-    ["Records in an epoch", data.num_records ? number(data.num_records) : ""],
+    ["Records per epoch", data.num_records ? number(data.num_records) : ""],
     ["Minibatch", data.minibatch_size ? number(data.minibatch_size) : ""],
     ["Resumes within an epoch", data.resume],
     ["Held by", data.holder],
@@ -227,7 +227,7 @@ export function about(section, data) {
     el("dl", { class: "facts" }, ...facts.flatMap(([name, value]) =>
       [el("dt", {}, name), el("dd", {}, value)])),
     Object.keys(data.definition).length
-      ? el("details", {}, el("summary", {}, "Whole definition (job.json, passwords left out)"),
+      ? el("details", {}, el("summary", {}, "Complete definition (job.json, without passwords)"),
         el("pre", { tabIndex: 0, role: "region", "aria-label": "job.json" }, JSON.stringify(data.definition, null, 2)))
       : null);
 }

@@ -1,12 +1,12 @@
-"""Does a model's output for an example depend on the other examples of its batch?
+"""Detects models whose output for an example depends on the other examples of its batch.
 
-Workers that add up gradients need a model that treats each example alone: a layer that compares
-the examples of a batch (a minibatch standard deviation, attention across the batch) sees another
-batch on two workers than in one process. The first batch is run through the model in inference
-mode, whole and in two parts, and the outputs are compared.
+Workers that sum gradients need a model that processes each example independently: a layer that
+compares the examples of a batch (a minibatch standard deviation, attention across the batch) sees
+different batches on two workers than in one process. The first batch is run through the model in
+inference mode, whole and in two parts, and the outputs are compared.
 
-BatchNormalization is exempt. In inference mode it does not look at the batch, and what it does in
-training is a documented difference, also where a layer fixes it to `training=True`.
+BatchNormalization is exempt. In inference mode it does not use batch statistics, and its behaviour
+in training is a documented difference, even if a layer fixes it to `training=True`.
 
 Callers: `trainer.py`, before the first gradients.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from elasticdl.definition import Origin
     from elasticdl.training.keras.splitting import Trial
 
-# Kernels sum in another order for another batch size, and a deep model amplifies the difference.
+# The order of summation in kernels depends on the batch size; deep models amplify the difference.
 _RTOL = 1e-3
 _HALF_PRECISION = {"float16", "bfloat16"}
 _HALF_PRECISION_RTOL = 0.02
@@ -43,19 +43,19 @@ def check(
     rtol: float,
     normalizes_by_batch: Callable[[Trial], bool],
 ) -> None:
-    """Make sure that the outputs of a batch are those of its parts.
+    """Check that the outputs for a batch equal the outputs for its parts.
 
     Args:
-        forward: Returns the model's outputs in inference mode; takes what decides its random
-            numbers, too.
-        batch: The first batch that gradients are asked for.
-        origin: For errors.
+        forward: Returns the model's outputs in inference mode; its other argument determines its
+            random numbers.
+        batch: The first batch for which gradients are computed.
+        origin: Prefix of error messages.
         rtol: Differences up to this share of the largest output are rounding; see `rounding_of`.
         normalizes_by_batch: Whether the batch moves statistics of a BatchNormalization in
             inference mode, so that its outputs are known to depend on the batch.
 
     Raises:
-        DefinitionError: They are not, and neither randomness nor BatchNormalization explains it.
+        DefinitionError: They differ, and neither randomness nor BatchNormalization explains it.
     """
     size = batch.num_examples
     if size == 1:
@@ -78,16 +78,16 @@ def check(
         return
     raise DefinitionError(
         f"{origin}: the model's outputs for an example depend on the other examples of its batch: "
-        f"those of a batch of {size} differ from those of its first {first} and last "
+        f"the outputs for a batch of {size} differ from those for its first {first} and last "
         f"{size - first} examples. Workers, parties and minibatches of a global batch would each "
-        "compare the examples of their own batch. The model trains in one process without "
+        "compare only the examples of their own batch. The model trains in one process without "
         "--global_batch_size."
     )
 
 
 def rounding_of(model: keras.Model) -> float:
-    """Return the relative difference that rounding alone can make of a model's outputs."""
-    # A layer of a loaded SavedModel does not say what it computes in.
+    """Return the relative difference that rounding alone can cause in a model's outputs."""
+    # A layer of a loaded SavedModel does not state its compute dtype.
     is_known = not hasattr(model, "inner")
     types = {
         getattr(layer, "compute_dtype", None)
@@ -97,7 +97,7 @@ def rounding_of(model: keras.Model) -> float:
 
 
 def _numbers(outputs: Any) -> list[np.ndarray[Any, Any]]:
-    """Return the outputs that are floating-point numbers; a choice among them may tip over."""
+    """Return the floating-point outputs; discrete outputs may flip by rounding alone."""
     return [
         np.asarray(tf.cast(output, tf.complex128 if output.dtype.is_complex else tf.float64))
         for output in leaves(outputs)
@@ -112,12 +112,12 @@ def _joined(
     *,
     num_examples: int,
 ) -> np.ndarray[Any, Any] | None:
-    """Return what the outputs of two parts are for the whole batch; None where nothing fits."""
+    """Combine the outputs for two parts into the whole batch's; None if the shapes do not match."""
     if whole.ndim and len(whole) == num_examples:
         return np.concatenate([one, other]) if one.shape[1:] == other.shape[1:] else None
     if one.shape != other.shape:
         return None
-    # One value for the batch: a mean over its examples, or one that does not depend on them.
+    # One value per batch: a mean over its examples, or a value that does not depend on them.
     first = max(1, num_examples // 3)
     return np.asarray((one * first + other * (num_examples - first)) / num_examples)
 
