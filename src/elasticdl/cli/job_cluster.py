@@ -147,7 +147,7 @@ def logs(job: str, cluster: str | None, context: str | None, namespace: str | No
     metavar="SECONDS",
     default=120.0,
     show_default=True,
-    help="Without --cluster: wait so long for its last checkpoint.",
+    help="Without --cluster: how long to wait for its last checkpoint.",
 )
 @_where
 def stop(
@@ -182,13 +182,13 @@ def stop(
     metavar="HOST:PORT",
     default="127.0.0.1:0",
     show_default=True,
-    help="Where to listen; port 0 takes a free one. Other machines reach addresses other than "
+    help="Where to listen; port 0 chooses a free one. Other machines reach addresses other than "
     "127.0.0.1.",
 )
 def page(place: str, listen: str) -> None:
     """Show what a job is doing and why it slowed down, in a browser.
 
-    OUTPUT is what was given to --output, or a folder of such outputs, which are shown side by side;
+    OUTPUT is the path passed as --output, or a folder of such outputs, which are shown side by side;
     on this machine or an object store. The job may be running, here or elsewhere, or be over:
     the page reads its log of events and nothing else. The URL with its token is printed; Ctrl-C
     ends the page.

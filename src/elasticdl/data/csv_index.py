@@ -78,7 +78,7 @@ def unpack(entry: FileEntry) -> tuple[StoredFile, CSVIndex]:
     header = tuple(json.loads(entry.layout[4:numbers_at]))
     offsets, firsts = np.frombuffer(entry.layout, "<i8", offset=numbers_at).reshape(2, -1).tolist()
     if not all(isinstance(name, str) for name in header):
-        raise TypeError("a name that is no text")
+        raise TypeError("a name that is not text")
     ascends = offsets == sorted(offsets) and firsts == sorted(firsts) and min(offsets) >= 0
     if not ascends or (offsets[-1], firsts[-1]) != (entry.size_bytes, entry.num_records):
         raise ValueError(f"rows up to {firsts[-1]} at byte {offsets[-1]}")
