@@ -9,14 +9,18 @@ from pathlib import Path
 
 import fsspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from elasticdl.data import csv, example, recordio, tfrecord
-from elasticdl.data.data_index import index_of
+from elasticdl.data.data_index import DataIndex, index_of
 from elasticdl.data.index_file import INDEX_FILE, write_index_files
+from elasticdl.data.parquet import ParquetSource
 from elasticdl.data.recordio import RecordIOSource
 from elasticdl.data.sources import index_data, open_source
-from elasticdl.errors import CorruptDataError, DataError
+from elasticdl.data.stored_file import open_stored
+from elasticdl.errors import DataError
 
 
 def write(path: str, *values: int) -> None:
@@ -154,7 +158,7 @@ def test_a_damaged_index_is_named(folder):
     data[-1] ^= 1
     (folder / INDEX_FILE).write_bytes(data)
 
-    with pytest.raises(CorruptDataError, match=f"^d/{INDEX_FILE}: damaged"):
+    with pytest.raises(DataError, match=f"^d/{INDEX_FILE}: damaged.* elasticdl data index d"):
         open_source("d")
 
 
@@ -240,3 +244,42 @@ def test_an_index_is_copied_with_its_times(folder, caplog):
     assert [message.split(" is not used")[0] for message in caplog.messages] == [
         f"without/{INDEX_FILE}"
     ]
+
+
+def replaced(path: Path, content: bytes) -> None:
+    """Replace a file's content, and keep its time."""
+    status = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_a_header_that_changed_at_the_same_size_and_time_is_found(tmp_path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"a,b\n11,21\n12,22\n")
+    write_index(str(path))
+    replaced(path, b"b,a\n11,21\n12,22\n")
+
+    with pytest.raises(DataError, match=r"the columns 'a', 'b', found 'b', 'a'.* data index"):
+        open_source(str(path)).read_bytes(0, 2)
+
+
+def test_rows_of_another_parquet_file_of_the_same_size_and_time_are_not_left_out(tmp_path) -> None:
+    path = str(tmp_path / "t.parquet")
+    pq.write_table(pa.table({"x": range(40)}), path, row_group_size=20)
+    before = ParquetSource([path]).index()
+    pq.write_table(pa.table({"x": range(50)}), path, row_group_size=20)
+    now = open_stored(path)
+    # What an index would say if the sizes and times were the same by accident.
+    (entry,) = before.files
+    entry = entry._replace(size_bytes=now.size_bytes, version=now.version)
+    source = ParquetSource([path], DataIndex("parquet", (entry,)))
+
+    with pytest.raises(DataError, match=r"expected 40 rows in 2 row groups, found 50 rows in 3"):
+        source.read_bytes(0, 40)
+
+
+def test_an_index_of_any_size_is_not_read_into_memory(folder) -> None:
+    os.truncate(folder / INDEX_FILE, 20 << 30)
+
+    with pytest.raises(DataError, match=r"found 21,474,836,480, which is not read.* data index d"):
+        open_source("d")

@@ -336,7 +336,7 @@ def test_a_file_that_changed_after_opening_is_refused(write):
     source = ParquetSource([write({"x": [1, 2, 3]})])
     write({"x": [1]})
 
-    with pytest.raises(CorruptDataError, match="expected 3 rows, found 1"):
+    with pytest.raises(CorruptDataError, match="expected 3 rows in 1 row group, found 1"):
         source.read_records(0, 3, None)
 
 

@@ -108,3 +108,14 @@ def test_steps_of_a_log_before_a_field_was_added_have_its_default() -> None:
 
 def test_bytes_that_are_no_text_are_damage() -> None:
     assert isinstance(next(iter(parse(b"\xff\xfe\x00\n"))), Damage)
+
+
+def test_fields_of_other_types_and_times_beyond_any_calendar_are_damage() -> None:
+    lines = [
+        '{"event": "checkpointed", "time": 1, "step": "<b>", "blocked_s": 0, "num_bytes": 1}',
+        '{"event": "worker_joined", "time": 1e308, "step": 1, "slot": 0}',
+        '{"event": "step_committed", "time": 1e308, "step": 1, "epoch": 0, "num_records": 1}',
+    ]
+
+    for line in lines:
+        assert [type(item) for item in parse(line.encode() + b"\n")] == [Damage]

@@ -84,3 +84,16 @@ def test_what_tensorflow_writes_while_it_loads_is_not_seen(run_python, tmp_path)
 
     assert printed.stdout.split() == ["ours", str(tmp_path / "tensorflow.py")]
     assert printed.stderr.strip() == "heard"
+
+
+def test_while_tensorflow_is_imported_only_native_code_is_silent(run_python) -> None:
+    done = run_python(
+        "import os, sys\n"
+        "from elasticdl.training.create import _no_stderr\n"
+        "with _no_stderr():\n"
+        "    os.write(2, b'native\\n')\n"
+        "    print('Job page: URL', file=sys.stderr)\n"
+        "print('later', file=sys.stderr)\n"
+    )
+
+    assert done.stderr.splitlines() == ["Job page: URL", "later"]

@@ -188,10 +188,10 @@ def stop(
 def page(place: str, listen: str) -> None:
     """Show what a job is doing and why it slowed down, in a browser.
 
-    OUTPUT is the path passed as --output, or a folder of such outputs, which are shown side by side;
-    on this machine or an object store. The job may be running, here or elsewhere, or be over:
-    the page reads its log of events and nothing else. The URL with its token is printed; Ctrl-C
-    ends the page.
+    OUTPUT is the path passed as --output, or a folder of such outputs, shown side by side; on this
+    machine or an object store. The job may be running, here or elsewhere, or be over: the page
+    reads its log of events and nothing else. The URL with its token is printed; Ctrl-C ends the
+    page.
 
     \b
     Examples:

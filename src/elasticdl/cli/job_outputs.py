@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from elasticdl.cli.printable import echo, printable
+from elasticdl.data.wording import counted
 
 if TYPE_CHECKING:
     from elasticdl.page.outputs import WatchedOutput
@@ -66,7 +67,7 @@ def show_output(output: str) -> None:
     for note in head["notes"]:
         echo(f"  {note}")
     if head["num_damaged"]:
-        echo(f"  {head['num_damaged']:,} damaged lines of its log were skipped.")
+        echo(f"  {counted(head['num_damaged'], 'damaged line')} of its log skipped.")
     for finding in sections["findings"]:
         echo(f"  - {finding['text']}")
 

@@ -68,6 +68,28 @@ class CountedFile(StoredFile):
         if (now.size_bytes, now.version) != (self.size_bytes, self.version):
             raise self._changed(now)
 
+    def differs(self, expected: str, found: str) -> DataError:
+        """Return the error for content that contradicts the index, at the same size and version.
+
+        Args:
+            expected: What the index says.
+            found: What the file holds.
+        """
+        folder = self.uri.rpartition("/")[0] or "."
+        return DataError(
+            f"{self.uri} has changed since its records were counted, though its size and time are "
+            f"the same: expected {expected}, found {found}. If {folder} has an index, renew it: "
+            f"elasticdl data index {folder}. Then run the command again."
+        )
+
+    def is_checked(self) -> bool:
+        """Return whether this process has compared the file with the rest of its index."""
+        return hasattr(self, "_checked")
+
+    def set_checked(self) -> None:
+        """Remember that this process has compared the file with the rest of its index."""
+        object.__setattr__(self, "_checked", True)
+
     def look(self) -> None:
         """Check that this is still the file that was counted, if the check is cheap.
 
@@ -107,4 +129,5 @@ class CountedFile(StoredFile):
         )
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self).items() if name != "_seen"}
+        of_this_process = ("_seen", "_checked")
+        return {name: value for name, value in vars(self).items() if name not in of_this_process}

@@ -27,7 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
-from elasticdl.data.csv_index import BLOCK_BYTES, CSVIndex, index_rows, unpack
+from elasticdl.data.counted_file import CountedFile
+from elasticdl.data.csv_index import BLOCK_BYTES, CSVIndex, index_rows, read_header, unpack
 from elasticdl.data.data_index import DataIndex, entry_of, open_by_index
 from elasticdl.data.field import STRING
 from elasticdl.data.file_ranges import Numbering
@@ -348,6 +349,18 @@ def _relaxed(arrow_type: pa.DataType) -> pa.DataType:
     return pa.float64() if pa.types.is_integer(arrow_type) else arrow_type
 
 
+def _check_header(file: StoredFile, index: CSVIndex) -> None:
+    """Make sure that a file still has the columns of an index that was made earlier.
+
+    Raises:
+        DataError: It has others.
+    """
+    if isinstance(file, CountedFile) and not file.is_checked():
+        if (header := read_header(file, index.offsets[0])) != index.header:
+            raise file.differs(f"the columns {listed(index.header)}", listed(header))
+        file.set_checked()
+
+
 def _parse(
     file: StoredFile,
     index: CSVIndex,
@@ -357,6 +370,7 @@ def _parse(
     start, stop = (index.offsets[block] for block in blocks)
     first, past = (index.firsts[block] for block in blocks)
     data = file.read(start, stop)
+    _check_header(file, index)
     bad: list[arrow_csv.InvalidRow] = []
 
     def refuse(row: arrow_csv.InvalidRow) -> str:
@@ -384,6 +398,8 @@ def _parse(
             f"{shown(bad[0].text)}. Text with commas in it needs quotes around it."
         ) from None
     if table.num_rows != past - first:
+        if isinstance(file, CountedFile):
+            raise file.differs(counted(past - first, "row"), str(table.num_rows))
         raise CorruptDataError(
             file.uri,
             start,

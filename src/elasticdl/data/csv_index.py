@@ -126,6 +126,21 @@ def index_rows(
     return CSVIndex(header, tuple(offsets), tuple(firsts))
 
 
+def read_header(file: StoredFile, first_row_at: int) -> tuple[str, ...]:
+    """Return the names of the columns, which stand before the first row.
+
+    Args:
+        file: The file.
+        first_row_at: Where its first row starts, in bytes.
+
+    Raises:
+        SchemaError: They are not names.
+    """
+    begin = file.read(0, first_row_at).removeprefix(_BYTE_ORDER_MARK)
+    # Empty lines may precede it.
+    return _header(file, begin.lstrip(b"\r\n"))
+
+
 def _header(file: StoredFile, line: bytes) -> tuple[str, ...]:
     try:
         text = line.decode("utf-8-sig").strip("\r\n")

@@ -28,7 +28,7 @@ from elasticdl.data.stored_file import (
     reachable,
     remote_state,
 )
-from elasticdl.errors import DataError
+from elasticdl.errors import CorruptDataError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 
 _log = logging.getLogger("elasticdl")
+
+# An index of a million files has less; a larger file is not read into memory.
+_MOST_BYTES = 1 << 30
 
 INDEX_FILE = ".elasticdl-index"
 """Name of an index file; hidden, so that a folder's data are without it."""
@@ -65,8 +68,7 @@ def find_index(uris: Sequence[str]) -> DataIndex | None:
         uris: Files, as `find_files` returns them.
 
     Raises:
-        CorruptDataError: An index file is damaged.
-        DataError: A folder cannot be listed.
+        DataError: An index file is damaged, or a folder cannot be listed.
     """
     found = []
     for folder, inside in _by_folder((uri, uri) for uri in uris).items():
@@ -74,8 +76,7 @@ def find_index(uris: Sequence[str]) -> DataIndex | None:
         # What is within an archive has no folder that could be written to.
         if "::" in uri or not exists(uri):
             continue
-        stored = open_stored(uri)
-        index = decode(stored.read(0, stored.size_bytes), uri)
+        index = _read(uri, folder or ".")
         known = {entry.uri: entry for entry in index.files}
         wanted = {_name(file): file for file in inside}
         if known.keys().isdisjoint(wanted):
@@ -96,6 +97,21 @@ def find_index(uris: Sequence[str]) -> DataIndex | None:
     if len(formats) != 1:
         return None
     return DataIndex(formats.pop(), tuple(entry for index in found for entry in index.files))
+
+
+def _read(uri: str, folder: str) -> DataIndex:
+    stored = open_stored(uri)
+    remedy = f"Renew it: elasticdl data index {folder}. Or delete it; the data do not need it."
+    if stored.size_bytes > _MOST_BYTES:
+        raise DataError(
+            f"{uri}: expected at most {_MOST_BYTES:,} bytes, found {stored.size_bytes:,}, which is "
+            f"not read. {remedy}"
+        )
+    try:
+        return decode(stored.read(0, stored.size_bytes), uri)
+    except CorruptDataError as error:
+        found = str(error).partition(" Write the file anew")[0]
+        raise DataError(f"{found} {remedy}") from error
 
 
 def why_stale(

@@ -26,12 +26,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from elasticdl.data.counted_file import CountedFile
 from elasticdl.data.data_index import DataIndex, entry_of, open_by_index
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import filesystem, local_path, open_stored
 from elasticdl.data.table import TableUnit, columns_of, decode_table, encode_table
 from elasticdl.data.units import Units, is_remote
+from elasticdl.data.wording import counted
 from elasticdl.errors import CorruptDataError, DataError, SchemaError
 
 if TYPE_CHECKING:
@@ -306,15 +308,29 @@ def _read(file: _File, index: int, columns: tuple[str, ...]) -> pa.Table:
     group = file.row_groups[index]
     try:
         with _opened(file.uri, group.offset_bytes, f"row group {index}") as opened:
+            metadata = opened.metadata
+            found = (metadata.num_row_groups, metadata.num_rows)
+            if found != (len(file.row_groups), file.firsts[-1]):
+                raise _differs(file, *found)
             table = opened.read_row_group(index, columns=list(columns), use_threads=False)
     finally:
         # If it is another file by now, that is what must be told, whatever was read of it.
         file.stored.look()
     if table.num_rows != group.num_rows:
-        raise CorruptDataError(
-            file.uri, group.offset_bytes, f"{group.num_rows} rows", f"{table.num_rows}"
-        )
+        expected = f"{group.num_rows} rows in row group {index}"
+        if isinstance(file.stored, CountedFile):
+            raise file.stored.differs(expected, str(table.num_rows))
+        raise CorruptDataError(file.uri, group.offset_bytes, expected, f"{table.num_rows}")
     return table
+
+
+def _differs(file: _File, num_row_groups: int, num_rows: int) -> DataError:
+    """Return the error for a footer that is not the one that was read before."""
+    expected = f"{file.firsts[-1]} rows in {counted(len(file.row_groups), 'row group')}"
+    found = f"{num_rows} rows in {counted(num_row_groups, 'row group')}"
+    if isinstance(file.stored, CountedFile):
+        return file.stored.differs(expected, found)
+    return CorruptDataError(file.uri, file.stored.size_bytes, expected, found)
 
 
 @contextlib.contextmanager

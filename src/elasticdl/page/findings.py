@@ -88,8 +88,11 @@ def _overfitting(history: History) -> list[Finding]:
     noise = float(np.median(bends)) / 2
     worse = float(recent.mean() - least) if len(recent) >= _EVALUATIONS_AFTER else 0.0
     numbers = f"{last:.4g} at step {last_step:,}, minimum {least:.4g} at step {step:,}"
-    if worse <= max(_WORSE_BY * abs(least), _TIMES_NOISE * noise):
+    if worse <= _WORSE_BY * abs(least):
         return [Finding("good", f"No overfitting so far: validation loss {numbers}.")]
+    if worse <= _TIMES_NOISE * noise:
+        text = "The validation loss varies too much to tell whether the model is overfitting"
+        return [Finding("note", f"{text}: {numbers}.")]
     before, after = _training_loss(history, step), _training_loss(history, last_step)
     if before is None or after is None or after >= before:
         text = f"The validation loss has not improved since step {step:,}: {numbers}."

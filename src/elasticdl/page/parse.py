@@ -10,6 +10,7 @@ Pure: bytes in, values out. Callers: `history.py`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -37,6 +38,8 @@ _NUM_ROW_FIELDS = 5
 # If a block of lines has an irregular one, blocks of at most this size are parsed line by line.
 _FEW_LINES = 16
 _SHOWN_BYTES = 60
+# The first second of the year 10000: a calendar has no later one.
+_END_OF_TIME_S = 253_402_300_800.0
 
 
 class _Line(msgspec.Struct, gc=False):
@@ -163,7 +166,18 @@ def _one(line: bytes) -> Steps | Event | None:
     """Return the event of a line; None if the line is damaged."""
     try:
         event = from_json(line.decode(errors="surrogateescape"))
-    except (CorruptDataError, UnicodeError, RecursionError, OverflowError):
+        if not 0 <= event.time < _END_OF_TIME_S:
+            return None
+        # The log may have been edited by hand, and readers rely on the types of the fields.
+        msgspec.convert(dataclasses.asdict(event), type(event))
+    except (
+        CorruptDataError,
+        UnicodeError,
+        RecursionError,
+        OverflowError,
+        TypeError,
+        msgspec.ValidationError,
+    ):
         return None
     return _of_event(event) if isinstance(event, StepCommitted) else event
 
@@ -237,7 +251,12 @@ def _of_lines(lines: Sequence[_Line]) -> tuple[Steps | None, list[bool]]:
     except (TypeError, ValueError, OverflowError):
         # A loss is missing or is not a number, or a number is too large for an integer.
         return None, is_step
-    return (None if min(step.min(), epoch.min()) < 0 else columns), is_step
+    is_sound = (
+        min(step.min(), epoch.min()) >= 0
+        and columns.time.min() >= 0
+        and columns.time.max() < _END_OF_TIME_S
+    )
+    return (columns if is_sound else None), is_step
 
 
 def _rows(texts: Sequence[msgspec.Raw]) -> tuple[Ints, Ints] | None:

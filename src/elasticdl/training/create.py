@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import DefinitionError, MissingExtraError
 
@@ -154,12 +154,34 @@ class _SilentTensorFlow(MetaPathFinder):
 
 @contextlib.contextmanager
 def _no_stderr() -> Iterator[None]:
+    """Discard what native code writes to standard error; other threads' Python code still can."""
+    python_stream = sys.stderr
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
+        if _is_descriptor_2(python_stream):
+            # A training that starts prints the URL of its page meanwhile.
+            python_stream.flush()
+            # Its descriptor stays open: another thread may still be writing to it afterwards.
+            sys.stderr = os.fdopen(
+                os.dup(kept),
+                "w",
+                buffering=1,
+                encoding=python_stream.encoding,
+                errors="replace",
+                closefd=False,
+            )
         os.dup2(nowhere, 2)
         yield
     finally:
         os.dup2(kept, 2)
+        sys.stderr = python_stream
         os.close(kept)
         os.close(nowhere)
+
+
+def _is_descriptor_2(stream: Any) -> bool:
+    try:
+        return bool(stream.fileno() == 2)  # noqa: PLR2004 - standard error
+    except (AttributeError, OSError, ValueError):
+        return False
