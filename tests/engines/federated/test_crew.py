@@ -105,7 +105,9 @@ def test_whoever_is_killed_the_bits_are_those_of_one_process(
     assert psutil.wait_procs(helpers, PATIENCE_S)[1] == []
     assert max(simulation.rounds()) < NUM_ROUNDS, "It was over before it could be killed."
     process = simulation.start()
-    assert process.communicate(timeout=PATIENCE_S)[1] == ""
+    said = process.communicate(timeout=PATIENCE_S)[1].splitlines()
+    # The model refuses to be exported; see `TORCH_MODEL`.
+    assert [line for line in said if "cannot be exported" not in line] == []
     assert process.returncode == 0
 
     run(job("whole", model_def="torch_small", num_rounds=NUM_ROUNDS), member(0), member(1))
