@@ -1,9 +1,12 @@
 """Flower's commands on a unix socket: what they refuse, and what they hand over unseen."""
 
+import http.server
 import subprocess
 import sys
+import threading
 
 import pytest
+from flwr.proto import fleet_pb2
 
 from elasticdl.engines.federated.flower import errand
 from elasticdl.engines.federated.flower.commands import enclosed, environment, write_commands
@@ -78,3 +81,48 @@ def test_an_executor_hands_a_token_over_in_the_environment(tmp_path):
     assert "the-token" not in line
     assert errand.PLACEHOLDER in line
     assert done.stdout.strip() == "False"
+
+
+class _NoHeartbeats(http.server.BaseHTTPRequestHandler):
+    """An aggregator that lets a supernode in and fails at its heartbeats."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        answers = {
+            "register-node": fleet_pb2.RegisterNodeFleetResponse(node_id=1),
+            "activate-node": fleet_pb2.ActivateNodeResponse(node_id=1),
+            "pull-messages": fleet_pb2.PullMessagesResponse(),
+        }
+        answer = answers.get(self.path.rpartition("/")[2])
+        content = b"" if answer is None else answer.SerializeToString()
+        self.send_response(500 if answer is None else 200)
+        self.send_header("Content-Type", "application/x-protobuf")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@pytest.mark.flower
+def test_a_supernode_without_heartbeats_ends(tmp_path):
+    """Or it would seem connected on one side and gone on the other."""
+    tmp_path.chmod(0o700)
+    write_commands(tmp_path / "bin", {"flower-superexec": [sys.executable, "-c", "pass"]})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _NoHeartbeats) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        done = subprocess.run(
+            [*enclosed("flower-supernode"), "--superlink", address, "--insecure"],
+            env={
+                **environment(tmp_path / "flwr", **{SOCKET: str(tmp_path / "s")}),
+                "PATH": str(tmp_path / "bin"),
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        server.shutdown()
+
+    assert "SuperNode ID: 1" in done.stdout + done.stderr
+    assert "500" in done.stderr
+    assert done.returncode == 1

@@ -13,6 +13,9 @@ task. Therefore, in each process of Flower's:
     process connects to the aggregator, so it is left as it is.
 3.  A task's token travels in the environment; every user can read a command line
     (`SubprocessExecutor.launch`).
+4.  An error that ends a thread of a supernode ends the supernode, which is started again. Its
+    heartbeats come from such a thread, and one answer that Flower does not expect ends that: the
+    aggregator would count the party as gone, and the party would count itself as connected.
 
 Flower wants a host and a port nevertheless. It gets port 1 (`NOWHERE_PORT`), where other users may
 not listen: if another version of Flower evaded 1 or 2, nothing would answer there, and the
@@ -29,6 +32,7 @@ import os
 import ssl
 import stat
 import sys
+import threading
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +45,8 @@ if TYPE_CHECKING:
     from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
     from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResult
 
-_SERVERS = {"flower-superlink", "flower-supernode"}
+_SUPERNODE = "flower-supernode"
+_SERVERS = {"flower-superlink", _SUPERNODE}
 _EXECUTOR = "flower-superexec"
 
 
@@ -55,6 +60,8 @@ def enclose(command: str) -> None:
         PermissionError: Other users can enter the folder of the socket.
     """
     path = _socket()
+    if command == _SUPERNODE:
+        threading.excepthook = _end_with_a_thread
     if command in _SERVERS:
         _listen_at(path)
         return
@@ -133,6 +140,13 @@ def _hide_tokens() -> None:
             del os.environ[errand.TOKEN]
 
     SubprocessExecutor.launch = launch  # type: ignore[method-assign]
+
+
+def _end_with_a_thread(found: threading.ExceptHookArgs) -> None:
+    """End this process at once: what ends in order waits for its other threads."""
+    threading.__excepthook__(found)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def main() -> None:
