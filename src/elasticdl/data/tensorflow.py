@@ -16,6 +16,7 @@ from tensorflow.python.autograph.pyct import loader
 from tensorflow.python.eager import context
 
 from elasticdl import scratch
+from elasticdl.data import pipeline_steps
 from elasticdl.data.batch import Batch, batch_of, map_arrays
 from elasticdl.errors import DefinitionError
 
@@ -97,13 +98,19 @@ def example_batches(
         where: The user's function, for errors.
 
     Raises:
-        DefinitionError: The function returned no dataset, or examples that cannot be batched.
+        DefinitionError: The function returned no dataset, one that would be another of all records
+            than of these and others, or examples that cannot be batched.
     """
-    dataset = create_dataset(tf.data.Dataset.from_tensor_slices(np.array(records, dtype=object)))
+    given = tf.data.Dataset.from_tensor_slices(np.array(records, dtype=object))
+    dataset = create_dataset(given)
     if not isinstance(dataset, tf.data.Dataset):
         raise DefinitionError(
             f"{where} returned {type(dataset).__name__}; expected a tf.data.Dataset."
         )
+    none = tf.data.Dataset.from_tensor_slices(np.array([], dtype=object).astype("S"))
+    found = pipeline_steps.problem(dataset, given, create_dataset, none)
+    if found is not None:
+        raise DefinitionError(f"{where}: the pipeline {found.what}. {found.why} {found.instead}")
     options = tf.data.Options()
     options.deterministic = True
     dataset = dataset.with_options(options)

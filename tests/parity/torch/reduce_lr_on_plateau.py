@@ -1,0 +1,27 @@
+"""ReduceLROnPlateau, which a script steps with the loss of the validation."""
+
+import torch
+from shared import loop, net, numbers, table_schema
+from torch import nn
+
+GROUP = "Learning rate schedules"
+EXPECT = "refused: the optimizer is not told what a validation gives"
+REFUSAL = "ReduceLROnPlateau"
+
+data_schema, input_fn = table_schema, numbers
+loss = nn.MSELoss()
+
+
+def custom_model():
+    return net()
+
+
+def optimizer(parameters):
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    return optimizer, torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+
+
+def plain(data):
+    model = custom_model()
+    stepping, _ = optimizer(model.parameters())
+    return loop(data, model, stepping, loss, input_fn)
