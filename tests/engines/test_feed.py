@@ -31,9 +31,9 @@ def source_of(num_records):
     )
 
 
-def definition_of(how):
+def definition_of(how, line=7):
     return ModelDefinition(
-        origin=Origin("test", "model.py", 7, "model", "zoo"),
+        origin=Origin("test", "model.py", line, "model", "zoo"),
         framework="keras",
         create_model=lambda: None,
         input=how,
@@ -136,6 +136,7 @@ def test_an_error_of_the_input_function_names_the_minibatchs_records_and_the_use
             r"Python objects \(dtype object\) of the shape \[2\], the first of them: list",
         ),
         ((np.zeros(2), np.array([object(), object()])), "the first of them: object"),
+        (iter([np.zeros(2)]), "from 2 records, a list_iterator; expected the arrays of one batch"),
         (({"x": np.zeros((2, 1))},) * 3, "sample weights that are a dict"),
         (({"x": np.zeros((2, 1))},) * 4, "or \\(features, labels, sample weights\\)"),
         ({"x": np.zeros((2, 1))}, "returned no labels"),
@@ -217,6 +218,19 @@ def test_a_pipeline_that_does_not_repeat_itself_is_named():
 
     with pytest.raises(DefinitionError, match=r"model.py:7: the data pipeline does not yield the"):
         list(from_shard(definition, 8, plan, 0, Piece(0, 1, digest=first.digest ^ 1)))
+
+
+def test_another_number_of_examples_than_records_is_logged_once(caplog):
+    def twice(records):
+        features, labels = stack_fields(records)
+        return {"x": np.concatenate([features["x"], -features["x"]])}, np.tile(labels, (2, 1))
+
+    definition = definition_of(RecordInput(twice, SCHEMA), line=8)
+    list(feed(definition, source_of(8), ShardPlan(8, 4)))
+
+    told = [message for message in caplog.messages if "input function" in message]
+    assert len(told) == 1
+    assert told[0].startswith("model.py:8: the input function made 8 examples of 4 records.")
 
 
 def test_a_pipeline_may_filter_everything_away():

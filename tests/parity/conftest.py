@@ -105,7 +105,7 @@ IMPLIED_ON_TWO_WORKERS = {
     "ema_overwrite", "float64", "gradient_noise", "lambda_callback", "learning_rate_scheduler",
     "loss_with_state", "mirrored_strategy", "mixed_bfloat16", "model_checkpoint_of_batches",
     "own_loss_tracker", "rand_augment", "recurrent_dropout", "resumed_history", "spatial_dropout",
-    "tensorboard_callback", "vae",
+    "tensorboard_callback", "vae", "vector_quantizer",
 }  # fmt: skip
 
 

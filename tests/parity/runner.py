@@ -453,8 +453,9 @@ def _fresh_torch() -> Iterator[None]:
 def _weights_of(model: Any) -> dict[str, np.ndarray[Any, Any]]:
     """Return the weights as the file of a trained model has them."""
     if hasattr(model, "state_dict"):
-        # A tensor that has two names is kept once.
+        # A tensor that has two names is kept once, and a buffer that is not persistent never.
         own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        own = {name: own[name] for name in own.keys() & model.state_dict().keys()}
         return {name: _as_array(tensor) for name, tensor in own.items()}
     weights: dict[str, np.ndarray[Any, Any]] = {}
     variables = [*model.trainable_variables, *model.non_trainable_variables]

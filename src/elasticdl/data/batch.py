@@ -15,6 +15,12 @@ Arrays: TypeAlias = Any
 
 _MAX_PARTS = len(("features", "labels", "weights"))
 
+_ONE_BATCH = (
+    "expected the arrays of one batch, which --minibatch_size cuts from the records. What reads "
+    "batches by itself (a DataLoader, a tf.data.Dataset, a PyDataset, a generator) cannot be "
+    "shared by workers."
+)
+
 Record: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 """One decoded record: field name -> array."""
 
@@ -59,9 +65,11 @@ def batch_of(parts: Sequence[Arrays], where: str) -> Batch:
         except ValueError as error:
             raise DefinitionError(
                 f"{where} a {type(value).__name__}, which cannot be made an array ({error}); "
-                "expected the arrays of one batch. What reads batches by itself (a PyDataset, a "
-                "generator) cannot be shared by workers."
+                f"{_ONE_BATCH}"
             ) from error
+        if array.dtype == object and array.ndim == 0 and not isinstance(value, (str, bytes)):
+            # NumPy took it for one thing: a DataLoader, a tf.data.Dataset, a generator.
+            raise DefinitionError(f"{where} a {type(value).__name__}; {_ONE_BATCH}")
         return _plain(array, where)
 
     parts = [map_arrays(as_array, part) for part in parts]

@@ -55,6 +55,9 @@ _PROBLEMS = {
         "window()", "no window would span two parts, and --shuffle mixes the records", _WRITE
     ),
     "_ScanDataset": _each("scan()", "its state would begin again with each part", _WRITE),
+    "_SnapshotDataset": _each(
+        "snapshot()", "it would keep a copy of each part of each epoch", "Leave it out."
+    ),
     "_UniqueDataset": _each("unique()", "what is in two parts would come twice", _CHOOSE),
     "_ConcatenateDataset": _each(
         "concatenate()", "the other data would be added to each part", _ALL_DATA
@@ -96,21 +99,18 @@ _BATCHING = frozenset(
 )  # fmt: skip
 
 
-def problem(
-    dataset: Any, records: Any, create_dataset: Callable[[Any], Any], nothing: Any
-) -> Problem | None:
+def problem(dataset: Any, records: Any, create_dataset: Callable[[Any], Any]) -> Problem | None:
     """Return what is wrong with a pipeline, or None.
 
     Args:
         dataset: What the user's function made.
         records: The dataset it was made of.
         create_dataset: The user's function.
-        nothing: A dataset like `records` without any.
     """
     reading = _Reading(records)
     if not reading.reads(dataset):
-        # A generator may read them where it cannot be seen. Then it has nothing of nothing.
-        return _UNREAD if _yields(create_dataset, nothing) else None
+        # A generator may read them where it cannot be seen. Then it makes nothing of nothing.
+        return _UNREAD if _yields(create_dataset, records.take(0)) else None
     return next(reading.problems(dataset, 0), None)
 
 
@@ -134,7 +134,7 @@ class _Reading:
         if dataset is self._records:
             return True
         if id(dataset) not in self._known:
-            self._known[id(dataset)] = any([self.reads(each) for each in _inputs(dataset)])
+            self._known[id(dataset)] = any(map(self.reads, _inputs(dataset)))
         return self._known[id(dataset)]
 
     def problems(self, dataset: Any, unbatched: int) -> Iterator[Problem]:
@@ -146,25 +146,32 @@ class _Reading:
         """
         if dataset is self._records:
             return
-        kind = type(dataset).__name__
+        kind, inputs = type(dataset).__name__, _inputs(dataset)
         if kind == "_UnbatchDataset":
             unbatched += 1
         elif kind in _BATCHING:
-            if not unbatched:
-                yield _BATCHED
-            if _value(dataset, "_drop_remainder"):
-                yield _DROPPED
+            yield from _of_batches(dataset, unbatched)
             unbatched -= 1
-        elif kind == "CacheDataset" and _value(dataset, "_filename"):
-            yield _CACHED
-        elif kind in _PROBLEMS and not (kind == "_TakeDataset" and _is_all(dataset)):
-            yield _PROBLEMS[kind]
-        inputs = _inputs(dataset)
-        if kind == "_ZipDataset" and not all([self.reads(each) for each in inputs]):
+        elif kind == "_ZipDataset" and not all(map(self.reads, inputs)):
             yield _ZIPPED
-        for each in inputs:
-            if self.reads(each):
-                yield from self.problems(each, unbatched)
+        else:
+            yield from _of_step(dataset, kind)
+        for each in filter(self.reads, inputs):
+            yield from self.problems(each, unbatched)
+
+
+def _of_batches(dataset: Any, unbatched: int) -> Iterator[Problem]:
+    if not unbatched:
+        yield _BATCHED
+    if _value(dataset, "_drop_remainder"):
+        yield _DROPPED
+
+
+def _of_step(dataset: Any, kind: str) -> Iterator[Problem]:
+    if kind == "CacheDataset" and _value(dataset, "_filename"):
+        yield _CACHED
+    if kind in _PROBLEMS and not (kind == "_TakeDataset" and _value(dataset, "_count") == -1):
+        yield _PROBLEMS[kind]
 
 
 def _inputs(dataset: Any) -> list[Any]:
@@ -172,12 +179,7 @@ def _inputs(dataset: Any) -> list[Any]:
     return list(inputs()) if callable(inputs) else []
 
 
-def _is_all(take: Any) -> bool:
-    count = _value(take, "_count")
-    return count is not None and count < 0
-
-
 def _value(dataset: Any, attribute: str) -> Any:
     """Return a constant of a dataset; None if it has none that is known now."""
-    tensor = getattr(dataset, attribute, None)
+    tensor: Any = getattr(dataset, attribute, None)
     return tensor.numpy() if hasattr(tensor, "numpy") else None

@@ -107,8 +107,7 @@ def example_batches(
         raise DefinitionError(
             f"{where} returned {type(dataset).__name__}; expected a tf.data.Dataset."
         )
-    none = tf.data.Dataset.from_tensor_slices(np.array([], dtype=object).astype("S"))
-    found = pipeline_steps.problem(dataset, given, create_dataset, none)
+    found = pipeline_steps.problem(dataset, given, create_dataset)
     if found is not None:
         raise DefinitionError(f"{where}: the pipeline {found.what}. {found.why} {found.instead}")
     options = tf.data.Options()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import functools
 import importlib
+import logging
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,11 @@ if TYPE_CHECKING:
     from elasticdl.data.record_source import RecordSource
     from elasticdl.job import Job
     from elasticdl.sharding.left_out import BatchId
+
+_log = logging.getLogger("elasticdl")
+
+# Where input functions are that make more or fewer examples than they get records.
+_warned_of: set[str] = set()
 
 # A person looks for one of them.
 _MOST_NAMED = 128
@@ -406,7 +412,25 @@ def make_batch(
             f"{definition.where('input')}: the input function returned no labels in {mode.value}; "
             "expected (features, labels) or (features, labels, sample weights)."
         )
+    if mode is Mode.TRAINING and batch.num_examples != len(records):
+        _warn_of_number(definition, batch.num_examples, len(records))
     return _by_class(definition, replace(batch, where=where), mode)
+
+
+def _warn_of_number(definition: ModelDefinition, num_examples: int, num_records: int) -> None:
+    """Log once that minibatches have another size than a plain script's."""
+    where = str(definition.where("input"))
+    if where in _warned_of:
+        return
+    _warned_of.add(where)
+    _log.warning(
+        "%s: the input function made %d examples of %d records. A minibatch is what it makes of "
+        "--minibatch_size records, where a script that cuts all examples into batches has batches "
+        "of one size.",
+        where,
+        num_examples,
+        num_records,
+    )
 
 
 def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:

@@ -4,7 +4,7 @@ import keras
 from keras import layers, ops
 from shared import fit, tokens, tokens_schema
 
-GROUP = "Custom layers"
+GROUP = "Sequences"
 
 data_schema, input_fn = tokens_schema, tokens
 loss = keras.losses.MeanSquaredError()

@@ -51,7 +51,7 @@ def custom_model():
 
 
 def optimizer():
-    return keras.optimizers.Adagrad(0.05)
+    return keras.optimizers.SGD(0.05, momentum=0.9)
 
 
 def eval_metrics_fn():

@@ -4,7 +4,7 @@ import keras
 from keras import layers, ops
 from shared import fit, numbers, table_schema
 
-GROUP = "Custom layers"
+GROUP = "Layers"
 
 data_schema, input_fn = table_schema, numbers
 loss = keras.losses.MeanSquaredError()
@@ -35,9 +35,7 @@ class Ponder(layers.Layer):
             return count + 1, state, result + probability * state, halted + probability
 
         count = ops.convert_to_tensor(0)
-        _, _, result, _ = ops.while_loop(
-            unfinished, body, (count, x, ops.zeros_like(x), halted)
-        )
+        _, _, result, _ = ops.while_loop(unfinished, body, (count, x, ops.zeros_like(x), halted))
         return result
 
 

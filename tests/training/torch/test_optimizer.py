@@ -17,9 +17,10 @@ from tests.training.torch.conftest import (
     trainer_of,
 )
 from torch import nn
+from torch.optim import lr_scheduler
 
 from elasticdl.data.batch import Batch
-from elasticdl.errors import CorruptCheckpointError, DefinitionError
+from elasticdl.errors import CorruptCheckpointError, DefinitionError, UserCodeError
 
 
 class Count(torch.optim.SGD):
@@ -283,6 +284,56 @@ def test_a_tied_parameter_is_kept_once_and_stays_tied():
 def test_an_optimizer_of_something_else_is_refused(optimizer, problem):
     with pytest.raises(DefinitionError, match=problem):
         trainer_of(definition_of(optimizer=optimizer))
+
+
+def with_schedule(made, schedule):
+    """Return a function of parameters that returns what `made` makes of both."""
+
+    def optimizer(parameters):
+        stepping = sgd(parameters)
+        return made(stepping, schedule(stepping))
+
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("made", "what"),
+    [
+        (lambda optimizer, schedule: (optimizer, schedule), "builtins.tuple of SGD and {}"),
+        (lambda optimizer, schedule: ([optimizer], [schedule]), "builtins.tuple of SGD and {}"),
+        (
+            lambda optimizer, schedule: {"optimizer": optimizer, "lr_scheduler": schedule},
+            "builtins.dict of SGD and {}",
+        ),
+        (lambda optimizer, schedule: schedule, "torch.optim.lr_scheduler.{}"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("schedule", "name", "instead"),
+    [
+        (lambda o: lr_scheduler.StepLR(o, 2), "StepLR", r"lambda \*_: scheduler.step\(\)"),
+        (lr_scheduler.ReduceLROnPlateau, "ReduceLROnPlateau", "measured in validation"),
+    ],
+)
+def test_a_scheduler_that_is_returned_is_named_with_what_to_do(made, what, schedule, name, instead):
+    problem = f"the optimizer is a {what.format(name)}; .* nothing steps {name}.*{instead}"
+
+    with pytest.raises(DefinitionError, match=problem):
+        trainer_of(definition_of(optimizer=with_schedule(made, schedule)))
+
+
+def test_several_optimizers_are_named():
+    with pytest.raises(DefinitionError, match="builtins.tuple of SGD and Adam; expected one"):
+        trainer_of(definition_of(optimizer=lambda p: (sgd(p), torch.optim.Adam(p))))
+
+
+def test_what_a_step_of_pytorch_raises_is_not_blamed_on_a_closure():
+    trainer = trainer_of(definition_of(optimizer=lambda p: torch.optim.Adam(p, capturable=True)))
+
+    with pytest.raises(UserCodeError, match="capturable=True, params and state_steps") as caught:
+        trainer.train_steps([batch_of(8)])
+
+    assert "closure" not in str(caught.value)
 
 
 def test_an_optimizer_that_does_not_use_the_parameters_it_is_given_is_refused():
