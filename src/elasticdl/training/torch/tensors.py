@@ -18,11 +18,13 @@ _BITS = {
 }
 
 
-def batch_tensors(arrays: Arrays, device: torch.device, where: object) -> Any:
+def batch_tensors(
+    arrays: Arrays, device: torch.device, where: object, *, keeps_float64: bool = False
+) -> Any:
     """Return a batch's features or labels as tensors of their own on a device.
 
-    float64, which is what numpy makes of plain numbers, becomes torch's default; whole numbers
-    stay what they are.
+    float64, which is what numpy makes of plain numbers, becomes torch's default unless it is to
+    be kept; whole numbers stay what they are.
 
     Raises:
         DefinitionError: An array holds no numbers.
@@ -36,7 +38,7 @@ def batch_tensors(arrays: Arrays, device: torch.device, where: object) -> Any:
             )
         # A copy, because a module may work in place on what it is given.
         tensor = torch.from_numpy(np.array(array, order="C"))
-        if tensor.dtype == torch.float64:
+        if tensor.dtype == torch.float64 and not keeps_float64:
             tensor = tensor.to(torch.get_default_dtype())
         return tensor.to(device)
 

@@ -120,6 +120,7 @@ class TorchTrainer:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         # For another batch; of a tensor alone.
         self._outputs_shape: torch.Size | None = None
+        self._takes_float64 = self._returns_float64 = False
         generators.install()
         keep_uncompiled(generators.__name__)
         self._generators = generators.Generators()
@@ -289,8 +290,8 @@ class TorchTrainer:
         self._is_evaluation_checked = is_checked
 
     def _evaluated(self, batch: Batch) -> tuple[MetricStates, Any, Any, torch.Tensor | None]:
-        features, labels = self._tensors(batch.features), self._tensors(batch.labels)
-        weights = self._tensors(batch.weights)
+        features = self._tensors(batch.features)
+        labels, weights = self._label_tensors(batch.labels), self._label_tensors(batch.weights)
         outputs = self._forward(features)
         states = summed(
             [
@@ -419,8 +420,8 @@ class TorchTrainer:
         if not self.model.training:
             self.model.train()
         self._clear_gradients()
-        features, labels = self._tensors(batch.features), self._tensors(batch.labels)
-        weights = self._tensors(batch.weights)
+        features = self._tensors(batch.features)
+        labels, weights = self._label_tensors(batch.labels), self._label_tensors(batch.weights)
         with self._drawing(self.slot):
             outputs = self._forward(features)
             loss = self._loss.of(outputs, labels, weights, batch.num_examples)
@@ -514,8 +515,18 @@ class TorchTrainer:
         for parameter in self._parameters.values():
             parameter.grad = None
 
-    def _tensors(self, arrays: Arrays) -> Any:
-        return batch_tensors(arrays, self._device, self._definition.origin)
+    def _tensors(self, features: Arrays) -> Any:
+        return batch_tensors(
+            features,
+            self._device,
+            self._definition.origin,
+            keeps_float64=self._takes_float64,
+        )
+
+    def _label_tensors(self, labels: Arrays) -> Any:
+        return batch_tensors(
+            labels, self._device, self._definition.origin, keeps_float64=self._returns_float64
+        )
 
     @contextmanager
     def _drawing(self, slot: int) -> Iterator[None]:
@@ -585,17 +596,27 @@ class TorchTrainer:
         return model.to(self._device)
 
     def _find_adapter(self, example: Batch) -> Adapter:
-        """Run the model once: lazy modules learn their shapes, and what does not fit is told."""
-        features = self._tensors(example.features)
+        """Run the model once: lazy modules learn their shapes, and what does not fit is told.
+
+        A model that takes float64 features gets them, as from a plain script.
+        """
         self.model.eval()
 
         def run(adapter: Adapter) -> None:
-            args, kwargs = adapter(features)
+            args, kwargs = adapter(self._tensors(example.features))
             with torch.no_grad(), Buffers(self.model).restored():
                 outputs = self.model(*args, **kwargs)
             self._outputs_shape = outputs.shape if isinstance(outputs, torch.Tensor) else None
+            tensors = [t for t in leaves(as_arrays(outputs)) if isinstance(t, torch.Tensor)]
+            self._returns_float64 = any(t.dtype == torch.float64 for t in tensors)
 
-        return find_adapter(self.model, example.features, self._definition.where("model"), run)
+        where = self._definition.where("model")
+        if any(array.dtype == np.float64 for array in leaves(example.features)):
+            self._takes_float64 = True
+            with suppress(DefinitionError):
+                return find_adapter(self.model, example.features, where, run)
+        self._takes_float64 = False
+        return find_adapter(self.model, example.features, where, run)
 
     def _check_nothing_outside(self) -> None:
         args, kwargs = self._adapt(self._tensors(self._example))
