@@ -233,6 +233,43 @@ def test_another_number_of_examples_than_records_is_logged_once(caplog):
     assert told[0].startswith("model.py:8: the input function made 8 examples of 4 records.")
 
 
+def told_of(caplog, input_fn, line):
+    list(feed(definition_of(RecordInput(input_fn, SCHEMA), line), source_of(8), ShardPlan(8, 4)))
+    return [message for message in caplog.messages if "depends on the other records" in message]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, y: (x - x.mean(axis=0), y),
+        lambda x, y: (x / x.max(), y),
+        lambda x, y: (x, np.unique(x, return_inverse=True)[1].reshape(-1)),
+        lambda x, y: (x, y, np.full(len(y), 1 / len(y), np.float32)),
+    ],
+    ids=["mean", "maximum", "classes", "weights"],
+)
+def test_an_input_function_that_looks_at_the_whole_minibatch_is_told(caplog, change, request):
+    def input_fn(records):
+        features, labels = stack_fields(records)
+        return change(features["x"], labels)
+
+    line = 100 + hash(request.node.name) % 10**6
+    (told,) = told_of(caplog, input_fn, line)
+
+    assert told.startswith(f"model.py:{line}: what the input function makes of a record depends")
+    assert "differ from those of the first 1 and the last 3" in told
+
+
+def padded(records):
+    longest = max(int(record["x"][0]) for record in records) + 1
+    return np.stack([np.pad(r["x"], (0, longest)) for r in records]), np.ones(len(records))
+
+
+@pytest.mark.parametrize("input_fn", [stack_fields, noisy, padded])
+def test_an_input_function_of_each_record_is_not_told(caplog, input_fn):
+    assert told_of(caplog, input_fn, 90) == []
+
+
 def test_a_pipeline_may_filter_everything_away():
     plan = ShardPlan(8, 2)
     definition = definition_of(

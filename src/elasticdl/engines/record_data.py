@@ -12,7 +12,6 @@ from __future__ import annotations
 import collections
 import functools
 import importlib
-import logging
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from elasticdl.data.schema import STRING, Field, MissingFieldError, Schema
 from elasticdl.data.sources import open_index, open_source
 from elasticdl.data.unit_reader import UnitReader
 from elasticdl.definition import DatasetInput, Mode, ModelDefinition, RecordInput
+from elasticdl.engines import input_alone
 from elasticdl.engines.cut import cut
 from elasticdl.engines.feed import FedBatch, Resume, chained_digest
 from elasticdl.engines.randomness import Stream, seeded
@@ -53,11 +53,6 @@ if TYPE_CHECKING:
     from elasticdl.data.record_source import RecordSource
     from elasticdl.job import Job
     from elasticdl.sharding.left_out import BatchId
-
-_log = logging.getLogger("elasticdl")
-
-# Where input functions are that make more or fewer examples than they get records.
-_warned_of: set[str] = set()
 
 # A person looks for one of them.
 _MOST_NAMED = 128
@@ -393,6 +388,23 @@ def make_batch(
         UserCodeError: It raised; names the records and holds the user's traceback.
         DefinitionError: What it returned is not a batch.
     """
+
+    def made(some: Sequence[Record]) -> Batch:
+        return _made(definition, how, some, mode, where)
+
+    batch = made(records)
+    if mode is Mode.TRAINING:
+        input_alone.look(str(definition.where("input")), records, batch, made)
+    return _by_class(definition, replace(batch, where=where), mode)
+
+
+def _made(
+    definition: ModelDefinition,
+    how: RecordInput,
+    records: Sequence[Record],
+    mode: Mode,
+    where: Callable[[], str],
+) -> Batch:
     try:
         with calling(definition.where("input"), where):
             made = how.input_fn(records, mode) if how.takes_mode else how.input_fn(records)
@@ -412,25 +424,7 @@ def make_batch(
             f"{definition.where('input')}: the input function returned no labels in {mode.value}; "
             "expected (features, labels) or (features, labels, sample weights)."
         )
-    if mode is Mode.TRAINING and batch.num_examples != len(records):
-        _warn_of_number(definition, batch.num_examples, len(records))
-    return _by_class(definition, replace(batch, where=where), mode)
-
-
-def _warn_of_number(definition: ModelDefinition, num_examples: int, num_records: int) -> None:
-    """Log once that minibatches have another size than a plain script's."""
-    where = str(definition.where("input"))
-    if where in _warned_of:
-        return
-    _warned_of.add(where)
-    _log.warning(
-        "%s: the input function made %d examples of %d records. A minibatch is what it makes of "
-        "--minibatch_size records, where a script that cuts all examples into batches has batches "
-        "of one size.",
-        where,
-        num_examples,
-        num_records,
-    )
+    return batch
 
 
 def _by_class(definition: ModelDefinition, batch: Batch, mode: Mode) -> Batch:
