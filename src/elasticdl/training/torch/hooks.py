@@ -1,4 +1,4 @@
-"""The moments of a run, which nobody listens to: PyTorch has no callbacks of its own."""
+"""The moments of a run: the end of an epoch, for learning rate schedulers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from elasticdl.training.torch.schedulers import Schedulers
     from elasticdl.training.trainer import State
 
 
 class TorchHooks:
-    """Lets every moment pass; see `trainer.Hooks`."""
+    """Lets every other moment pass; see `trainer.Hooks`.
+
+    Args:
+        schedulers: They step after an epoch.
+    """
 
     observes_batches = False
     observes_test_batches = False
     stop_requested = False
+
+    def __init__(self, schedulers: Schedulers) -> None:
+        self._schedulers = schedulers
 
     def check_sharing(self) -> None:
         """Find nothing: nothing looks at what workers share."""
@@ -49,17 +57,17 @@ class TorchHooks:
         pass
 
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        pass
+        self._schedulers.epoch_ended(epoch, logs)
 
     def train_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
         pass
 
     def state(self) -> dict[str, Any]:
-        """Return nothing: there is nothing to remember."""
+        """Return nothing: what schedulers remember is part of the trainer's state."""
         return {}
 
     def arrays(self) -> State:
-        """Return nothing: there is nothing to remember."""
+        """Return nothing: what schedulers remember is part of the trainer's state."""
         return {}
 
     def load_state(self, state: Mapping[str, Any], arrays: State) -> None:  # noqa: D102

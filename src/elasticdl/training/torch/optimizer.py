@@ -300,7 +300,7 @@ def _created(definition: ModelDefinition, parameters: list[nn.Parameter]) -> tor
         raise DefinitionError(
             f"{definition.where('optimizer')}: the optimizer is a {type(optimizer).__module__}."
             f"{type(optimizer).__name__}; expected one of PyTorch, such as "
-            "torch.optim.Adam(parameters, lr=0.001)."
+            f"torch.optim.Adam(parameters, lr=0.001).{_what_else(optimizer)}"
         )
     given = {id(parameter) for parameter in parameters}
     if any(id(p) not in given for group in optimizer.param_groups for p in group["params"]):
@@ -317,6 +317,16 @@ def _created(definition: ModelDefinition, parameters: list[nn.Parameter]) -> tor
             "step() needs no closure."
         )
     return optimizer
+
+
+def _what_else(returned: object) -> str:
+    """Return where what was returned beside an optimizer, or in its place, belongs."""
+    several = returned if isinstance(returned, (tuple, list)) else [returned]
+    if any(isinstance(each, torch.amp.GradScaler) for each in several):
+        return ' A scale of the loss belongs to precision = "fp16" in the model file.'
+    if any(isinstance(each, torch.optim.lr_scheduler.LRScheduler) for each in several):
+        return " Make the scheduler in a function of its own: def lr_scheduler(optimizer)."
+    return ""
 
 
 def _check_zero_grad(optimizer: torch.optim.Optimizer, definition: ModelDefinition) -> None:
