@@ -229,6 +229,8 @@ class ModelDefinition:
             schedulers, as `training/torch/schedulers.py` reads them.
         gradient_clipping: For PyTorch: what is done to the gradients of an update before the
             optimizer sees them; a function takes the parameters.
+        create_average: For PyTorch: takes the model and returns the `AveragedModel` of
+            `torch.optim.swa_utils` that follows its weights; it is what is evaluated and published.
         precision: For PyTorch: the format that a step computes in where that is safe (autocast):
             "bf16", "fp16", or "" for that of the weights.
         compiled: The model is a Keras model that was compiled: loss and metrics are those it was
@@ -251,8 +253,8 @@ class ModelDefinition:
         notes: What a person should be told when a training begins, one line each; asked after
             the data were opened.
         places: File and line of the user's functions, for errors: of "model", "input", "loss",
-            "optimizer", "lr_scheduler", "gradient_clipping", "callbacks", "processor",
-            "predictions"; others are at the origin.
+            "optimizer", "lr_scheduler", "gradient_clipping", "averaged_model",
+            "callbacks", "processor", "predictions"; others are at the origin.
     """
 
     origin: Origin
@@ -263,6 +265,7 @@ class ModelDefinition:
     create_optimizer: Callable[[], Any]
     create_lr_schedulers: Callable[[Any], Any] | None = None
     gradient_clipping: GradientClipping | Callable[[Sequence[Any]], Any] | None = None
+    create_average: Callable[[Any], Any] | None = None
     precision: Precision = ""
     compiled: bool = False
     class_weight: Callable[[], Mapping[int, float] | None] | None = None

@@ -43,8 +43,8 @@ from elasticdl.dialects.reference import (
     function_of,
 )
 from elasticdl.dialects.torch_updates import (
+    as_function_of,
     as_gradient_clipping,
-    as_lr_schedulers,
     as_precision,
 )
 from elasticdl.errors import DefinitionError
@@ -69,6 +69,7 @@ _OPTIONAL = (
     "callbacks",
     "lr_scheduler",
     "gradient_clipping",
+    "averaged_model",
     "precision",
     "PredictionOutputsProcessor",
     "custom_data_reader",
@@ -124,7 +125,8 @@ def define(reference: Reference) -> ModelDefinition:
         as_torch_optimizer_factory if reading.framework == "torch" else as_optimizer_factory
     )
     create_optimizer = as_factory(newest.required("optimizer"), reading)
-    create_lr_schedulers = as_lr_schedulers(newest.find("lr_scheduler"), reading)
+    create_lr_schedulers = as_function_of("optimizer", newest.find("lr_scheduler"), reading)
+    create_average = as_function_of("model", newest.find("averaged_model"), reading)
     gradient_clipping = as_gradient_clipping(newest.find("gradient_clipping"), reading)
     create_metrics = with_weighted(
         evaluation_metrics(newest.find("eval_metrics_fn"), reading),
@@ -150,6 +152,7 @@ def define(reference: Reference) -> ModelDefinition:
         create_optimizer=create_optimizer,
         create_lr_schedulers=create_lr_schedulers,
         gradient_clipping=gradient_clipping,
+        create_average=create_average,
         precision=as_precision(newest.find("precision"), reading),
         class_weight=class_weight,
         create_metrics=create_metrics,
@@ -165,6 +168,7 @@ def define(reference: Reference) -> ModelDefinition:
             optimizer=newest.find("optimizer"),
             lr_scheduler=newest.find("lr_scheduler"),
             gradient_clipping=newest.find("gradient_clipping"),
+            averaged_model=newest.find("averaged_model"),
             callbacks=newest.find("callbacks"),
             processor=newest.find("PredictionOutputsProcessor"),
         ),

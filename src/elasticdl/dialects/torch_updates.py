@@ -8,6 +8,9 @@
     def gradient_clipping(parameters):        by code of the user's
         clip_grad_norm_(parameters, 1.0)
 
+    def averaged_model(model):                averages of the weights; see
+        return AveragedModel(model)           `training/torch/averages.py`
+
     precision = "bf16"                        autocast; "fp16" scales the loss as well
 
 In a file with a Keras model these names mean nothing: Keras has all of it in its optimizers and
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from elasticdl.definition import GradientClipping, Precision
 from elasticdl.dialects.params import described, signature_of
@@ -35,8 +38,10 @@ _CLIPPINGS = (
 )
 
 
-def as_lr_schedulers(symbol: Symbol | None, reading: Reading) -> Callable[[Any], Any] | None:
-    """Return what makes the learning rate schedulers of an optimizer.
+def as_function_of(
+    what: Literal["optimizer", "model"], symbol: Symbol | None, reading: Reading
+) -> Callable[[Any], Any] | None:
+    """Return a function of the user's that is given the optimizer or the model.
 
     Raises:
         DefinitionError: It is no function of one.
@@ -48,11 +53,11 @@ def as_lr_schedulers(symbol: Symbol | None, reading: Reading) -> Callable[[Any],
     if takes is None:
         raise reading.error(
             symbol,
-            f"{symbol.name} is {described(symbol.value)}; expected a function of the optimizer.",
-            "def lr_scheduler(optimizer): return torch.optim.lr_scheduler.StepLR(optimizer, 30)",
+            f"{symbol.name} is {described(symbol.value)}; expected a function of the {what}.",
+            f"def {symbol.short_name}({what}): ...",
         )
     given = reading.params.declare(symbol, {takes})
-    return lambda optimizer: call(symbol, optimizer, **given)
+    return lambda value: call(symbol, value, **given)
 
 
 def as_gradient_clipping(

@@ -90,6 +90,7 @@ def loop(
     clip=None,
     precision=None,
     scaler=None,
+    average=None,
     after_update=lambda: None,
     after_epoch=lambda _: None,
 ):
@@ -106,6 +107,7 @@ def loop(
         clip: Parameters -> nothing, with their gradients clipped.
         precision: The format of `torch.autocast`.
         scaler: A `torch.amp.GradScaler`.
+        average: An `AveragedModel` of the model; it is evaluated and returned.
         after_update: Called then.
         after_epoch: Called then, with the loss of the validation.
     """
@@ -126,17 +128,20 @@ def loop(
                 clip(model.parameters())
             scaler.step(optimizer)
             scaler.update()
+            if average:
+                average.update_parameters(model)
             after_update()
             total += value.item() * count(labels)
             counted += count(labels)
         history["loss"].append(total / counted)
-        model.eval()
+        evaluated = average.module if average else model
+        evaluated.eval()
         total, counted, measured = 0.0, 0.0, 0.0
         with torch.no_grad():
             for first in range(0, len(data.validation), data.batch_size):
                 features, labels = _batch(data.validation[first:], data, input_fn)
                 with autocast:
-                    outputs = model(features)
+                    outputs = evaluated(features)
                     value = loss(outputs, labels)
                 total += value.item() * count(labels)
                 counted += count(labels)
@@ -145,7 +150,7 @@ def loop(
         after_epoch(history["val_loss"][-1])
         if metric:
             history["val_metric"].append(measured / len(data.validation))
-    return history, model
+    return history, average.module if average else model
 
 
 def _batch(records, data, input_fn):

@@ -1,4 +1,4 @@
-"""What an update is beside the optimizer: schedules, clipped gradients, a scale of the loss.
+"""What an update is beside the optimizer: schedules, clipped gradients, averages, a scaled loss.
 
 That they give the numbers of plain loops is in `tests/parity/torch/`; here is what they refuse, and
 what goes wrong within them.
@@ -17,7 +17,7 @@ from tests.training.torch.conftest import (
 )
 from tests.training.torch.plain import UNEVEN, cut
 from torch import nn
-from torch.optim import lr_scheduler
+from torch.optim import lr_scheduler, swa_utils
 
 from elasticdl.definition import GradientClipping
 from elasticdl.errors import CorruptCheckpointError, DefinitionError, UserCodeError
@@ -161,6 +161,57 @@ def test_who_sends_gradients_alone_has_no_part_in_an_update(more):
 
     with pytest.raises(DefinitionError, match="is part of an update"):
         trainer.by_name(contribution)
+
+
+# --- averages ------------------------------------------------------------------------------------
+
+
+def ema(model):
+    return swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
+
+
+def test_averages_are_measured_and_published_and_the_weights_go_on():
+    batches = [batch_of(8, seed) for seed in range(4)]
+    trainer, plain = trainer_of(definition_of(create_average=ema)), trainer_of()
+    for some in (trainer, plain):
+        some.train_steps(batches)
+    weights = {k: v for k, v in trainer.state().items() if k.startswith("model/")}
+    assert same_bits(weights, {k: plain.state()[k] for k in weights})
+
+    measured = trainer.evaluate(batches[0])["loss"]
+    assert measured != plain.evaluate(batches[0])["loss"]
+    before = trainer.state()
+    trainer.finish()
+    assert trainer.evaluate(batches[0])["loss"] == measured
+    assert not same_bits(weights, {k: trainer.state()[k] for k in weights})
+    trainer.load_state(before)
+    assert same_bits(trainer.state(), before)
+    assert trainer.evaluate(batches[0])["loss"] == measured
+
+
+def test_weights_that_were_published_are_measured_as_they_are():
+    """A trained model holds the averages as its weights, and nothing beside them."""
+    batch = batch_of(8)
+    trainer, other = (trainer_of(definition_of(create_average=ema), seed=n) for n in (0, 1))
+    trainer.train_steps([batch])
+    trainer.finish()
+    weights = {k: v for k, v in trainer.state().items() if k.startswith("model/")}
+    other.load_state({**other.state(), **weights})
+
+    assert other.evaluate(batch)["loss"] == trainer.evaluate(batch)["loss"]
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda model: model, "it returned a Linear"),
+        (lambda _: ema(nn.Linear(2, 2)), "other shapes"),
+        (lambda _: None, "it returned a NoneType"),
+    ],
+)
+def test_what_is_no_average_of_the_model_is_refused(make, expected):
+    with pytest.raises(DefinitionError, match=rf"averaged_model\(\): .*{expected}.*AveragedModel"):
+        trainer_of(definition_of(create_average=make))
 
 
 # --- float16 -------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ optimizer.py    the user's optimizer, and what it remembers as named arrays
 memory.py       what the hooks of an optimizer remember
 schedulers.py   learning rate schedulers: when they step, and their state
 clipping.py     gradients of an update, bounded
+averages.py     averages of the weights: EMA, SWA
 precision.py    steps in bfloat16 and float16
 metrics.py      metrics as states that add up
 refusals.py     what would be ignored, lost or summed up wrongly, by the model's class

@@ -15,14 +15,15 @@ class TorchHooks:
 
     Args:
         schedulers: They step after an epoch.
+        measures_averages: Evaluations measure averages of the weights.
     """
 
     observes_batches = False
     observes_test_batches = False
     stop_requested = False
 
-    def __init__(self, schedulers: Schedulers) -> None:
-        self._schedulers = schedulers
+    def __init__(self, schedulers: Schedulers, *, measures_averages: bool) -> None:
+        self._schedulers, self._measures_averages = schedulers, measures_averages
 
     def check_sharing(self) -> None:
         """Find nothing: nothing looks at what workers share."""
@@ -74,6 +75,6 @@ class TorchHooks:
         pass
 
     def measures_averages(self, state: Mapping[str, Any]) -> bool:
-        """Return False: there are no averages."""
+        """See `trainer.Hooks`."""
         del state
-        return False
+        return self._measures_averages

@@ -43,6 +43,7 @@ from elasticdl.training import generators
 from elasticdl.training.complex_numbers import ALONE, refuse_complex
 from elasticdl.training.divisors import check_divides_by_examples
 from elasticdl.training.torch import export, failures
+from elasticdl.training.torch.averages import Averages
 from elasticdl.training.torch.buffers import Buffers, differs
 from elasticdl.training.torch.clipping import clipping_of
 from elasticdl.training.torch.determinism import be_deterministic, keep_uncompiled, seeded
@@ -137,6 +138,7 @@ class TorchTrainer:
             self._statistics = Statistics(self._buffers, definition.origin)
             self._optimizer = OptimizerState(definition, self._parameters, given)
             self.optimizer = self._optimizer.optimizer
+            self._averages = Averages(definition, self.model)
             self._schedulers = Schedulers(definition, self.optimizer, self._parameters)
         self._clip, self._given = clipping_of(definition), given
         trained = {id(parameter) for parameter in given}
@@ -157,7 +159,7 @@ class TorchTrainer:
                 f"{definition.where('callbacks')}: callbacks are Keras's; a PyTorch model cannot "
                 "have any. Remove them, or return an empty list."
             )
-        self.hooks = TorchHooks(self._schedulers)
+        self.hooks = TorchHooks(self._schedulers, measures_averages=bool(self._averages))
         # Two of them: torch.export takes a size of one for a constant.
         self._example = map_arrays(lambda a: np.concatenate([a[:1], a[:1]]), example.features)
         self._check_nothing_outside()
@@ -247,20 +249,21 @@ class TorchTrainer:
         """See `trainer.Trainer`."""
         del so_far
         self.check_evaluation(batch)
-        with self._telling("evaluate", batch), self._looking():
+        with self._telling("evaluate", batch), self._averages.in_place(), self._looking():
             return self._evaluated(batch)[0]
 
     def predict(self, features: Arrays) -> Arrays:
         """See `trainer.Trainer`."""
         self.check_evaluation(Batch(features, None, 0))
-        with self._telling("predict", Batch(features, None, 0)), self._looking():
+        batch = Batch(features, None, 0)
+        with self._telling("predict", batch), self._averages.in_place(), self._looking():
             return map_arrays(_to_rows, as_arrays(self._forward(self._tensors(features))))
 
     def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
         """See `trainer.Examiner`."""
         del so_far
         self.check_evaluation(batch)
-        with self._telling("evaluate", batch), self._looking():
+        with self._telling("evaluate", batch), self._averages.in_place(), self._looking():
             states, outputs, labels, weights = self._evaluated(batch)
             values = self.evaluation_metrics.values(detached(outputs), labels)
             if "loss" in states:
@@ -311,17 +314,19 @@ class TorchTrainer:
         return states, outputs, labels, weights
 
     def finish(self) -> None:
-        """See `trainer.Trainer`; the weights of a PyTorch model are those it was trained to."""
+        """See `trainer.Trainer`."""
+        self._averages.finish()
 
     @property
     def keeps_averages(self) -> bool:
         """See `trainer.Trainer`."""
-        return False
+        return bool(self._averages)
 
     def state(self) -> State:
         """See `trainer.Trainer`; the optimizer's part grows as parameters get their gradients."""
         state = {f"model/{name}": to_array(tensor) for name, tensor in self._tensors_kept().items()}
         state |= {f"optimizer/{path}": a for path, a in self._optimizer.state().items()}
+        state |= {f"average/{path}": a for path, a in self._averages.state().items()}
         state |= {f"lr_scheduler/{path}": a for path, a in self._schedulers.state().items()}
         state |= {f"loss_scale/{path}": a for path, a in self._precision.state().items()}
         state["step"] = np.array(self.step, np.int64)
@@ -341,6 +346,7 @@ class TorchTrainer:
         ]
         parts = {
             "optimizer/": self._optimizer.load,
+            "average/": self._averages.load,
             "lr_scheduler/": self._schedulers.load,
             "loss_scale/": self._precision.load,
         }
@@ -528,6 +534,7 @@ class TorchTrainer:
                     self._clip(self._given)
                 self._optimizer.step()
         self._clear_gradients()
+        self._averages.update()
         self.step += 1
         self._schedulers.updated(self.step)
 
