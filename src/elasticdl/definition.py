@@ -13,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from elasticdl.data.batch import Arrays, Batch, Record
     from elasticdl.data.record_source import RecordSource
     from elasticdl.data.schema import Schema
+
+
+Precision: TypeAlias = Literal["", "bf16", "fp16"]
 
 
 class Mode(StrEnum):
@@ -150,6 +153,19 @@ class MetricFunctions:
     where: str = ""
 
 
+@dataclass(frozen=True)
+class GradientClipping:
+    """A bound on the gradients of an update.
+
+    Attributes:
+        by: "norm", of all gradients together, or "value", of each number.
+        limit: The largest that is left as it is.
+    """
+
+    by: Literal["norm", "value"]
+    limit: float
+
+
 def no_metrics(mode: Mode) -> MetricFunctions:
     """Measure nothing but the loss."""
     del mode
@@ -209,6 +225,14 @@ class ModelDefinition:
             only predict, or the model is compiled.
         create_optimizer: Returns the optimizer; for PyTorch, what makes one for a list of
             parameters.
+        create_lr_schedulers: For PyTorch: takes the optimizer and returns its learning rate
+            schedulers, as `training/torch/schedulers.py` reads them.
+        gradient_clipping: For PyTorch: what is done to the gradients of an update before the
+            optimizer sees them; a function takes the parameters.
+        create_average: For PyTorch: takes the model and returns the `AveragedModel` of
+            `torch.optim.swa_utils` that follows its weights; it is what is evaluated and published.
+        precision: For PyTorch: the format that a step computes in where that is safe (autocast):
+            "bf16", "fp16", or "" for that of the weights.
         compiled: The model is a Keras model that was compiled: loss and metrics are those it was
             compiled with, and labels are pairs (labels, sample weights).
         class_weight: Returns how much the examples of each class count in training: class ->
@@ -229,7 +253,8 @@ class ModelDefinition:
         notes: What a person should be told when a training begins, one line each; asked after
             the data were opened.
         places: File and line of the user's functions, for errors: of "model", "input", "loss",
-            "optimizer", "callbacks", "processor", "predictions"; others are at the origin.
+            "optimizer", "lr_scheduler", "gradient_clipping", "averaged_model",
+            "callbacks", "processor", "predictions"; others are at the origin.
     """
 
     origin: Origin
@@ -238,6 +263,10 @@ class ModelDefinition:
     input: Input
     loss: Callable[[Any, Any], Any] | None
     create_optimizer: Callable[[], Any]
+    create_lr_schedulers: Callable[[Any], Any] | None = None
+    gradient_clipping: GradientClipping | Callable[[Sequence[Any]], Any] | None = None
+    create_average: Callable[[Any], Any] | None = None
+    precision: Precision = ""
     compiled: bool = False
     class_weight: Callable[[], Mapping[int, float] | None] | None = None
     create_metrics: Callable[[Mode], MetricFunctions] = no_metrics

@@ -310,3 +310,60 @@ def test_a_definition_trains_to_the_losss_own_minimum(define, arguments) -> None
     trainer.train_steps([batch] * 60)
 
     np.testing.assert_allclose(trainer.state()["model/out.weight"], [[2.0, 2.0]], atol=1e-2)
+
+
+# --- updates -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("gradient_clipping = 2", ("norm", 2.0)),
+        ("gradient_clipping = {'norm': 0.5}", ("norm", 0.5)),
+        ("gradient_clipping = {'value': 0.5}", ("value", 0.5)),
+    ],
+)
+def test_a_bound_on_gradients(define, code, expected):
+    clipping = define(f"{FILE}\n{code}\n").gradient_clipping
+
+    assert (clipping.by, clipping.limit) == expected
+
+
+def test_functions_of_updates_are_given_params(define):
+    definition = define(
+        FILE + "\ndef gradient_clipping(parameters, limit=1.0):\n    return parameters, limit\n"
+        "\ndef lr_scheduler(optimizer, warm_up=10):\n    return optimizer, warm_up\n",
+        params={"limit": 3.0, "warm_up": 4},
+    )
+
+    assert definition.gradient_clipping("p") == ("p", 3.0)
+    assert definition.create_lr_schedulers("o") == ("o", 4)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("gradient_clipping = 0", "gradient_clipping is 0"),
+        ("gradient_clipping = True", "gradient_clipping is True"),
+        ("gradient_clipping = float('inf')", "the largest norm"),
+        ("gradient_clipping = {'norm': 1, 'value': 1}", "gradient_clipping is {'norm'"),
+        ("def gradient_clipping(): pass", "takes no argument"),
+        ("lr_scheduler = 3", "expected a function of the optimizer"),
+        ("precision = 'int8'", "precision is 'int8'"),
+    ],
+)
+def test_what_says_nothing_of_an_update_is_refused(refused, code, expected):
+    assert expected in refused(f"{FILE}\n{code}\n", DefinitionError)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("precision = 'bf16-mixed'", "bf16"),
+        ("precision = '16-mixed'", "fp16"),
+        ("precision = 'float32'", ""),
+        ("def precision(labels, predictions): return 1.0", ""),
+    ],
+)
+def test_precision_has_the_names_that_others_give_it(define, code, expected):
+    assert define(f"{FILE}\n{code}\n").precision == expected

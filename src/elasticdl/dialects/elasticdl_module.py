@@ -42,6 +42,11 @@ from elasticdl.dialects.reference import (
     Symbol,
     function_of,
 )
+from elasticdl.dialects.torch_updates import (
+    as_function_of,
+    as_gradient_clipping,
+    as_precision,
+)
 from elasticdl.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -62,6 +67,10 @@ _OPTIONAL = (
     "weighted_metrics_fn",
     "class_weight",
     "callbacks",
+    "lr_scheduler",
+    "gradient_clipping",
+    "averaged_model",
+    "precision",
     "PredictionOutputsProcessor",
     "custom_data_reader",
     "prepare_data_for_a_single_file",
@@ -116,6 +125,9 @@ def define(reference: Reference) -> ModelDefinition:
         as_torch_optimizer_factory if reading.framework == "torch" else as_optimizer_factory
     )
     create_optimizer = as_factory(newest.required("optimizer"), reading)
+    create_lr_schedulers = as_function_of("optimizer", newest.find("lr_scheduler"), reading)
+    create_average = as_function_of("model", newest.find("averaged_model"), reading)
+    gradient_clipping = as_gradient_clipping(newest.find("gradient_clipping"), reading)
     create_metrics = with_weighted(
         evaluation_metrics(newest.find("eval_metrics_fn"), reading),
         evaluation_metrics(newest.find("weighted_metrics_fn"), reading),
@@ -138,6 +150,10 @@ def define(reference: Reference) -> ModelDefinition:
         input=with_schema(model_input, read_schema),
         loss=loss,
         create_optimizer=create_optimizer,
+        create_lr_schedulers=create_lr_schedulers,
+        gradient_clipping=gradient_clipping,
+        create_average=create_average,
+        precision=as_precision(newest.find("precision"), reading),
         class_weight=class_weight,
         create_metrics=create_metrics,
         create_callbacks=create_callbacks,
@@ -150,6 +166,9 @@ def define(reference: Reference) -> ModelDefinition:
             input=newest.find(_input_name(reference, reading)),
             loss=newest.find("loss"),
             optimizer=newest.find("optimizer"),
+            lr_scheduler=newest.find("lr_scheduler"),
+            gradient_clipping=newest.find("gradient_clipping"),
+            averaged_model=newest.find("averaged_model"),
             callbacks=newest.find("callbacks"),
             processor=newest.find("PredictionOutputsProcessor"),
         ),

@@ -22,7 +22,9 @@ from elasticdl.training.trainer import Contribution
 if TYPE_CHECKING:
     from elasticdl.training.trainer import State, Trainer
 
-_BUFFER = "accumulator/buffer"
+GRADIENTS = "accumulator/buffer"
+"""The tensor of a checkpoint that holds the sum; in float16 it may have overflowed."""
+
 _COUNTS = "accumulator/counts"
 
 
@@ -64,7 +66,9 @@ class Accumulator:
             if self._buffer is None:
                 self._buffer = total.buffer.copy()
             else:
-                self._buffer += total.buffer
+                # In float16 gradients may be infinite; then there is no update.
+                with np.errstate(invalid="ignore"):
+                    self._buffer += total.buffer
             self._num_examples += total.num_examples
         self.num_batches += num_batches
         if last or self.num_missing <= 0:
@@ -77,17 +81,17 @@ class Accumulator:
         if not self.num_batches:
             return {}
         counts = np.array([self.num_batches, self._num_examples], np.int64)
-        buffer = {} if self._buffer is None else {_BUFFER: self._buffer.copy()}
+        buffer = {} if self._buffer is None else {GRADIENTS: self._buffer.copy()}
         return {**buffer, _COUNTS: counts}
 
     def load_state(self, state: State) -> State:
         """Take over what `state` gave; return the tensors that are not of it."""
         self._buffer, self._num_examples, self.num_batches = None, 0, 0
-        if _BUFFER in state:
-            self._buffer = np.array(state[_BUFFER])
+        if GRADIENTS in state:
+            self._buffer = np.array(state[GRADIENTS])
         if _COUNTS in state:
             self.num_batches, self._num_examples = map(int, state[_COUNTS])
-        return _without(state, _BUFFER, _COUNTS)
+        return _without(state, GRADIENTS, _COUNTS)
 
 
 def _without(state: State, *names: str) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elasticdl.data.batch import leaves
+from elasticdl.engines.accumulator import GRADIENTS
 from elasticdl.errors import ElasticDLError, NonFiniteLossError
 from elasticdl.training.mistakes import in_words, num_scores, out_of_range
 from elasticdl.training.trainer import CALLBACKS
@@ -109,8 +110,8 @@ class StateCheck:
             NonFiniteLossError: A tensor holds NaN or infinity where it was finite.
         """
         for path, array in state.items():
-            if path.startswith(CALLBACKS):
-                # The best value so far may well be infinite.
+            # The best value so far may well be infinite; gradients that overflow make no update.
+            if path.startswith(CALLBACKS) or path == GRADIENTS:
                 continue
             bad = _not_finite(array)
             if bad is None:

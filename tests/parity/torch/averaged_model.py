@@ -6,7 +6,7 @@ from torch import nn
 
 GROUP = "Averages of weights"
 EXPECT = {
-    "workers": "refused: forward changes weights in place, and each worker its own",
+    "workers": "refused: forward changes weights in place; take averaged_model(model)",
 }
 REFUSAL = "average"
 

@@ -5,8 +5,8 @@ from shared import loop, net, numbers, table_schema
 from torch import nn
 
 GROUP = "Number formats"
-EXPECT = "refused: only an optimizer makes updates"
-REFUSAL = "tuple|GradScaler"
+EXPECT = 'refused: precision = "fp16" scales the loss'
+REFUSAL = 'precision = "fp16"'
 
 data_schema, input_fn = table_schema, numbers
 loss = nn.MSELoss()

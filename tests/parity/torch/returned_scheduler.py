@@ -5,8 +5,8 @@ from shared import loop, net, numbers, table_schema
 from torch import nn
 
 GROUP = "Learning rate schedules"
-EXPECT = "refused: step it in a hook of the optimizer"
-REFUSAL = "tuple|scheduler"
+EXPECT = "refused: make it in lr_scheduler(optimizer)"
+REFUSAL = "lr_scheduler\\(optimizer\\)"
 
 data_schema, input_fn = table_schema, numbers
 loss = nn.MSELoss()

@@ -78,7 +78,22 @@ def net(outputs=1):
     return nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, outputs))
 
 
-def loop(data, model, optimizer, loss, input_fn, metric=None, count=len):
+def loop(
+    data,
+    model,
+    optimizer,
+    loss,
+    input_fn,
+    metric=None,
+    count=len,
+    *,
+    clip=None,
+    precision=None,
+    scaler=None,
+    average=None,
+    after_update=lambda: None,
+    after_epoch=lambda _: None,
+):
     """Return the losses of a plain loop over records in their order, and the model.
 
     Args:
@@ -89,7 +104,15 @@ def loop(data, model, optimizer, loss, input_fn, metric=None, count=len):
         input_fn: Records -> (features, labels).
         metric: (outputs, labels) -> the mean over a batch; called `metric`.
         count: Labels -> how much the loss of a batch is a mean over.
+        clip: Parameters -> nothing, with their gradients clipped.
+        precision: The format of `torch.autocast`.
+        scaler: A `torch.amp.GradScaler`.
+        average: An `AveragedModel` of the model; it is evaluated and returned.
+        after_update: Called then.
+        after_epoch: Called then, with the loss of the validation.
     """
+    scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
+    autocast = torch.autocast("cpu", precision, enabled=precision is not None)
     history = {"loss": [], "val_loss": []} | ({"val_metric": []} if metric else {})
     for _ in range(data.epochs):
         model.train()
@@ -97,25 +120,37 @@ def loop(data, model, optimizer, loss, input_fn, metric=None, count=len):
         for first in range(0, len(data.train), data.batch_size):
             features, labels = _batch(data.train[first:], data, input_fn)
             optimizer.zero_grad()
-            value = loss(model(features), labels)
-            value.backward()
-            optimizer.step()
+            with autocast:
+                value = loss(model(features), labels)
+            scaler.scale(value).backward()
+            if clip:
+                scaler.unscale_(optimizer)
+                clip(model.parameters())
+            scaler.step(optimizer)
+            scaler.update()
+            if average:
+                average.update_parameters(model)
+            after_update()
             total += value.item() * count(labels)
             counted += count(labels)
         history["loss"].append(total / counted)
-        model.eval()
+        evaluated = average.module if average else model
+        evaluated.eval()
         total, counted, measured = 0.0, 0.0, 0.0
         with torch.no_grad():
             for first in range(0, len(data.validation), data.batch_size):
                 features, labels = _batch(data.validation[first:], data, input_fn)
-                outputs = model(features)
-                total += loss(outputs, labels).item() * count(labels)
+                with autocast:
+                    outputs = evaluated(features)
+                    value = loss(outputs, labels)
+                total += value.item() * count(labels)
                 counted += count(labels)
                 measured += metric(outputs, labels).item() * len(labels) if metric else 0.0
         history["val_loss"].append(total / counted)
+        after_epoch(history["val_loss"][-1])
         if metric:
             history["val_metric"].append(measured / len(data.validation))
-    return history, model
+    return history, average.module if average else model
 
 
 def _batch(records, data, input_fn):

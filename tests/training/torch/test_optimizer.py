@@ -17,7 +17,6 @@ from tests.training.torch.conftest import (
     trainer_of,
 )
 from torch import nn
-from torch.optim import lr_scheduler
 
 from elasticdl.data.batch import Batch
 from elasticdl.errors import CorruptCheckpointError, DefinitionError, UserCodeError
@@ -286,45 +285,23 @@ def test_an_optimizer_of_something_else_is_refused(optimizer, problem):
         trainer_of(definition_of(optimizer=optimizer))
 
 
-def with_schedule(made, schedule):
-    """Return a function of parameters that returns what `made` makes of both."""
-
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda optimizer, rate: (optimizer, rate),
+        lambda optimizer, rate: ([optimizer], [rate]),
+        lambda optimizer, rate: {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate}},
+        lambda optimizer, rate: rate,
+    ],
+    ids=["tuple", "lists", "dict", "alone"],
+)
+def test_a_scheduler_that_is_returned_is_told_where_it_belongs(returned):
     def optimizer(parameters):
-        stepping = sgd(parameters)
-        return made(stepping, schedule(stepping))
+        made = sgd(parameters)
+        return returned(made, torch.optim.lr_scheduler.ReduceLROnPlateau(made))
 
-    return optimizer
-
-
-@pytest.mark.parametrize(
-    ("made", "what"),
-    [
-        (lambda optimizer, schedule: (optimizer, schedule), "builtins.tuple of SGD and {}"),
-        (lambda optimizer, schedule: ([optimizer], [schedule]), "builtins.tuple of SGD and {}"),
-        (
-            lambda optimizer, schedule: {"optimizer": optimizer, "lr_scheduler": schedule},
-            "builtins.dict of SGD and {}",
-        ),
-        (lambda optimizer, schedule: schedule, "torch.optim.lr_scheduler.{}"),
-    ],
-)
-@pytest.mark.parametrize(
-    ("schedule", "name", "instead"),
-    [
-        (lambda o: lr_scheduler.StepLR(o, 2), "StepLR", r"lambda \*_: scheduler.step\(\)"),
-        (lr_scheduler.ReduceLROnPlateau, "ReduceLROnPlateau", "measured in validation"),
-    ],
-)
-def test_a_scheduler_that_is_returned_is_named_with_what_to_do(made, what, schedule, name, instead):
-    problem = f"the optimizer is a {what.format(name)}; .* nothing steps {name}.*{instead}"
-
-    with pytest.raises(DefinitionError, match=problem):
-        trainer_of(definition_of(optimizer=with_schedule(made, schedule)))
-
-
-def test_several_optimizers_are_named():
-    with pytest.raises(DefinitionError, match="builtins.tuple of SGD and Adam; expected one"):
-        trainer_of(definition_of(optimizer=lambda p: (sgd(p), torch.optim.Adam(p))))
+    with pytest.raises(DefinitionError, match=r"of its own: def lr_scheduler\(optimizer\)"):
+        trainer_of(definition_of(optimizer=optimizer))
 
 
 def test_what_a_step_of_pytorch_raises_is_not_blamed_on_a_closure():

@@ -355,9 +355,9 @@ class Party:
             trainer.require_sums("an aggregator, over parties")
             if trainer.keeps_averages:
                 raise DefinitionError(
-                    f"{material.definition.origin}: the optimizer keeps averages of the weights "
-                    "(use_ema), and each party's stay there: the federation would publish "
-                    "weights that are not averaged. Remove use_ema."
+                    f"{material.definition.origin}: averages of the weights are kept (use_ema of "
+                    "an optimizer, averaged_model of a file), and each party's stay there: the "
+                    "federation would publish weights that are not averaged. Remove them."
                 )
             start = trainer.state()
             complex_ones = [n for n, a in weights_of(start).items() if a.dtype.kind == "c"]

@@ -9,10 +9,14 @@ buffers.py      what a module keeps beside its parameters: BatchNorm's running s
 statistics.py   how changes of buffers add up over workers
 optimizer.py    the user's optimizer, and what it remembers as named arrays
 memory.py       what the hooks of an optimizer remember
+schedulers.py   learning rate schedulers: when they step, and their state
+clipping.py     gradients of an update, bounded
+averages.py     averages of the weights: EMA, SWA
+precision.py    steps in bfloat16 and float16
 metrics.py      metrics as states that add up
 refusals.py     what would be ignored, lost or summed up wrongly, by the model's class
 outside.py      memory that is in no checkpoint, found by trying
-hooks.py        the moments of a run, which nobody listens to
+hooks.py        the moments of a run: the end of an epoch, for schedulers
 tensors.py      arrays as tensors and back
 export.py       what serving needs
 """

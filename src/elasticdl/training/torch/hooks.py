@@ -1,4 +1,4 @@
-"""The moments of a run, which nobody listens to: PyTorch has no callbacks of its own."""
+"""The moments of a run: the end of an epoch, for learning rate schedulers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from elasticdl.training.torch.schedulers import Schedulers
     from elasticdl.training.trainer import State
 
 
 class TorchHooks:
-    """Lets every moment pass; see `trainer.Hooks`."""
+    """Lets every other moment pass; see `trainer.Hooks`.
+
+    Args:
+        schedulers: They step after an epoch.
+        measures_averages: Evaluations measure averages of the weights.
+    """
 
     observes_batches = False
     observes_test_batches = False
     stop_requested = False
+
+    def __init__(self, schedulers: Schedulers, *, measures_averages: bool) -> None:
+        self._schedulers, self._measures_averages = schedulers, measures_averages
 
     def check_sharing(self) -> None:
         """Find nothing: nothing looks at what workers share."""
@@ -49,23 +58,23 @@ class TorchHooks:
         pass
 
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        pass
+        self._schedulers.epoch_ended(epoch, logs)
 
     def train_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
         pass
 
     def state(self) -> dict[str, Any]:
-        """Return nothing: there is nothing to remember."""
+        """Return nothing: what schedulers remember is part of the trainer's state."""
         return {}
 
     def arrays(self) -> State:
-        """Return nothing: there is nothing to remember."""
+        """Return nothing: what schedulers remember is part of the trainer's state."""
         return {}
 
     def load_state(self, state: Mapping[str, Any], arrays: State) -> None:  # noqa: D102
         pass
 
     def measures_averages(self, state: Mapping[str, Any]) -> bool:
-        """Return False: there are no averages."""
+        """See `trainer.Hooks`."""
         del state
-        return False
+        return self._measures_averages

@@ -92,8 +92,8 @@ class Memory:
         if is_scheduled and not any(_is_scheduler(place.get()) for place in self._places()):
             raise DefinitionError(
                 f"{origin}: a learning rate scheduler was made for the optimizer, and nothing here "
-                "would call its step(). Let the optimizer do it after each of its own: "
-                "optimizer.register_step_post_hook(lambda *_: scheduler.step())."
+                "would call its step(). Make it in a function of its own: def "
+                "lr_scheduler(optimizer): return torch.optim.lr_scheduler.StepLR(optimizer, 30)."
             )
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import nn
-from torch.optim import lr_scheduler
 
+from elasticdl.data.batch import leaves
 from elasticdl.errors import (
     DefinitionError,
     ElasticDLError,
@@ -303,7 +303,11 @@ def _created(definition: ModelDefinition, parameters: list[nn.Parameter]) -> tor
             f"{users_traceback(error)}"
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise DefinitionError(f"{definition.where('optimizer')}: {_no_optimizer(optimizer)}")
+        raise DefinitionError(
+            f"{definition.where('optimizer')}: the optimizer is a {type(optimizer).__module__}."
+            f"{type(optimizer).__name__}; expected one of PyTorch, such as "
+            f"torch.optim.Adam(parameters, lr=0.001).{_what_else(optimizer)}"
+        )
     given = {id(parameter) for parameter in parameters}
     if any(id(p) not in given for group in optimizer.param_groups for p in group["params"]):
         raise DefinitionError(
@@ -319,6 +323,16 @@ def _created(definition: ModelDefinition, parameters: list[nn.Parameter]) -> tor
             "step() needs no closure."
         )
     return optimizer
+
+
+def _what_else(returned: object) -> str:
+    """Return where what was returned beside an optimizer, or in its place, belongs."""
+    several = leaves(returned)
+    if any(isinstance(each, torch.amp.GradScaler) for each in several):
+        return ' A scale of the loss belongs to precision = "fp16" in the model file.'
+    if any(isinstance(each, torch.optim.lr_scheduler.LRScheduler) for each in several):
+        return " Make the scheduler in a function of its own: def lr_scheduler(optimizer)."
+    return ""
 
 
 def _check_zero_grad(optimizer: torch.optim.Optimizer, definition: ModelDefinition) -> None:
@@ -358,34 +372,6 @@ def _check_zero_grad(optimizer: torch.optim.Optimizer, definition: ModelDefiniti
             "called: gradients begin with None in each update, also on workers and after a "
             "resume. Do it in step(), and keep tensors in self.state[parameter]; or remove it."
         )
-
-
-def _no_optimizer(made: Any) -> str:
-    """Return what is wrong with what a function returned instead of an optimizer."""
-    several = isinstance(made, (Mapping, list, tuple))
-    values = list(made.values()) if isinstance(made, Mapping) else list(made) if several else [made]
-    flat = [each for v in values for each in (v if isinstance(v, (list, tuple)) else [v])]
-    names = " and ".join(type(each).__name__ for each in flat)
-    what = f"{type(made).__module__}.{type(made).__name__}"
-    what += f" of {names}" if several and flat else ""
-    schedulers = [each for each in flat if isinstance(each, lr_scheduler.LRScheduler)]
-    if not schedulers:
-        return (
-            f"the optimizer is a {what}; expected one of PyTorch, such as "
-            "torch.optim.Adam(parameters, lr=0.001)."
-        )
-    name = type(schedulers[0]).__name__
-    text = f"the optimizer is a {what}; expected the optimizer alone, since nothing steps {name}. "
-    if isinstance(schedulers[0], lr_scheduler.ReduceLROnPlateau):
-        return text + (
-            f"{name} follows what is measured in validation, which an optimizer is not told. Take "
-            "a schedule that counts updates, such as CosineAnnealingLR, and step it in "
-            "optimizer.register_step_post_hook()."
-        )
-    return text + (
-        "Step it after each update: optimizer.register_step_post_hook(lambda *_: scheduler.step()"
-        "). It counts updates then, not epochs."
-    )
 
 
 def _takes_closure(step: Callable[..., Any]) -> bool:

@@ -3,6 +3,7 @@
     check_class(model)     in a class: steps and hooks of its own, state beside the state dict
     parameters_of(model)   what parameters() yields that the model does not have
     Refusals.check_sums    on parameters, where gradients are summed: hooks that see a part only
+    check_plain_updates    where only gradients are sent: what an update needs beside them
     check_unmoved          where they are summed: parameters that forward itself writes into
     check_unchanged        in evaluation: parameters and buffers that forward changes there too
     check_still_trainable  in a step: parameters that were frozen or set free
@@ -23,7 +24,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from elasticdl.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from elasticdl.definition import Origin
+    from elasticdl.definition import ModelDefinition, Origin
 
 _log = logging.getLogger("elasticdl")
 # Methods that a LightningModule is trained by: nothing here would call them.
@@ -155,6 +156,24 @@ class Refusals:
                     f"{self._origin}: {name or 'the model'} ({type(module).__name__}) has "
                     "scale_grad_by_freq=True, which divides gradients by how often an id is in a "
                     f"minibatch, and not in the update. {_ALONE}"
+                )
+
+    def check_plain_updates(self, definition: ModelDefinition) -> None:
+        """Make sure that an update needs nothing but gradients and an optimizer.
+
+        Raises:
+            DefinitionError: The file clips gradients, or schedules learning rates.
+        """
+        said = {
+            "gradient_clipping": definition.gradient_clipping,
+            "lr_scheduler": definition.create_lr_schedulers,
+        }
+        for name, value in said.items():
+            if value is not None:
+                raise DefinitionError(
+                    f"{definition.where(name)}: {name} is part of an update, and here gradients "
+                    "alone are sent to the aggregator, which makes it. Remove it, or take another "
+                    "fusion, such as fedavg."
                 )
 
     def check_unmoved(

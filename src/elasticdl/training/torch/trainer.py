@@ -43,7 +43,9 @@ from elasticdl.training import generators
 from elasticdl.training.complex_numbers import ALONE, refuse_complex
 from elasticdl.training.divisors import check_divides_by_examples
 from elasticdl.training.torch import export, failures
+from elasticdl.training.torch.averages import Averages
 from elasticdl.training.torch.buffers import Buffers, differs
+from elasticdl.training.torch.clipping import clipping_of
 from elasticdl.training.torch.determinism import be_deterministic, keep_uncompiled, seeded
 from elasticdl.training.torch.hooks import TorchHooks
 from elasticdl.training.torch.inputs import Adapter, find_adapter
@@ -52,7 +54,9 @@ from elasticdl.training.torch.metrics import Addends, TorchMetrics, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
 from elasticdl.training.torch.outputs import as_arrays, detached, map_tensors
 from elasticdl.training.torch.outside import check_nothing_outside
+from elasticdl.training.torch.precision import MixedPrecision
 from elasticdl.training.torch.refusals import Refusals, check_class, parameters_of
+from elasticdl.training.torch.schedulers import Schedulers
 from elasticdl.training.torch.statistics import Parts, Statistics, change_of
 from elasticdl.training.torch.tensors import batch_tensors, to_array, to_tensor
 from elasticdl.training.trainer import (
@@ -121,6 +125,7 @@ class TorchTrainer:
         # For another batch; of a tensor alone.
         self._outputs_shape: torch.Size | None = None
         self._takes_float64 = self._returns_float64 = False
+        self._precision = MixedPrecision(definition.precision, self._device)
         generators.install()
         keep_uncompiled(generators.__name__)
         self._generators = generators.Generators()
@@ -133,7 +138,10 @@ class TorchTrainer:
             self._buffers = Buffers(self.model)
             self._statistics = Statistics(self._buffers, definition.origin)
             self._optimizer = OptimizerState(definition, self._parameters, given)
-        self.optimizer = self._optimizer.optimizer
+            self.optimizer = self._optimizer.optimizer
+            self._averages = Averages(definition, self.model)
+            self._schedulers = Schedulers(definition, self.optimizer, self._parameters)
+        self._clip, self._given = clipping_of(definition), given
         trained = {id(parameter) for parameter in given}
         self._named_trainable = [
             (name, parameter)
@@ -152,7 +160,7 @@ class TorchTrainer:
                 f"{definition.where('callbacks')}: callbacks are Keras's; a PyTorch model cannot "
                 "have any. Remove them, or return an empty list."
             )
-        self.hooks = TorchHooks()
+        self.hooks = TorchHooks(self._schedulers, measures_averages=bool(self._averages))
         # Two of them: torch.export takes a size of one for a constant.
         self._example = map_arrays(lambda a: np.concatenate([a[:1], a[:1]]), example.features)
         self._check_nothing_outside()
@@ -242,25 +250,26 @@ class TorchTrainer:
         """See `trainer.Trainer`."""
         del so_far
         self.check_evaluation(batch)
-        with self._telling("evaluate", batch), self._looking():
+        with self._telling("evaluate", batch), self._averages.in_place(), self._looking():
             return self._evaluated(batch)[0]
 
     def predict(self, features: Arrays) -> Arrays:
         """See `trainer.Trainer`."""
         self.check_evaluation(Batch(features, None, 0))
-        with self._telling("predict", Batch(features, None, 0)), self._looking():
+        batch = Batch(features, None, 0)
+        with self._telling("predict", batch), self._averages.in_place(), self._looking():
             return map_arrays(_to_rows, as_arrays(self._forward(self._tensors(features))))
 
     def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
         """See `trainer.Examiner`."""
         del so_far
         self.check_evaluation(batch)
-        with self._telling("evaluate", batch), self._looking():
+        with self._telling("evaluate", batch), self._averages.in_place(), self._looking():
             states, outputs, labels, weights = self._evaluated(batch)
             values = self.evaluation_metrics.values(detached(outputs), labels)
             if "loss" in states:
                 alone = [
-                    self._loss.of(_row(outputs, i), _row(labels, i), _row(weights, i), 1).value
+                    self._loss_of(_row(outputs, i), _row(labels, i), _row(weights, i), 1).value
                     for i in range(batch.num_examples)
                 ]
                 values = {"loss": torch.stack(alone), **values}
@@ -301,29 +310,33 @@ class TorchTrainer:
             ]
         )
         if self._definition.loss is not None and labels is not None:
-            loss = self._loss.of(outputs, labels, weights, batch.num_examples)
+            loss = self._loss_of(outputs, labels, weights, batch.num_examples)
             states = {"loss": _loss_state([float(loss.value)], [float(loss.divisor)]), **states}
         return states, outputs, labels, weights
 
     def finish(self) -> None:
-        """See `trainer.Trainer`; the weights of a PyTorch model are those it was trained to."""
+        """See `trainer.Trainer`."""
+        self._averages.finish()
 
     @property
     def keeps_averages(self) -> bool:
         """See `trainer.Trainer`."""
-        return False
+        return bool(self._averages)
 
     def state(self) -> State:
         """See `trainer.Trainer`; the optimizer's part grows as parameters get their gradients."""
         state = {f"model/{name}": to_array(tensor) for name, tensor in self._tensors_kept().items()}
         state |= {f"optimizer/{path}": a for path, a in self._optimizer.state().items()}
+        state |= {f"average/{path}": a for path, a in self._averages.state().items()}
+        state |= {f"lr_scheduler/{path}": a for path, a in self._schedulers.state().items()}
+        state |= {f"loss_scale/{path}": a for path, a in self._precision.state().items()}
         state["step"] = np.array(self.step, np.int64)
         return state
 
     def load_state(self, state: State) -> None:
         """See `trainer.Trainer`."""
         tensors = self._tensors_kept()
-        arrays, slots = _below("model/", state), _below("optimizer/", state)
+        arrays = _below("model/", state)
         problems = [
             f"model/{name}: {_shape_of(arrays.get(name))} in the checkpoint, "
             f"{_shape_of(tensors.get(name))} in the model"
@@ -332,10 +345,17 @@ class TorchTrainer:
             or name not in arrays
             or tuple(tensors[name].shape) != arrays[name].shape
         ]
+        parts = {
+            "optimizer/": self._optimizer.load,
+            "average/": self._averages.load,
+            "lr_scheduler/": self._schedulers.load,
+            "loss_scale/": self._precision.load,
+        }
         with seeded(0, self._device):
-            problems = problems or [
-                f"optimizer/{problem}" for problem in self._optimizer.load(slots)
-            ]
+            for prefix, load in parts.items():
+                problems = problems or [
+                    f"{prefix}{problem}" for problem in load(_below(prefix, state))
+                ]
         if problems:
             raise CorruptCheckpointError(
                 "The checkpoint is not of this model:\n  "
@@ -363,7 +383,13 @@ class TorchTrainer:
         }
 
     def by_name(self, contribution: Contribution) -> tuple[Weights, Weights]:
-        """See `trainer.Differentiator`."""
+        """See `trainer.Differentiator`.
+
+        Raises:
+            DefinitionError: Also where gradients are clipped, or scheduled rates meant: who makes
+                the update has neither.
+        """
+        self._refusals.check_plain_updates(self._definition)
         divisor = float(contribution.buffer[-2])
         check_divides_by_examples(
             divisor, contribution.num_examples, self._definition.where("loss")
@@ -424,8 +450,9 @@ class TorchTrainer:
         labels, weights = self._label_tensors(batch.labels), self._label_tensors(batch.weights)
         with self._drawing(self.slot):
             outputs = self._forward(features)
-            loss = self._loss.of(outputs, labels, weights, batch.num_examples)
-            loss.value.backward()  # type: ignore[no-untyped-call]
+            loss = self._loss_of(outputs, labels, weights, batch.num_examples)
+            self._precision.scaled(loss.value).backward()  # type: ignore[no-untyped-call]
+            self._precision.unscale(self._gradients())
             self._add_pull()
         self._refusals.check_still_trainable(self._parameters)
         seen = detached(outputs)
@@ -503,13 +530,28 @@ class TorchTrainer:
 
     def _update(self) -> None:
         with self._drawing(_EVERY_SLOT):
-            self._optimizer.step()
+            if self._precision.accepts(self._gradients()):
+                if self._clip is not None:
+                    self._clip(self._given)
+                self._optimizer.step()
         self._clear_gradients()
+        self._averages.update()
         self.step += 1
+        self._schedulers.updated(self.step)
+
+    def _gradients(self) -> list[torch.Tensor]:
+        return [p.grad for p in self._parameters.values() if p.grad is not None]
 
     def _forward(self, features: Any) -> Any:
         args, kwargs = self._adapt(features)
-        return self.model(*args, **kwargs)
+        with self._precision.autocast():
+            return self.model(*args, **kwargs)
+
+    def _loss_of(
+        self, outputs: Any, labels: Any, weights: torch.Tensor | None, num_examples: int
+    ) -> BatchLoss:
+        with self._precision.autocast():
+            return self._loss.of(outputs, labels, weights, num_examples)
 
     def _clear_gradients(self) -> None:
         for parameter in self._parameters.values():

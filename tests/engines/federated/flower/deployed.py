@@ -17,7 +17,8 @@ from tests.engines.federated.flower.conftest import wait_until
 from elasticdl import federated
 from elasticdl.events import RoundFinished, read_events
 
-PATIENCE_S = 120
+# Ten processes of Flower start at once, beside other tests.
+PATIENCE_S = 240
 
 
 def connect(made, keys=None):

@@ -29,7 +29,7 @@ from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.errors import UsageError
 from elasticdl.events import JobFinished, read_events
 
-pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(900)]
 # One before the round in which the aggregator dies, and one after it.
 NUM_ROUNDS = 3
 # A process that has just begun imports Flower before it notices the end of its parent, and ten

@@ -1,0 +1,119 @@
+"""What a PyTorch model file says of its updates beside the optimizer.
+
+    def lr_scheduler(optimizer):              a scheduler of torch.optim.lr_scheduler; see
+        return StepLR(optimizer, 30)          `training/torch/schedulers.py`
+
+    gradient_clipping = 1.0                   by the norm of all gradients together
+    gradient_clipping = {"value": 0.5}        each number of them
+    def gradient_clipping(parameters):        by code of the user's
+        clip_grad_norm_(parameters, 1.0)
+
+    def averaged_model(model):                averages of the weights; see
+        return AveragedModel(model)           `training/torch/averages.py`
+
+    precision = "bf16"                        autocast; "fp16" scales the loss as well
+
+In a file with a Keras model these names mean nothing: Keras has all of it in its optimizers and
+callbacks, and files have helpers of these names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+from elasticdl.definition import GradientClipping, Precision
+from elasticdl.dialects.params import described, signature_of
+from elasticdl.dialects.reading import Reading, call
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from elasticdl.dialects.reference import Symbol
+
+_CLIPPINGS = (
+    'Expected a number, the largest norm of all gradients together; {"norm": 1.0}; '
+    '{"value": 0.5}; or a function of the parameters.'
+)
+
+
+def as_function_of(
+    what: Literal["optimizer", "model"], symbol: Symbol | None, reading: Reading
+) -> Callable[[Any], Any] | None:
+    """Return a function of the user's that is given the optimizer or the model.
+
+    Raises:
+        DefinitionError: It is no function of one.
+        UsageError: It needs a param that is not given.
+    """
+    if symbol is None or reading.framework != "torch":
+        return None
+    takes = _first_argument(symbol)
+    if takes is None:
+        raise reading.error(
+            symbol,
+            f"{symbol.name} is {described(symbol.value)}; expected a function of the {what}.",
+            f"def {symbol.short_name}({what}): ...",
+        )
+    given = reading.params.declare(symbol, {takes})
+    return lambda value: call(symbol, value, **given)
+
+
+def as_gradient_clipping(
+    symbol: Symbol | None, reading: Reading
+) -> GradientClipping | Callable[[Sequence[Any]], Any] | None:
+    """Return how gradients are clipped.
+
+    Raises:
+        DefinitionError: It says no way that is known.
+        UsageError: It needs a param that is not given.
+    """
+    if symbol is None or symbol.value is None or reading.framework != "torch":
+        return None
+    value = symbol.value
+    if callable(value):
+        takes = _first_argument(symbol)
+        if takes is None:
+            raise reading.error(symbol, f"{symbol.name}() takes no argument.", _CLIPPINGS)
+        given = reading.params.declare(symbol, {takes})
+        return lambda parameters: call(symbol, parameters, **given)
+    bounds = value if isinstance(value, Mapping) else {"norm": value}
+    for by in ("norm", "value"):
+        if list(bounds) == [by] and _is_bound(bounds[by]):
+            return GradientClipping(by, float(bounds[by]))
+    raise reading.error(symbol, f"{symbol.name} is {value!r:.80}.", _CLIPPINGS)
+
+
+def as_precision(symbol: Symbol | None, reading: Reading) -> Precision:
+    """Return the format that a step computes in; a function of this name is a helper.
+
+    Raises:
+        DefinitionError: It is none that is known.
+    """
+    if symbol is None or not isinstance(symbol.value, str) or reading.framework != "torch":
+        return ""
+    # As Lightning and Accelerate call them, too.
+    short = symbol.value.removesuffix("-mixed").replace("bfloat16", "bf16")
+    short = {"float16": "fp16", "16": "fp16", "float32": "", "fp32": "", "32": ""}.get(short, short)
+    if short not in get_args(Precision):
+        raise reading.error(
+            symbol,
+            f"precision is {symbol.value!r}.",
+            'Expected "bf16" or "fp16"; without it a step computes in the format of the weights.',
+        )
+    return cast("Precision", short)
+
+
+def _first_argument(symbol: Symbol) -> str | None:
+    """Return the name of the argument that a function is given; None if it takes none."""
+    if not callable(symbol.value):
+        return None
+    positional = (0, 1)
+    parameters = signature_of(symbol).parameters.values()
+    return next((p.name for p in parameters if p.kind in positional), None)
+
+
+def _is_bound(value: object) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and math.isfinite(cast("float", value)) and cast("float", value) > 0

@@ -1,0 +1,127 @@
+"""Averages of a model's weights, kept beside them: EMA and SWA by `torch.optim.swa_utils`.
+
+`averaged_model(model)` returns an `AveragedModel`, which follows the weights after each update. The
+averages are what is evaluated and published; the weights themselves go on training. What a
+BatchNorm counts is the model's own unless `use_buffers=True`: nothing recomputes it (`update_bn`
+would read the data once more).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from elasticdl.errors import DefinitionError, UserCodeError, raised_at, users_traceback
+from elasticdl.training.torch.tensors import to_array, to_tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from elasticdl.definition import ModelDefinition
+
+
+class Averages:
+    """See the module.
+
+    Args:
+        definition: Makes them, if it does.
+        model: Whose weights they follow; not trained yet.
+
+    Raises:
+        DefinitionError: What is made does not follow that model.
+        UserCodeError: The user's function raised.
+    """
+
+    def __init__(self, definition: ModelDefinition, model: nn.Module) -> None:
+        self._model, self._where = model, definition.where("averaged_model")
+        self._averaged: AveragedModel | None = None
+        self._is_in_place = False
+        if definition.create_average is not None:
+            self._averaged = self._checked(definition.create_average(model))
+
+    def __bool__(self) -> bool:
+        """Return whether there are averages."""
+        return self._averaged is not None
+
+    def update(self) -> None:
+        """Follow an update of the weights."""
+        if self._averaged is None:
+            return
+        try:
+            self._averaged.update_parameters(self._model)
+        except Exception as error:
+            raise UserCodeError(
+                f"{raised_at(error, self._where)}: averaging the weights raised:\n"
+                f"{users_traceback(error)}"
+            ) from error
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let the model have the averages meanwhile; before the first update they are its own."""
+        if self._averaged is None or self._is_in_place or not int(self._averaged.n_averaged):
+            yield
+            return
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def finish(self) -> None:
+        """Let the model have the averages for good, until a state is loaded."""
+        if self._averaged is not None and not self._is_in_place and int(self._averaged.n_averaged):
+            self._swap()
+            self._is_in_place = True
+
+    def state(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the averages, and how many updates they are of; nothing where there are none."""
+        if self._averaged is None:
+            return {}
+        return {name: to_array(tensor) for name, tensor in self._averaged.state_dict().items()}
+
+    def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
+        """Take over a state, unless there are problems: a line for each of them is returned."""
+        tensors = {} if self._averaged is None else self._averaged.state_dict()
+        problems = [
+            f"{name}: in {'the checkpoint' if name in state else 'the model file'} alone"
+            for name in sorted(tensors.keys() ^ state.keys())
+        ]
+        if not problems:
+            self._is_in_place = False
+            with torch.no_grad():
+                for name, tensor in tensors.items():
+                    tensor.copy_(to_tensor(state[name]))
+        return problems
+
+    def _swap(self) -> None:
+        assert self._averaged is not None  # noqa: S101 - the callers have looked
+        for mine, average in zip(
+            _tensors(self._model), _tensors(self._averaged.module), strict=True
+        ):
+            mine.data, average.data = average.data, mine.data
+
+    def _checked(self, made: Any) -> AveragedModel:
+        if not isinstance(made, AveragedModel):
+            raise self._error(f"it returned a {type(made).__name__}.")
+        if made.module is self._model:
+            raise self._error("the averages are the model itself.")
+        shapes = [[t.shape for t in _tensors(each)] for each in (made.module, self._model)]
+        if shapes[0] != shapes[1]:
+            raise self._error("its weights have other shapes than those of the model.")
+        return made.requires_grad_(requires_grad=False)
+
+    def _error(self, problem: str) -> DefinitionError:
+        return DefinitionError(
+            f"{self._where}: averaged_model(): {problem} Return an average of the argument: "
+            "torch.optim.swa_utils.AveragedModel(model, multi_avg_fn="
+            "get_ema_multi_avg_fn(0.999))."
+        )
+
+
+def _tensors(model: nn.Module) -> list[torch.Tensor]:
+    return [*model.parameters(), *model.buffers()]

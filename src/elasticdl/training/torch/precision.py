@@ -1,0 +1,92 @@
+"""Steps in narrow formats: autocast, and a scale of the loss that keeps float16 from vanishing.
+
+In bfloat16 a step needs nothing more than `torch.autocast`. Gradients in float16 are too small for
+it, so the loss is multiplied by a large number and gradients are divided by it; an update whose
+gradients overflow is left out, and the number becomes smaller. That is what
+`torch.amp.GradScaler` does, with its settings. Here gradients are divided in the step that
+computed them, so that workers sum up and clip those of the loss itself; whether there is an update
+is decided of the sum, and so the same on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from elasticdl.definition import Precision
+
+_FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Those of torch.amp.GradScaler.
+_FIRST_SCALE = 65536.0
+_GROWTH, _BACKOFF, _GROWTH_INTERVAL = 2.0, 0.5, 2000
+
+
+class MixedPrecision:
+    """See the module.
+
+    Args:
+        precision: Of the definition.
+        device: That computes.
+    """
+
+    def __init__(self, precision: Precision, device: torch.device) -> None:
+        self._format = _FORMATS.get(precision)
+        self._device = device
+        self._scale: float | None = _FIRST_SCALE if precision == "fp16" else None
+        self._since_growth = 0
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context of model and loss."""
+        if self._format is None:
+            return nullcontext()
+        return torch.autocast(self._device.type, self._format)
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the loss to compute gradients of."""
+        return loss if self._scale is None else loss * self._scale
+
+    def unscale(self, gradients: Iterable[torch.Tensor]) -> None:
+        """Divide the gradients of a scaled loss in place."""
+        if self._scale is not None:
+            inverse = torch.tensor(self._scale, dtype=torch.float64).reciprocal().float()
+            for gradient in gradients:
+                gradient.mul_(inverse.to(gradient.device, gradient.dtype))
+
+    def accepts(self, gradients: Iterable[torch.Tensor]) -> bool:
+        """Return whether gradients make an update, and choose the scale of the next one."""
+        if self._scale is None:
+            return True
+        if not all(
+            bool(torch.isfinite(g.coalesce().values() if g.is_sparse else g).all())
+            for g in gradients
+        ):
+            self._scale, self._since_growth = self._scale * _BACKOFF, 0
+            return False
+        self._since_growth += 1
+        if self._since_growth == _GROWTH_INTERVAL:
+            self._scale, self._since_growth = self._scale * _GROWTH, 0
+        return True
+
+    def state(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return what is to be kept; nothing where the loss is not scaled."""
+        if self._scale is None:
+            return {}
+        return {
+            "scale": np.array(self._scale, np.float32),
+            "growth_tracker": np.array(self._since_growth, np.int64),
+        }
+
+    def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
+        """Take over a state, unless there are problems: a line for each of them is returned."""
+        if state.keys() != self.state().keys():
+            has = "a scale of the loss" if state else "no scale of the loss"
+            return [f"{has} in the checkpoint; the model file has another precision"]
+        if state:
+            self._scale = float(state["scale"])
+            self._since_growth = int(state["growth_tracker"])
+        return []

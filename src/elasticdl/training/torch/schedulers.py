@@ -1,0 +1,214 @@
+"""Learning rate schedulers of a model file: when they step, and their state as named arrays.
+
+`lr_scheduler(optimizer)` returns a scheduler of `torch.optim.lr_scheduler`, or a dict about one, in
+the words of Lightning, or a list of either:
+
+    {"scheduler": ..., "interval": "epoch", "frequency": 1, "monitor": "val_loss"}
+
+`interval` is "epoch" (the default) or "step": a scheduler steps after the validation of an epoch,
+or after an update, each `frequency`th one. `monitor` names the metric that a ReduceLROnPlateau
+looks at. OneCycleLR and CyclicLR count updates by PyTorch's documentation, and epochs if nobody
+says so: their interval has to be said.
+
+A scheduler steps once an update of the job, however many workers share it, and its state is the
+same on each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch.optim import Optimizer, lr_scheduler
+
+from elasticdl.errors import (
+    DefinitionError,
+    ElasticDLError,
+    UserCodeError,
+    raised_at,
+    users_traceback,
+)
+from elasticdl.training.torch.memory import CannotKeepError, Codec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+    from elasticdl.definition import ModelDefinition
+
+_KEYS = ("scheduler", "interval", "frequency", "monitor")
+_COUNT_UPDATES = (lr_scheduler.OneCycleLR, lr_scheduler.CyclicLR)
+_METHODS = ("step", "state_dict", "load_state_dict")
+_EXAMPLE = '{"scheduler": scheduler, "interval": "step"}'
+
+
+@dataclass(frozen=True, eq=False)
+class _Schedule:
+    """A scheduler, and when it steps; see the module."""
+
+    scheduler: Any
+    interval: Literal["step", "epoch"] = "epoch"
+    frequency: int = 1
+    monitor: str = ""
+
+
+class Schedulers:
+    """The schedulers of a training.
+
+    Args:
+        definition: Makes them.
+        optimizer: Whose learning rates they set; made before, and not loaded yet.
+        parameters: The model's, by name.
+
+    Raises:
+        DefinitionError: What is made is no scheduler of that optimizer, or remembers what no
+            checkpoint can keep.
+        UserCodeError: The user's function raised.
+    """
+
+    def __init__(
+        self,
+        definition: ModelDefinition,
+        optimizer: Optimizer,
+        parameters: Mapping[str, nn.Parameter],
+    ) -> None:
+        self._where = definition.where("lr_scheduler")
+        self._optimizer = optimizer
+        self._codec = Codec(parameters)
+        made = definition.create_lr_schedulers
+        self._schedules = [] if made is None else self._read(made(optimizer))
+        self.state()
+
+    def __bool__(self) -> bool:
+        """Return whether there is any."""
+        return bool(self._schedules)
+
+    def updated(self, num_updates: int) -> None:
+        """Step after an update.
+
+        Args:
+            num_updates: How many there have been.
+        """
+        for schedule in self._schedules:
+            if schedule.interval == "step" and num_updates % schedule.frequency == 0:
+                self._step(schedule.scheduler)
+
+    def epoch_ended(self, epoch: int, metrics: Mapping[str, Any]) -> None:
+        """Step after an epoch and its validation.
+
+        Args:
+            epoch: Its number, from 0.
+            metrics: What was measured: `loss`, `val_loss`, ...
+
+        Raises:
+            DefinitionError: What a scheduler monitors was not measured.
+        """
+        for schedule in self._schedules:
+            if schedule.interval == "step" or (epoch + 1) % schedule.frequency:
+                continue
+            if not schedule.monitor:
+                self._step(schedule.scheduler)
+                continue
+            if schedule.monitor not in metrics:
+                raise DefinitionError(
+                    f"{self._where}: {type(schedule.scheduler).__name__} monitors "
+                    f"{schedule.monitor!r}, which was not measured in epoch {epoch + 1} "
+                    f"(there is {', '.join(sorted(metrics))}). Give --validation_data, or say what "
+                    'else it monitors: {"scheduler": scheduler, "monitor": "loss"}.'
+                )
+            self._step(schedule.scheduler, float(metrics[schedule.monitor]))
+
+    def state(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return what the schedulers remember; nothing where there are none.
+
+        Raises:
+            DefinitionError: One remembers what cannot be kept.
+        """
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        for number, schedule in enumerate(self._schedules):
+            try:
+                kept = self._codec.to_arrays(dict(schedule.scheduler.state_dict()))
+            except CannotKeepError as error:
+                raise DefinitionError(
+                    f"{self._where}: {type(schedule.scheduler).__name__} remembers {error}, which "
+                    "no checkpoint can keep, so a resumed training would go on differently. Give "
+                    "it functions that remember nothing, and numbers, texts and tensors else."
+                ) from error
+            arrays |= {f"{number}/{name}": array for name, array in kept.items()}
+        return arrays
+
+    def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
+        """Take over a state, unless there are problems: a line for each of them is returned."""
+        by_number: dict[int, dict[str, np.ndarray[Any, Any]]] = {}
+        for path, array in arrays.items():
+            of, _, name = path.partition("/")
+            by_number.setdefault(int(of), {})[name] = array
+        if len(by_number) != len(self._schedules):
+            return [f"{len(by_number)} in the checkpoint, {len(self._schedules)} in the model file"]
+        for number, schedule in enumerate(self._schedules):
+            schedule.scheduler.load_state_dict(self._codec.to_values(by_number[number]))
+        return []
+
+    def _step(self, scheduler: Any, *monitored: float) -> None:
+        try:
+            scheduler.step(*monitored)
+        except Exception as error:
+            raise UserCodeError(
+                f"{raised_at(error, self._where)}: step() of {type(scheduler).__name__} raised:\n"
+                f"{users_traceback(error)}"
+            ) from error
+
+    # --- what the user's function returns -----------------------------------------------------
+
+    def _read(self, returned: Any) -> list[_Schedule]:
+        several = returned if isinstance(returned, (list, tuple)) else [returned]
+        return [self._read_one(each) for each in several]
+
+    def _read_one(self, returned: Any) -> _Schedule:
+        said = dict(returned) if isinstance(returned, Mapping) else {"scheduler": returned}
+        if unknown := [key for key in said if key not in _KEYS]:
+            raise self._error(
+                f"{unknown[0]!r} is nothing that is known about a scheduler.",
+                f"Expected {', '.join(_KEYS)}.",
+            )
+        scheduler = said.get("scheduler")
+        # Libraries have schedulers that are not derived from PyTorch's.
+        has_all = all(callable(getattr(scheduler, name, None)) for name in _METHODS)
+        if not has_all or isinstance(scheduler, Optimizer):
+            raise self._error(
+                f"it returned {scheduler!r:.80}, which is no scheduler.",
+                "Return one of torch.optim.lr_scheduler, such as StepLR(optimizer, 30).",
+            )
+        if getattr(scheduler, "optimizer", self._optimizer) is not self._optimizer:
+            raise self._error(
+                f"{type(scheduler).__name__} is for another optimizer.",
+                "Make it for the argument: def lr_scheduler(optimizer).",
+            )
+        interval = said.get("interval", "")
+        if interval not in ("", "step", "epoch"):
+            raise self._error(f"the interval is {interval!r}.", 'Expected "step" or "epoch".')
+        if not interval and isinstance(scheduler, _COUNT_UPDATES):
+            raise self._error(
+                f"{type(scheduler).__name__} usually steps after each update, and what does not "
+                "say so steps after each epoch.",
+                f'Say it: return {_EXAMPLE} (or "epoch").',
+            )
+        frequency = said.get("frequency", 1)
+        if type(frequency) is not int or frequency < 1:
+            raise self._error(
+                f"the frequency is {frequency!r}.", "Expected a whole number above 0."
+            )
+        is_plateau = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau)
+        monitor = said.get("monitor") or ("val_loss" if is_plateau else "")
+        if not is_plateau:
+            monitor = ""
+        if is_plateau and interval == "step":
+            raise self._error(
+                f"ReduceLROnPlateau looks at {monitor!r}, which is measured once an epoch.",
+                'Let it step once an epoch: {"scheduler": scheduler, "interval": "epoch"}.',
+            )
+        return _Schedule(scheduler, interval or "epoch", frequency, monitor)
+
+    def _error(self, problem: str, way_out: str) -> ElasticDLError:
+        return DefinitionError(f"{self._where}: lr_scheduler(): {problem} {way_out}")

@@ -1,0 +1,289 @@
+"""What an update is beside the optimizer: schedules, clipped gradients, averages, a scaled loss.
+
+That they give the numbers of plain loops is in `tests/parity/torch/`; here is what they refuse, and
+what goes wrong within them.
+"""
+
+import numpy as np
+import pytest
+import torch
+from tests.training.torch.conftest import (
+    batch_of,
+    definition_of,
+    mean_loss,
+    same_bits,
+    total_of,
+    trainer_of,
+)
+from tests.training.torch.plain import UNEVEN, cut
+from torch import nn
+from torch.optim import lr_scheduler, swa_utils
+
+from elasticdl.definition import GradientClipping
+from elasticdl.errors import CorruptCheckpointError, DefinitionError, UserCodeError
+
+
+def step_lr(optimizer):
+    return lr_scheduler.StepLR(optimizer, 1)
+
+
+def rate(trainer):
+    return trainer.optimizer.param_groups[0]["lr"]
+
+
+# --- schedules -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        (lambda o: None, "None, which is no scheduler.*StepLR"),
+        (lambda o: o, "no scheduler"),
+        (lambda o: {"scheduler": step_lr(o), "every": 2}, "'every' is nothing that is known"),
+        (lambda o: {"scheduler": step_lr(o), "interval": "batch"}, 'Expected "step" or "epoch"'),
+        (lambda o: {"scheduler": step_lr(o), "frequency": 0}, "frequency is 0.*above 0"),
+        (lambda o: lr_scheduler.OneCycleLR(o, 0.1, 9), 'OneCycleLR.*"interval": "step"'),
+        (lambda o: lr_scheduler.CyclicLR(o, 0.1, 1.0), "CyclicLR usually steps after each update"),
+        (
+            lambda o: {"scheduler": lr_scheduler.ReduceLROnPlateau(o), "interval": "step"},
+            "measured once an epoch",
+        ),
+        (
+            lambda _: step_lr(torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1)),
+            "for another optimizer",
+        ),
+    ],
+)
+def test_what_is_no_schedule_is_refused_before_training(returned, expected):
+    with pytest.raises(DefinitionError, match=expected):
+        trainer_of(definition_of(create_lr_schedulers=returned))
+
+
+def test_a_schedule_whose_function_remembers_is_refused():
+    class Remembers:
+        def __init__(self):
+            self.thing = object()
+
+        def __call__(self, step):
+            return 1.0
+
+    with pytest.raises(DefinitionError, match=r"LambdaLR remembers .*no checkpoint can keep"):
+        trainer_of(
+            definition_of(
+                create_lr_schedulers=lambda o: lr_scheduler.LambdaLR(o, Remembers()),
+            )
+        )
+
+
+def test_a_plateau_without_validation_says_what_is_measured():
+    trainer = trainer_of(definition_of(create_lr_schedulers=lr_scheduler.ReduceLROnPlateau))
+
+    with pytest.raises(DefinitionError, match="'val_loss', which was not measured in epoch 1"):
+        trainer.hooks.epoch_end(0, {"loss": 1.0})
+
+
+def test_each_second_epoch():
+    trainer = trainer_of(
+        definition_of(create_lr_schedulers=lambda o: {"scheduler": step_lr(o), "frequency": 2})
+    )
+    rates = []
+    for epoch in range(4):
+        trainer.train_steps([batch_of(8)])
+        trainer.hooks.epoch_end(epoch, {"loss": 1.0})
+        rates.append(rate(trainer))
+
+    np.testing.assert_allclose(rates, [0.1, 0.01, 0.01, 0.001])
+
+
+def test_a_checkpoint_of_another_number_of_schedules_is_refused():
+    state = trainer_of(definition_of(create_lr_schedulers=step_lr)).state()
+
+    with pytest.raises(CorruptCheckpointError, match="lr_scheduler/1 in the checkpoint, 0 in the"):
+        trainer_of().load_state(state)
+
+
+def test_what_a_schedule_raises_is_the_users():
+    def fail(count):
+        return 1 / (2 - count)
+
+    trainer = trainer_of(
+        definition_of(
+            create_lr_schedulers=lambda o: {
+                "scheduler": lr_scheduler.LambdaLR(o, fail),
+                "interval": "step",
+            }
+        )
+    )
+    trainer.train_steps([batch_of(8)])
+
+    with pytest.raises(UserCodeError, match=r"test_updates.py:\d+.*LambdaLR raised"):
+        trainer.train_steps([batch_of(8)])
+
+
+# --- clipping ------------------------------------------------------------------------------------
+
+
+def test_gradients_are_clipped_after_workers_have_summed_them_up():
+    definition = definition_of(gradient_clipping=GradientClipping("norm", 0.01))
+    batch = batch_of(12)
+    alone, *workers = (trainer_of(definition, batch) for _ in range(1 + len(UNEVEN)))
+    before = alone.state()["model/weight"]
+
+    alone.train_steps([batch])
+    parts = zip(workers, cut(batch, *UNEVEN), strict=True)
+    total = total_of(*(worker.gradients(part)[0] for worker, part in parts))
+    for worker in workers:
+        worker.apply(total)
+
+    moved = alone.state()["model/weight"] - before
+    assert 0 < np.abs(moved).max() <= 0.1 * 0.01
+    np.testing.assert_allclose(workers[0].state()["model/weight"] - before, moved, rtol=1e-3)
+
+
+def test_what_a_clipping_function_raises_is_the_users():
+    def clip(parameters):
+        raise ValueError(f"of {len(parameters)} parameters")
+
+    trainer = trainer_of(definition_of(gradient_clipping=clip))
+
+    with pytest.raises(UserCodeError, match=r"gradient_clipping\(\) raised:(.|\n)*of 2 parameters"):
+        trainer.train_steps([batch_of(8)])
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"gradient_clipping": GradientClipping("value", 0.5)}, {"create_lr_schedulers": step_lr}],
+    ids=["gradient_clipping", "lr_scheduler"],
+)
+def test_who_sends_gradients_alone_has_no_part_in_an_update(more):
+    trainer = trainer_of(definition_of(**more))
+    contribution, _ = trainer.gradients(batch_of(8))
+
+    with pytest.raises(DefinitionError, match="is part of an update"):
+        trainer.by_name(contribution)
+
+
+# --- averages ------------------------------------------------------------------------------------
+
+
+def ema(model):
+    return swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
+
+
+def test_averages_are_measured_and_published_and_the_weights_go_on():
+    batches = [batch_of(8, seed) for seed in range(4)]
+    trainer, plain = trainer_of(definition_of(create_average=ema)), trainer_of()
+    for some in (trainer, plain):
+        some.train_steps(batches)
+    weights = {k: v for k, v in trainer.state().items() if k.startswith("model/")}
+    assert same_bits(weights, {k: plain.state()[k] for k in weights})
+
+    measured = trainer.evaluate(batches[0])["loss"]
+    assert measured != plain.evaluate(batches[0])["loss"]
+    before = trainer.state()
+    trainer.finish()
+    assert trainer.evaluate(batches[0])["loss"] == measured
+    assert not same_bits(weights, {k: trainer.state()[k] for k in weights})
+    trainer.load_state(before)
+    assert same_bits(trainer.state(), before)
+    assert trainer.evaluate(batches[0])["loss"] == measured
+
+
+def test_weights_that_were_published_are_measured_as_they_are():
+    """A trained model holds the averages as its weights, and nothing beside them."""
+    batch = batch_of(8)
+    trainer, other = (trainer_of(definition_of(create_average=ema), seed=n) for n in (0, 1))
+    trainer.train_steps([batch])
+    trainer.finish()
+    weights = {k: v for k, v in trainer.state().items() if k.startswith("model/")}
+    other.load_state({**other.state(), **weights})
+
+    assert other.evaluate(batch)["loss"] == trainer.evaluate(batch)["loss"]
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda model: model, "it returned a Linear"),
+        (lambda _: ema(nn.Linear(2, 2)), "other shapes"),
+        (lambda _: None, "it returned a NoneType"),
+    ],
+)
+def test_what_is_no_average_of_the_model_is_refused(make, expected):
+    with pytest.raises(DefinitionError, match=rf"averaged_model\(\): .*{expected}.*AveragedModel"):
+        trainer_of(definition_of(create_average=make))
+
+
+# --- float16 -------------------------------------------------------------------------------------
+
+
+def overflowing(outputs, labels):
+    # 65536 times its gradients is more than float16 holds; a few halvings later it is not.
+    return 100.0 * mean_loss(outputs, labels)
+
+
+def half(**more):
+    return definition_of(loss=overflowing, precision="fp16", **more)
+
+
+def plain_scaled(batches):
+    """Return the weights and the scale of a loop with a GradScaler."""
+    model = trainer_of(half(), batches[0]).model
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu")
+    for batch in batches:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = overflowing(
+                model(torch.from_numpy(batch.features)), torch.from_numpy(batch.labels)
+            )
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return model.weight.detach().numpy(), scaler.get_scale()
+
+
+def test_updates_that_overflow_are_left_out_as_by_a_grad_scaler():
+    batches = [batch_of(8, seed) for seed in range(8)]
+    trainer = trainer_of(half(), batches[0])
+    first = trainer.state()["model/weight"]
+
+    trainer.train_steps(batches[:1])
+    assert same_bits({"": first}, {"": trainer.state()["model/weight"]}), "It did not overflow."
+    trainer.train_steps(batches[1:])
+
+    weights, scale = plain_scaled(batches)
+    np.testing.assert_array_equal(trainer.state()["model/weight"], weights)
+    assert float(trainer.state()["loss_scale/scale"]) == scale < 65536
+    assert not np.array_equal(weights, first)
+
+
+def test_the_scale_is_part_of_the_state():
+    batches = [batch_of(8, seed) for seed in range(8)]
+    whole, begun, resumed = (trainer_of(half(), batches[0]) for _ in range(3))
+    whole.train_steps(batches)
+    begun.train_steps(batches[:3])
+    resumed.load_state(begun.state())
+    resumed.train_steps(batches[3:])
+
+    assert same_bits(resumed.state(), whole.state())
+
+
+def test_workers_leave_out_the_same_updates():
+    batch = batch_of(12)
+    workers = [trainer_of(half(), batch) for _ in UNEVEN]
+    first = workers[0].state()["model/weight"]
+    for _ in range(12):
+        parts = zip(workers, cut(batch, *UNEVEN), strict=True)
+        with np.errstate(invalid="ignore"):
+            total = total_of(*(worker.gradients(part)[0] for worker, part in parts))
+        for worker in workers:
+            worker.apply(total)
+
+    assert all(same_bits(worker.state(), workers[0].state()) for worker in workers)
+    assert float(workers[0].state()["loss_scale/scale"]) < 65536
+    assert not np.array_equal(workers[0].state()["model/weight"], first)
+
+
+def test_a_checkpoint_of_another_precision_is_refused():
+    with pytest.raises(CorruptCheckpointError, match="another precision"):
+        trainer_of(half()).load_state(trainer_of().state())
