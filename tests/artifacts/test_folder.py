@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,19 +25,28 @@ def everything_in(path: Path) -> set[str]:
     return {str(entry.relative_to(path)) for entry in path.rglob("*")}
 
 
-@pytest.fixture
-def unwritable():
-    """Return a folder this user may read and not write, also where tests run as root."""
+@contextlib.contextmanager
+def as_nobody(mode: int) -> Iterator[Path]:
+    """Make a folder with these permissions and be a user they hold for, also as root."""
     path = Path(tempfile.mkdtemp())
-    path.chmod(0o555)
+    path.chmod(mode)
     is_root = os.geteuid() == 0
     if is_root:
         os.seteuid(NOBODY)
-    yield path
-    if is_root:
-        os.seteuid(0)
-    path.chmod(0o755)
-    path.rmdir()
+    try:
+        yield path
+    finally:
+        if is_root:
+            os.seteuid(0)
+        path.chmod(0o755)
+        path.rmdir()
+
+
+@pytest.fixture
+def unwritable():
+    """Return a folder this user may read and not write, also where tests run as root."""
+    with as_nobody(0o555) as path:
+        yield path
 
 
 # --- Any folder -------------------------------------------------------------------------------
@@ -160,6 +170,11 @@ def test_a_full_disk_is_an_output_error_and_keeps_what_was_there(
 def test_an_output_that_may_not_be_written_is_an_output_error(unwritable) -> None:
     with pytest.raises(OutputError, match=r"new/a: may not be written .*--output"):
         OutputFolder(unwritable / "new").write_bytes("a", b"")
+
+
+def test_an_output_that_may_not_be_read_says_so() -> None:
+    with as_nobody(0o000) as path, pytest.raises(OutputError, match="may not be read .*to read it"):
+        OutputFolder(path).list()
 
 
 def test_a_file_where_the_folder_should_be_is_an_output_error(tmp_path) -> None:

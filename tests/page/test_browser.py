@@ -20,6 +20,7 @@ from tests.page.conftest import (
     elastic_job,
     finished_events,
     joined,
+    left,
     shifted_to_now,
     started,
     step,
@@ -28,7 +29,7 @@ from tests.page.conftest import (
 from tests.page.test_server import served
 from tests.page.test_views import federated_events
 
-from elasticdl.events import JobFailed, RoundFinished
+from elasticdl.events import Evaluated, JobFailed, RoundFinished
 from elasticdl.job import Federation
 
 CHROMIUM = next(
@@ -160,6 +161,31 @@ def test_names_and_reasons_are_text_and_never_html(browser, tmp_path) -> None:
     assert browser.js("return document.querySelector('img, main i')") is None
     assert evil in browser.text("#head")
     assert evil in browser.text("#rounds")
+
+
+def test_odd_names_of_metrics_and_long_reasons_leave_the_page_whole(browser, tmp_path) -> None:
+    names = ["constructor", "__proto__", "x" * 10_000, "\u202ename", "a\x00b"]
+    metrics = {"loss": 0.5, **dict.fromkeys(names, 7.0)}
+    events = [
+        *elastic_events(),
+        Evaluated(time=T0 + 21, step=16, epoch=0, metrics=metrics),
+        left(1, 3, 22, reason="y" * 10_000, number=16),
+    ]
+    browser.size(390, 844)
+    try:
+        with served(write_output(tmp_path / "job", events)) as url:
+            browser.open(url)
+            wide = browser.js("return document.documentElement.scrollWidth")
+            complaints = browser.complaints()
+    finally:
+        browser.size(1280, 900)
+
+    assert complaints == []
+    assert wide <= 390
+    head = browser.text("#evaluations thead").split()
+    assert {"constructor", "__proto__", "\\u202ename", "a\\x00b"} <= set(head)
+    assert len(browser.text("#findings")) < 2000
+    assert "train-1" in browser.text("#about")
 
 
 def test_lanes_are_walked_by_keyboard(browser, finished_url) -> None:
@@ -307,14 +333,23 @@ QUESTIONS = {
         "#findings",
         r"No step was committed for 4\.0 s from .*: worker 1 died",
     ),
-    "is it overfitting?": ("elastic", "#findings", r"Overfitting since step 8"),
-    "which checkpoint is the best?": ("elastic", "#checkpoints", r"\n4\t[^\n]*★ best"),
+    "is it overfitting?": (
+        "elastic",
+        "#findings",
+        r"Overfitting since step 8 \(2023-11-1\d \d\d:\d\d:38\)",
+    ),
+    "which checkpoint is the best?": (
+        "elastic",
+        "#checkpoints",
+        r"The best checkpoint by val_loss \(0\.5\) is of step 4; it is no longer on disk",
+    ),
+    "which is it in the table?": ("elastic", "#checkpoints", r"\n4\t[^\n]*★ best"),
     "how much of the epoch is done?": (
         "elastic",
         "#shards",
         r"Epoch 1 of 2.*1 queued.*2 leased.*0 returned.*2 done",
     ),
-    "on which data, with which model?": ("elastic", "#about", r"small.*640"),
+    "on which data, with which model?": ("elastic", "#about", r"data/\*\.recordio.*small.*640"),
     "which party was left out, and why?": (
         "federated",
         "#findings",

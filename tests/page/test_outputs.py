@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import shutil
+import time
 
 import pytest
 from tests.page.conftest import (
@@ -61,10 +64,68 @@ def test_a_log_in_pieces_is_read_whole(tmp_path, monkeypatch) -> None:
     assert [offset for _, offset, _ in pieces] == [0, 4, 24]
 
 
-def test_a_pipe_is_not_waited_for(tmp_path) -> None:
+def test_a_pipe_is_not_waited_for_and_named(tmp_path) -> None:
     os.mkfifo(tmp_path / "events.jsonl")
 
-    assert read(LogReader(OutputFolder(tmp_path))) == []
+    with pytest.raises(OutputError, match=r"events\.jsonl: .* it is a pipe"):
+        read(LogReader(OutputFolder(tmp_path)))
+
+
+def test_a_log_that_was_removed_is_told_and_what_was_read_stays(tmp_path) -> None:
+    output = write_output(tmp_path / "job", finished_events())
+    watched = WatchedOutput(OutputFolder(output), "job")
+    watched.refresh()
+    shutil.rmtree(output)
+    watched._looked_s = -1e9
+    watched.refresh()
+    shown = view(watched.history, watched.facts(), T0 + 30)
+
+    assert shown["head"]["step"] == 15
+    assert any("no longer there" in note for note in shown["head"]["notes"])
+
+
+def test_a_compressed_log_is_named_with_what_to_do(tmp_path) -> None:
+    (tmp_path / "events.jsonl").write_bytes(gzip.compress(as_log(finished_events())))
+
+    with pytest.raises(OutputError, match="compressed with gzip. Decompress it with gunzip"):
+        read(LogReader(OutputFolder(tmp_path)))
+
+
+def test_a_line_longer_than_any_event_is_named_and_events_before_it_are_read(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("elasticdl.page.log_reader._CHUNK_BYTES", 1000)
+    monkeypatch.setattr("elasticdl.page.log_reader._LONGEST_LINE_BYTES", 50_000)
+    output = write_output(tmp_path / "job", finished_events())
+    with (output / "events.jsonl").open("ab") as log:
+        size = log.tell()
+        log.write(b"[" * 100_000)
+    watched = WatchedOutput(OutputFolder(output), "job")
+    watched.refresh()
+    shown = view(watched.history, watched.facts(), T0 + 30)
+
+    assert shown["head"]["step"] == 15
+    assert any(f"the line at byte {size:,} is longer" in note for note in shown["head"]["notes"])
+
+
+def test_a_page_that_is_costly_is_made_less_often_however_many_look(output, monkeypatch) -> None:
+    made = []
+
+    def costly(*_):
+        made.append(1)
+        until = time.thread_time() + 0.05
+        while time.thread_time() < until:
+            pass
+        return {"head": len(made)}
+
+    monkeypatch.setattr("elasticdl.page.outputs.view", costly)
+    watched = WatchedOutput(OutputFolder(output), "job")
+    until = time.monotonic() + 1.2
+    while time.monotonic() < until:
+        assert watched.sections() == {"head": 1}
+        assert watched.texts() == {"head": "1"}
+
+    assert len(made) == 1
 
 
 def test_an_output_is_found_alone_and_many_are_found_below_a_folder(tmp_path) -> None:

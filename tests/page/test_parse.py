@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.page.conftest import as_log, evaluated, joined, started, step
+from tests.page.conftest import T0, as_log, evaluated, joined, left, saved, started, step
 
 from elasticdl.events import Evaluated, JobStarted, WorkerJoined
+from elasticdl.page.history import History
 from elasticdl.page.parse import Damage, Steps, parse
 
 
@@ -119,3 +122,85 @@ def test_fields_of_other_types_and_times_beyond_any_calendar_are_damage() -> Non
 
     for line in lines:
         assert [type(item) for item in parse(line.encode() + b"\n")] == [Damage]
+
+
+ROWS = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 5), st.just(1), st.just(4)),
+    max_size=4,
+)
+NUMBERS = st.integers(1, 30)
+EVENTS = st.one_of(
+    st.builds(step, NUMBERS, rows=ROWS, loss=st.sampled_from([0.5, 3.0, float("nan")])),
+    st.builds(step, NUMBERS, rows=ROWS, epoch=st.integers(0, 2)),
+    st.builds(evaluated, NUMBERS, st.sampled_from([0.5, float("inf")])),
+    st.builds(saved, NUMBERS),
+    st.builds(joined, st.integers(0, 3), NUMBERS, NUMBERS),
+    st.builds(left, st.integers(0, 3), NUMBERS, NUMBERS),
+    st.builds(lambda n: started(at=n, resumed_from_step=n - 1), NUMBERS),
+)
+CHANGES = st.sampled_from(
+    [
+        (b"[[", b"[[[1],"),
+        (b"[[", b"[[],["),
+        (b": 1", b": -1"),
+        (b": 1", b": 1e3"),
+        (b": 1", b": []"),
+        (b": 0", b": 99999999999999999999"),
+        (b": 1", b": 3000000000"),
+        (b", 1", b", 3000000000"),
+        (b", 1", b", null"),
+        (b'"loss"', b'"los"'),
+        (b'"time": 1', b'"time": 9e30'),
+        (b'"event"', b'"even"'),
+        (b'"rows": [', b'"rows" :  [ '),
+        (b"}", b""),
+        (b"}", b"}}"),
+        (b"{", b"\xff{"),
+        (b"", b""),
+    ]
+)
+LINES = st.lists(
+    st.one_of(
+        st.tuples(EVENTS, st.none()),
+        st.tuples(EVENTS, CHANGES),
+        st.tuples(st.none(), st.sampled_from([b"", b"[1]", b"null", b"{}", b"\x00", b"[" * 2000])),
+    ),
+    max_size=60,
+)
+
+
+@given(LINES, st.integers(1, 70))
+def test_a_log_read_in_blocks_gives_the_history_of_its_lines(lines, at_once) -> None:
+    texts = [as_log([started()])[:-1]]
+    for at, (event, change) in enumerate(lines, 1):
+        if event is None:
+            texts.append(change)
+        else:
+            # Times do not go back, as evaluations may be read before the steps around them.
+            line = as_log([replace(event, time=T0 + at)])[:-1]
+            texts.append(line if change is None else line.replace(*change, 1))
+    whole, alone, offset = History(), History(), 0
+    for text in texts:
+        alone.add(parse(text + b"\n", offset))
+        offset += len(text) + 1
+    offset = 0
+    for first in range(0, len(texts), at_once):
+        piece = b"".join(text + b"\n" for text in texts[first : first + at_once])
+        whole.add(parse(piece, offset))
+        offset += len(piece)
+
+    assert _state(whole) == _state(alone)
+
+
+def _state(history: History) -> str:
+    columns = ("time", "step", "epoch", "num_records", "loss", "num_left_out", "longest_s")
+    return repr(
+        [
+            *(history.steps[name].tolist() for name in (*columns, "attempt", "counts")),
+            *(history.starts, history.evaluations, history.epochs, history.checkpoints),
+            *(history.epoch, np.trim_zeros(history.shard_batches, "b").tolist()),
+            *(sorted(history.shard_of.items()), history.has_batches),
+            *(history.stays, history.end, history.damages, history.num_damaged),
+            *(history.num_unknown, history.first_time, history.last_time, history.last_times),
+        ]
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from tests.page.conftest import (
@@ -22,6 +23,7 @@ from tests.page.conftest import (
     finished_events,
     joined,
     shifted_to_now,
+    started,
     step,
     write_output,
 )
@@ -192,6 +194,10 @@ def test_files_outside_are_not_served(client) -> None:
         "/static/..%2Fserver.py",
         "/static/%2e%2e/server.py",
         "/static/none.js",
+        "/static/%00.js",
+        f"/static/{'x' * 5000}.js",
+        "/..%2f..%2fjob.json",
+        "//etc/passwd",
     ):
         answer, _ = client.get(path)
         assert answer.status == 404
@@ -205,6 +211,57 @@ def test_a_report_is_shown_and_runs_nothing(client) -> None:
     assert "sandbox" in policy
     assert "script-src" not in policy
     assert client.get("/report?name=../job")[0].status == 404
+
+
+def test_names_that_utf8_or_a_screen_cannot_represent_are_escaped(tmp_path) -> None:
+    odd = "\\ud800\\u202e\\u0000" + "x" * 10_000
+    output = write_output(tmp_path / "a\x07b", [started(), step(1)])
+    line = '{"event": "evaluated", "time": 1700000002, "step": 1, "epoch": 0, "metrics": '
+    with (output / "events.jsonl").open("a") as log:
+        log.write(f'{line}{{"loss": 1, "{odd}": 2}}}}\n')
+    with served(output) as url:
+        client = Client(url)
+        (job,) = client.json("/jobs.json")["jobs"]
+        state = client.json(f"/state.json?job={quote(job['name'])}")
+
+    assert job["name"] == "a\\x07b"
+    (metrics,) = [row["metrics"] for row in state["evaluations"]["rows"]]
+    assert list(metrics) == ["loss", "\\ud800\\u202e\\x00" + "x" * 97 + " ..."]
+
+
+def test_an_output_that_is_removed_while_its_page_is_open_is_shown_as_it_was(tmp_path) -> None:
+    output = write_output(tmp_path / "job", finished_events())
+    with served(output) as url:
+        client = Client(url)
+        before = client.json("/state.json")["head"]
+        shutil.rmtree(output)
+        time.sleep(1.0)
+        jobs = client.json("/jobs.json")["jobs"]
+        after = client.json("/state.json")["head"]
+
+    assert jobs[0]["state"] == "finished"
+    assert (before["step"], after["step"]) == (15, 15)
+    assert any("no longer there" in note for note in after["notes"])
+
+
+def test_two_hundred_viewers_and_slow_ones_are_served(tmp_path) -> None:
+    output = write_output(tmp_path / "live", shifted_to_now(elastic_events()), held=True)
+    with served(output) as url:
+        client = Client(url)
+        host, port = client.address.split(":")
+        request = f"GET /events?token={client.token} HTTP/1.1\r\nHost: {client.address}\r\n"
+        # Half of them never finish their request, the others never read the answer.
+        slow = [socket.create_connection((host, int(port))) for _ in range(200)]
+        for number, connection in enumerate(slow):
+            connection.sendall((request + ("\r\n" if number % 2 else "")).encode())
+        with client.events("/events") as events:
+            first = next(events)
+        state = client.json("/state.json")["head"]["state"]
+        for connection in slow:
+            connection.close()
+
+    assert first["head"]["step"] == 15
+    assert state == "running"
 
 
 def test_a_job_that_is_not_there_is_no_page(client) -> None:

@@ -15,6 +15,7 @@ from tests.page.conftest import (
     finished_events,
     history_of,
     joined,
+    left,
     saved,
     started,
     step,
@@ -23,11 +24,12 @@ from tests.page.conftest import (
 from elasticdl.events import JobFailed, PartyJoined, RoundFinished, WorkerLeft
 from elasticdl.job import Federation, Tracking
 from elasticdl.page.facts import Facts
-from elasticdl.page.lanes import lanes
+from elasticdl.page.lanes import Activity, lanes
 from elasticdl.page.redaction import redacted
 from elasticdl.page.shard_map import DONE, cells, shard_states
 from elasticdl.page.status import State, status_of
 from elasticdl.page.view import summary, view
+from elasticdl.page.words import clock_text
 
 LIVE = Facts("job", "out", job=elastic_job("out"), is_held=True)
 NOW = T0 + 21
@@ -148,7 +150,7 @@ def test_of_ten_thousand_workers_those_are_drawn_that_something_happened_to() ->
         joined(7_777, 10_001, 3),
     ]
 
-    drawn, num_more = lanes(history_of(events).stays, [], T0 + 5)
+    drawn, num_more = lanes(history_of(events).stays, Activity(np.zeros(0)), T0 + 5)
 
     assert 7_777 in [lane["slot"] for lane in drawn]
     assert len(drawn) + num_more == 10_000
@@ -159,6 +161,80 @@ def test_a_stall_is_marked_with_its_cause(shown) -> None:
 
     assert stall["seconds"] == 4.0
     assert stall["cause"] == "worker 1 died"
+
+
+def stopped_worker_events() -> list:
+    """Return a job whose second worker stands still from 10 s to 25 s, and an evaluation."""
+    events = [started(), joined(0, 1, 0), joined(1, 2, 0)]
+    for at in range(1, 31):
+        rows = [(0, 0, 0, at - 1, at)]
+        if not 10 < at < 25:
+            rows.append((0, 1, 1, at - 1, at))
+        if at not in {6, 7, 8, 11, 12, 13}:
+            pause = 3.5 if at in {9, 14} else 0.1
+            events.append(step(at, rows=rows, longest_s=pause))
+        if at == 8:
+            events.append(evaluated(5, 0.5, at=8.5))
+    return events
+
+
+def test_a_worker_that_stands_still_is_behind_although_all_waited_at_first() -> None:
+    shown = view(history_of(stopped_worker_events()), LIVE, T0 + 30)
+
+    assert ("behind", 10.0, 25.0) in kinds(shown, 1)
+    assert [stall["cause"] for stall in shown["clock"]["stalls"]] == [
+        "the validation data was evaluated",
+        "worker 1 did not answer",
+    ]
+    said = "Worker 1 committed no batch for 15.0 s from "
+    assert [text for text in texts(shown) if text.startswith(said)]
+
+
+def test_a_worker_that_stands_still_now_is_behind_and_named_on_top() -> None:
+    events = [event for event in stopped_worker_events() if event.time < T0 + 22]
+
+    shown = view(history_of(events), LIVE, T0 + 22)
+
+    assert ("behind", 10.0, 21.0) in kinds(shown, 1)
+    assert shown["head"]["message"] == ("training; 1 worker without a batch (1), for up to 12.0 s")
+
+
+def test_pauses_for_evaluations_are_one_note_and_no_warning() -> None:
+    shown = view(history_of(stopped_worker_events()), LIVE, T0 + 30)
+
+    warnings = [each["text"] for each in shown["findings"] if each["level"] == "warning"]
+    assert not any("evaluated" in text for text in warnings)
+    assert (
+        "Evaluations and checkpoints paused the training 1 time for 3.5 s in total, at most 3.5 s "
+        "at once. Shorter pauses are not counted." in texts(shown)
+    )
+
+
+def test_ten_thousand_evaluations_are_counted_and_nobody_is_behind_meanwhile() -> None:
+    events, at = [started(), joined(0, 1, 0), joined(1, 2, 0)], 0.0
+    for number in range(1, 3001):
+        is_after = number % 10 == 0
+        at += 9.0 if is_after else 1.0
+        if is_after:
+            events.append(evaluated(number, 0.5, at=at - 0.5))
+        rows = [(0, slot, slot, 0, 1) for slot in (0, 1)]
+        events.append(step(number, at=at, rows=rows, longest_s=8.0 if is_after else 0.1))
+
+    shown = view(history_of(events), LIVE, T0 + at)
+
+    assert {kind for kind, _, _ in kinds(shown, 0)} == {"joining", "training"}
+    assert any("paused the training 300 times for 40 min 0 s in total" in t for t in texts(shown))
+    assert len(shown["clock"]["stalls"]) == 200
+
+
+def test_steps_that_take_long_leave_no_worker_behind() -> None:
+    rows = [(0, slot, slot, 0, 1) for slot in (0, 1)]
+    events = [started(), joined(0, 1, 0), joined(1, 2, 0)]
+    events += [step(number, at=5.0 * number, rows=rows, longest_s=5.0) for number in range(1, 40)]
+
+    shown = view(history_of(events), LIVE, T0 + 200)
+
+    assert "behind" not in {kind for kind, _, _ in kinds(shown, 0)}
 
 
 # --- shards -----------------------------------------------------------------------------------
@@ -216,11 +292,27 @@ def test_a_loss_of_a_worker_says_when_and_how_long_the_others_waited(shown) -> N
     assert "replaced after 5.6 s, and its replacement trained after 6.6 s" in text
 
 
+def test_a_loss_of_a_worker_says_how_fast_it_was_before_and_after() -> None:
+    events = [started(), joined(0, 1, 0), joined(1, 2, 0)]
+    both = [(0, 0, 0, 0, 1), (0, 1, 1, 0, 1)]
+    events += [step(n, rows=both, num_records=32, longest_s=0.1) for n in range(1, 11)]
+    events.append(left(1, 2, 10.5, number=10))
+    alone = [(0, 0, 0, 0, 1)]
+    events += [step(n, rows=alone, num_records=12, longest_s=0.1) for n in range(11, 21)]
+    events.append(joined(1, 3, 20.5, replaces=2))
+    events += [step(n, rows=both, num_records=30, longest_s=0.1) for n in range(21, 31)]
+
+    (text,) = [t for t in texts(view(history_of(events), LIVE, T0 + 31)) if "was lost" in t]
+
+    assert text.endswith("Speed: 32 examples/s before, 12 without it, 30 with its replacement.")
+
+
 def test_overfitting_is_told_with_its_step_and_numbers(shown) -> None:
     (text,) = [text for text in texts(shown) if "verfitting" in text]
 
     assert text.startswith(
-        "Overfitting since step 8: validation loss 0.7 at step 15, minimum 0.4 at"
+        f"Overfitting since step 8 ({clock_text(T0 + 18.1)}): validation loss 0.7 at step 15, "
+        "minimum 0.4 at step 8, "
     )
     assert "at step 8, while the training loss fell from" in text
 
@@ -329,7 +421,42 @@ def test_a_federation_says_who_was_left_out_and_why() -> None:
 
 def test_the_best_checkpoint_is_marked(shown) -> None:
     assert shown["curves"]["best_step"] == 4
-    assert [(c["step"], c["is_best"]) for c in shown["checkpoints"]] == [(4, True), (15, False)]
+    rows = shown["checkpoints"]["rows"]
+    assert [(row["step"], row["is_best"]) for row in rows] == [(4, True), (15, False)]
+
+
+def test_the_best_checkpoint_is_told_with_its_metric_and_whether_it_is_there() -> None:
+    events = [started(), evaluated(1, 0.25), saved(1, best=True)]
+    events += [saved(number) for number in range(2, 200)]
+
+    shown = [
+        view(history_of(events), replace(LIVE, kept_steps=kept), T0 + 300)["checkpoints"]
+        for kept in ([1], [199])
+    ]
+
+    said = "The best checkpoint by val_loss (0.25) is of step 1; it is"
+    assert [each["summary"] for each in shown] == [
+        f"{said} still on disk.",
+        f"{said} no longer on disk.",
+    ]
+    # However many there are, it is listed.
+    assert [row["step"] for row in shown[0]["rows"] if row["is_best"]] == [1]
+
+
+def test_data_and_code_are_told_without_the_definition(shown) -> None:
+    assert shown["about"]["data"] == "data/*.recordio"
+    assert shown["about"]["model_def"] == "small"
+    assert shown["about"]["versions"] == {}
+
+
+def test_overfitting_of_a_federation_is_told_by_round() -> None:
+    events = federated_events()
+    events += [evaluated(n, loss, at=n + 4) for n, loss in ((1, 0.2), (2, 0.9), (3, 0.95))]
+
+    (text,) = [t for t in texts(view(history_of(events), FEDERATED, T0 + 9)) if "loss" in t]
+
+    assert "round 1" in text
+    assert "step" not in text
 
 
 def test_what_a_page_shows_is_json_whatever_is_in_the_log() -> None:

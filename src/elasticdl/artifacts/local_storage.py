@@ -361,6 +361,11 @@ class LocalStorage:
             return sorted(name for name in names if not is_temporary(name))
         except FileNotFoundError:
             return []
+        except PermissionError as error:
+            raise OutputError(
+                f"{self.where(name)}: may not be read ({error.strerror}). Give this user the right "
+                "to read it, or name another folder."
+            ) from error
         except OSError as error:
             raise OutputError(_explain(error, self.path(name))) from error
 

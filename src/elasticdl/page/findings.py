@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from elasticdl.data.wording import counted
+from elasticdl.page.redaction import shown_name
 from elasticdl.page.stalls import LOG_DELAY_S
-from elasticdl.page.words import clock_text, duration_text
+from elasticdl.page.words import brief, clock_text, duration_text
 
 if TYPE_CHECKING:
     from elasticdl.page.history import History
-    from elasticdl.page.lanes import Stay
+    from elasticdl.page.lanes import Activity, Stay
     from elasticdl.page.stalls import Stall
 
 Level = Literal["good", "note", "warning", "bad"]
@@ -34,6 +35,10 @@ _EVALUATIONS_AFTER = 2
 _WORSE_BY, _TIMES_NOISE = 0.05, 4.0
 _ENOUGH_FOR_NOISE = 8
 _MEAN_OF = 3
+# A speed is measured over so many seconds, and over no less than the shorter time.
+_SPEED_S, _LEAST_SPEED_S = 60.0, 3.0
+# A worker without a batch for a shorter time is seen in its lane only.
+_LEAST_BEHIND_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -55,12 +60,13 @@ class Finding:
         return {"level": self.level, "text": self.text, "time": self.time}
 
 
-def find(history: History, stalls: Sequence[Stall]) -> list[Finding]:
+def find(history: History, stalls: Sequence[Stall], activity: Activity) -> list[Finding]:
     """Return the findings about a job, most severe first."""
     found = [
         *_overfitting(history),
         *_not_finite(history),
         *_losses(history),
+        *_behind(history, activity),
         *_stalls(stalls),
         *_attempts(history),
         *_parties(history),
@@ -87,7 +93,8 @@ def _overfitting(history: History) -> list[Finding]:
     bends = np.abs(np.diff(values, 2)) if len(values) >= _ENOUGH_FOR_NOISE else np.zeros(1)
     noise = float(np.median(bends)) / 2
     worse = float(recent.mean() - least) if len(recent) >= _EVALUATIONS_AFTER else 0.0
-    numbers = f"{last:.4g} at step {last_step:,}, minimum {least:.4g} at step {step:,}"
+    unit = "round" if history.rounds else "step"
+    numbers = f"{last:.4g} at {unit} {last_step:,}, minimum {least:.4g} at {unit} {step:,}"
     if worse <= _WORSE_BY * abs(least):
         return [Finding("good", f"No overfitting so far: validation loss {numbers}.")]
     if worse <= _TIMES_NOISE * noise:
@@ -95,13 +102,14 @@ def _overfitting(history: History) -> list[Finding]:
         return [Finding("note", f"{text}: {numbers}.")]
     before, after = _training_loss(history, step), _training_loss(history, last_step)
     if before is None or after is None or after >= before:
-        text = f"The validation loss has not improved since step {step:,}: {numbers}."
+        text = f"The validation loss has not improved since {unit} {step:,}: {numbers}."
         return [Finding("note", text)]
     return [
         Finding(
             "warning",
-            f"Overfitting since step {step:,}: validation loss {numbers}, while the training loss "
-            f"fell from {before:.4g} to {after:.4g}.",
+            f"Overfitting since {unit} {step:,} ({clock_text(history.evaluations[step].time)}): "
+            f"validation loss {numbers}, while the training loss fell from {before:.4g} to "
+            f"{after:.4g}.",
         )
     ]
 
@@ -153,7 +161,7 @@ def _losses(history: History) -> list[Finding]:
 def _loss(history: History, stay: Stay) -> Finding:
     left = stay.left or 0.0
     text = f"Worker {stay.slot} was lost at {clock_text(left)}, at step {stay.step:,}: it "
-    text += f"{stay.reason}."
+    text += f"{brief(stay.reason)}."
     waited = waited_s(history, left)
     if waited is not None:
         text += f" The others waited {duration_text(waited)}."
@@ -172,7 +180,37 @@ def _loss(history: History, stay: Stay) -> Finding:
                 f", and its replacement trained after {duration_text(joined.first_batch - left)}"
             )
         text += "."
-    return Finding("warning", text, left)
+    back = following[0].first_batch if following else None
+    return Finding("warning", text + _speeds(history, left, waited or 0.0, back), left)
+
+
+def _speeds(history: History, left: float, waited: float, back: float | None) -> str:
+    """Describe the speed before, during and after the absence of a worker; empty if unknown."""
+    away = back if back is not None else left + _SPEED_S
+    spans = {
+        "before": (left - _SPEED_S, left),
+        "without it": (left + waited, away),
+        "with its replacement": None if back is None else (back, back + _SPEED_S),
+    }
+    known = [
+        f"{speed:,.3g} {'' if said else 'examples/s '}{when}"
+        for said, (when, span) in enumerate(spans.items())
+        if span is not None and (speed := speed_between(history, *span)) is not None
+    ]
+    return f" Speed: {', '.join(known)}." if len(known) > 1 else ""
+
+
+def speed_between(history: History, start: float, stop: float) -> float | None:
+    """Return the examples per second between two times; None if too little was logged then."""
+    logged, attempts = history.steps["time"], history.steps["attempt"]
+    first = int(np.searchsorted(logged, start, "right"))
+    last = int(np.searchsorted(logged, stop)) - 1
+    if last <= first or attempts[first] != attempts[last]:
+        return None
+    seconds = float(logged[last] - logged[first])
+    if seconds < _LEAST_SPEED_S:
+        return None
+    return float(history.steps["num_records"][first + 1 : last + 1].sum()) / seconds
 
 
 def waited_s(history: History, left: float) -> float | None:
@@ -195,8 +233,9 @@ def waited_s(history: History, left: float) -> float | None:
 def _stalls(stalls: Sequence[Stall]) -> list[Finding]:
     if not stalls:
         return []
-    total = sum(stall.seconds for stall in stalls)
-    longest = sorted(stalls, key=lambda stall: -stall.seconds)[:_MOST_STALLS]
+    unplanned = [stall for stall in stalls if not stall.is_planned]
+    total = sum(stall.seconds for stall in unplanned)
+    longest = sorted(unplanned, key=lambda stall: -stall.seconds)[:_MOST_STALLS]
     found = [
         Finding(
             "warning",
@@ -206,16 +245,46 @@ def _stalls(stalls: Sequence[Stall]) -> list[Finding]:
         )
         for stall in longest
     ]
-    if len(stalls) > 1:
-        causes = Counter(stall.cause for stall in stalls).most_common(1)[0]
+    if len(unplanned) > 1:
+        cause, times = Counter(stall.cause for stall in unplanned).most_common(1)[0]
+        often = f" Most frequent cause ({times} times): {cause}." if times > 1 else ""
         found.append(
             Finding(
                 "note",
-                f"Training stalled {len(stalls)} times, {duration_text(total)} in total. Most "
-                f"frequent cause ({causes[1]} times): {causes[0]}.",
+                f"Training stalled {len(unplanned)} times, {duration_text(total)} in total.{often}",
+            )
+        )
+    planned = [stall.seconds for stall in stalls if stall.is_planned]
+    if planned:
+        found.append(
+            Finding(
+                "note",
+                f"Evaluations and checkpoints paused the training {counted(len(planned), 'time')} "
+                f"for {duration_text(sum(planned))} in total, at most {duration_text(max(planned))}"
+                " at once. Shorter pauses are not counted.",
             )
         )
     return found
+
+
+def _behind(history: History, activity: Activity) -> list[Finding]:
+    """Find workers that committed nothing for a while although they were not lost."""
+    late = [
+        (last - first, first, stay.slot)
+        for stay in history.stays
+        for first, last in activity.behind(stay)
+        if last - first > _LEAST_BEHIND_S
+    ]
+    return [
+        Finding(
+            "warning",
+            f"Worker {slot} committed no batch for {duration_text(seconds)} from "
+            f"{clock_text(first)}, while the others trained on. It was not replaced, and came back "
+            "by itself.",
+            first,
+        )
+        for seconds, first, slot in sorted(late, reverse=True)[:_MOST_STALLS]
+    ]
 
 
 def _attempts(history: History) -> list[Finding]:
@@ -252,8 +321,8 @@ def _parties(history: History) -> list[Finding]:
         found.append(
             Finding(
                 "warning",
-                f"Party {party!r} was left out of {counted(len(rounds), 'round')} of "
-                f"{len(history.rounds):,} ({numbers}{more}): {why}.",
+                f"Party {shown_name(party)!r} was left out of {counted(len(rounds), 'round')} of "
+                f"{len(history.rounds):,} ({numbers}{more}): {brief(why)}.",
             )
         )
     return found

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,14 +57,23 @@ _STEP_COLUMNS = {
     "attempt": np.int32,
     "counts": np.bool_,
 }
-_ROW_COLUMNS = {
-    "event": np.int64,
-    "epoch": np.int32,
-    "slot": np.int32,
-    "shard": np.int32,
-    "first": np.int32,
-    "stop": np.int32,
-}
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Batches of consecutive steps, kept for an attempt that takes some of them back.
+
+    Attributes:
+        first: Where its steps begin in `History.steps`.
+        event_of: For each batch row, the step it belongs to, counted from `first`.
+        rows: [rows, 5]: see `events.CommittedRow`.
+        newest_epoch: The highest of its epochs.
+    """
+
+    first: int
+    event_of: npt.NDArray[np.int32]
+    rows: npt.NDArray[Any]
+    newest_epoch: int
 
 
 class History:
@@ -74,7 +84,7 @@ class History:
 
     Attributes:
         steps: All `StepCommitted` events as columns; `counts` is false for rolled-back steps.
-        rows: Batches they committed; `event` is the row in `steps`.
+        has_batches: Whether a step said which batches it committed.
         starts: All `JobStarted` events.
         evaluations: Step -> `Evaluated`, effective.
         checkpoints: Step -> `Checkpointed`, effective.
@@ -96,7 +106,7 @@ class History:
 
     def __init__(self) -> None:
         self.steps = GrowingTable(_STEP_COLUMNS)
-        self.rows = GrowingTable(_ROW_COLUMNS)
+        self.has_batches = False
         self.starts: list[JobStarted] = []
         self.evaluations: dict[int, Evaluated] = {}
         self._epochs: list[EpochFinished] = []
@@ -114,6 +124,7 @@ class History:
         self.num_damaged = self.num_unknown = 0
         self.first_time = self.last_time = 0.0
         self.last_times: dict[int, float] = {}
+        self._blocks: list[_Block] = []
         self._open: dict[int, Stay] = {}
         self._last_batch: dict[int, float] = {}
 
@@ -171,6 +182,22 @@ class History:
         """Workers that are present, by slot."""
         return [self._open[slot] for slot in sorted(self._open)]
 
+    @property
+    def stays_so_far(self) -> list[Stay]:
+        """All stays; a worker that commits nothing at the moment has that gap, too."""
+        now = float(self.steps["time"][-1]) if len(self.steps) else 0.0
+        return [
+            replace(stay, gaps=[*stay.gaps, (last, now)])
+            if self._open.get(stay.slot) is stay
+            and (last := self._last_batch.get(stay.slot, now)) < now - GAP_S
+            else stay
+            for stay in self.stays
+        ]
+
+    def last_batch(self, slot: int) -> float | None:
+        """Return when a worker that is present was last seen to commit a batch."""
+        return self._last_batch.get(slot)
+
     # --- steps --------------------------------------------------------------------------------
 
     def _take_steps(self, steps: Steps) -> None:
@@ -192,32 +219,22 @@ class History:
                 "counts": np.ones(count, np.bool_),
             }
         )
+        if not len(steps.rows):
+            return
+        self.has_batches = True
         per_event = np.diff(steps.row_ends, prepend=0)
-        event_of_row = np.repeat(np.arange(count), per_event)
-        epoch, slot, shard, start, stop = steps.rows.T
-        self.rows.append(
-            {
-                "event": first + event_of_row,
-                "epoch": epoch,
-                "slot": slot,
-                "shard": shard,
-                "first": start,
-                "stop": stop,
-            }
-        )
-        self._note_batches(slot, steps.time[event_of_row], stop - start)
+        event_of = np.repeat(np.arange(count, dtype=np.int32), per_event)
+        epoch, slot, _, _, _ = steps.rows.T
+        self._blocks.append(_Block(first, event_of, _compact(steps.rows), int(epoch.max())))
+        self._note_batches(slot, steps.time[event_of])
         self._count_shards(*steps.rows.T)
 
-    def _note_batches(
-        self, slots: npt.NDArray[Any], times: npt.NDArray[Any], counts: npt.NDArray[Any]
-    ) -> None:
+    def _note_batches(self, slots: npt.NDArray[Any], times: npt.NDArray[Any]) -> None:
         """Record for each worker when it committed batches."""
-        if not len(slots):
-            return
         # Times are sorted already. Short integers get a radix sort, which is ten times faster.
         few = 0 <= int(slots.min()) <= int(slots.max()) < np.iinfo(np.int16).max
         order = np.argsort(slots.astype(np.int16) if few else slots, kind="stable")
-        slots, times, counts = slots[order], times[order], counts[order]
+        slots, times = slots[order], times[order]
         firsts = np.flatnonzero(np.diff(slots, prepend=slots[:1] - 1))
         stops = np.append(firsts[1:], len(slots))
         for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True):
@@ -226,7 +243,6 @@ class History:
             if stay is None:
                 continue
             mine = times[first:stop]
-            stay.num_batches += int(counts[first:stop].sum())
             if stay.first_batch is None:
                 stay.first_batch = float(mine[0])
                 self._last_batch.pop(slot, None)
@@ -245,8 +261,6 @@ class History:
         stop: npt.NDArray[Any],
     ) -> None:
         """Count batches of the newest epoch by shard."""
-        if not len(epoch):
-            return
         newest = int(epoch.max())
         if newest > self.epoch:
             self.epoch, self.shard_of = newest, {}
@@ -343,12 +357,18 @@ class History:
 
     def _count_shards_again(self) -> None:
         """Count the batches of the newest epoch that were not rolled back."""
-        counts = self.steps["counts"][self.rows["event"]]
-        names = ("epoch", "slot", "shard", "first", "stop")
+        counts = self.steps["counts"]
         self.epoch, self.shard_of = 0, {}
         self.shard_batches = np.zeros(0, np.int64)
-        if counts.any():
-            self._count_shards(*(self.rows[name][counts] for name in names))
+        kept = [
+            (block, rows)
+            for block in self._blocks
+            if len(rows := block.rows[counts[block.first + block.event_of]])
+        ]
+        newest = max((int(rows[:, 0].max()) for _, rows in kept), default=0)
+        of_newest = [rows for block, rows in kept if block.newest_epoch >= newest]
+        if of_newest:
+            self._count_shards(*np.concatenate(of_newest).T)
 
     def _join(self, event: WorkerJoined) -> None:
         before = self._open.pop(event.slot, None)
@@ -385,3 +405,10 @@ def _put(events: dict[Any, Any], key: Any, event: Event) -> None:
     """Insert an event at the end, replacing an earlier one with the same key."""
     events.pop(key, None)
     events[key] = event
+
+
+def _compact(rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Return rows in half the memory, if their numbers fit."""
+    low, high = int(rows.min()), int(rows.max())
+    limits = np.iinfo(np.int32)
+    return rows.astype(np.int32) if limits.min <= low and high <= limits.max else rows

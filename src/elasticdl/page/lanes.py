@@ -15,6 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 # Committed batches are logged about once a second, so shorter gaps are an artifact of the logging.
 GAP_S = 3.0
 _MOST_LANES = 64
@@ -40,7 +43,6 @@ class Stay:
         step: Number of updates when it left.
         is_lost: Whether it left while the job still needed it.
         gaps: Periods without batches, between periods with batches.
-        num_batches: Number of batches that it committed.
     """
 
     slot: int
@@ -57,7 +59,6 @@ class Stay:
     step: int = 0
     is_lost: bool = False
     gaps: list[tuple[float, float]] = field(default_factory=list)
-    num_batches: int = 0
 
     def end(self, time: float, reason: str, *, step: int = 0, is_lost: bool = False) -> None:
         """Record that the worker left."""
@@ -86,13 +87,13 @@ class Segment:
 
 
 def lanes(
-    stays: Sequence[Stay], stalls: Sequence[tuple[float, float]], end: float
+    stays: Sequence[Stay], activity: Activity, end: float
 ) -> tuple[list[dict[str, Any]], int]:
     """Return the lanes of the slots, and the number of lanes left out.
 
     Args:
         stays: Stays, ordered by their start.
-        stalls: Periods in which no worker committed anything, so none counts as behind.
+        activity: When the job trained: while it does not, no worker counts as behind.
         end: End of the lanes of workers that are still present.
 
     Returns:
@@ -109,7 +110,7 @@ def lanes(
     shown = [
         {
             "slot": slot,
-            "segments": [segment.to_json() for segment in _segments(by_slot[slot], stalls, end)][
+            "segments": [segment.to_json() for segment in _segments(by_slot[slot], activity, end)][
                 -_MOST_SEGMENTS:
             ],
         }
@@ -118,9 +119,7 @@ def lanes(
     return shown, len(by_slot) - len(chosen)
 
 
-def _segments(
-    stays: Sequence[Stay], stalls: Sequence[tuple[float, float]], end: float
-) -> list[Segment]:
+def _segments(stays: Sequence[Stay], activity: Activity, end: float) -> list[Segment]:
     segments: list[Segment] = []
     for number, stay in enumerate(stays):
         name = _name_of(stay)
@@ -138,9 +137,7 @@ def _segments(
             )
             segments.append(Segment(stay.joined, trains, kind, f"{name}: {text}"))
         at = trains
-        for first, last in stay.gaps:
-            if any(low < last and high > first for low, high in stalls):
-                continue
+        for first, last in activity.behind(stay):
             if at < first:
                 segments.append(Segment(at, first, "training", f"{name}: training"))
             segments.append(
@@ -158,6 +155,32 @@ def _segments(
                 text = f"{name} {stay.reason}"
                 segments.append(Segment(stop, until, "lost", text))
     return segments
+
+
+class Activity:
+    """Tells how long a job trained within a period, without its pauses.
+
+    Args:
+        logged: When steps were logged, ascending, in seconds since 1970-01-01 UTC.
+    """
+
+    def __init__(self, logged: npt.NDArray[np.float64]) -> None:
+        self._logged = logged
+        lengths = np.diff(logged)
+        # Longer than twice the usual interval is a pause, such as an evaluation.
+        limit = max(GAP_S, 2 * float(np.median(lengths))) if len(lengths) else GAP_S
+        trained = np.where((lengths > 0) & (lengths <= limit), lengths, 0.0)
+        self._trained = np.append(0.0, np.cumsum(trained))
+
+    def behind(self, stay: Stay) -> list[tuple[float, float]]:
+        """Return the periods in which a worker committed no batch although others trained."""
+        if not stay.gaps:
+            return []
+        first, last = np.searchsorted(self._logged, np.array(stay.gaps)).T
+        last = np.minimum(last, len(self._logged) - 1)
+        trained = self._trained[last] - self._trained[first]
+        is_behind = (last - first > 1) & (trained > GAP_S)
+        return [stay.gaps[at] for at in np.flatnonzero(is_behind).tolist()]
 
 
 def _name_of(stay: Stay) -> str:

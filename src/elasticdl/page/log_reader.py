@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
+from elasticdl import user_files
 from elasticdl.artifacts.event_log import EVENTS_FILE
 from elasticdl.errors import OutputError
+from elasticdl.page.words import size_text
 
 if TYPE_CHECKING:
     from elasticdl.artifacts.folder import OutputFolder
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 1 << 21
 _REMEMBERED_BYTES = 128
 # A file with a longer line is not a log: the line would be held in memory and scanned repeatedly.
-_LONGEST_LINE_BYTES = 1 << 28
+_LONGEST_LINE_BYTES = 1 << 26
+_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
@@ -70,21 +73,21 @@ class LogReader:
         try:
             with self._opened() as file:
                 yield from self._pieces(file)
-        except FileNotFoundError:
-            return
+        except FileNotFoundError as error:
+            if self._offset:
+                raise self._error(
+                    "it is no longer there. The output was removed or renamed; what had been read "
+                    "before is shown"
+                ) from error
         except OSError as error:
-            raise OutputError(
-                f"{self._folder.where(EVENTS_FILE)}: the log of events cannot be read: "
+            raise self._error(
                 f"{error.strerror or error}. Check that it is a file, and that this user may read "
-                "it."
+                "it"
             ) from error
 
     def _opened(self) -> BinaryIO:
         if self._path is not None:
-            if not self._path.is_file():
-                # Reading a pipe or a device could block.
-                raise FileNotFoundError
-            return self._path.open("rb")
+            return user_files.open_regular(self._path)
         if not self._folder.exists(EVENTS_FILE):
             raise FileNotFoundError
         return io.BytesIO(self._folder.read_bytes(EVENTS_FILE))
@@ -94,23 +97,36 @@ class LogReader:
         if is_new:
             self._offset, self._last = 0, b""
         file.seek(self._offset)
-        rest = b""
-        while True:
-            chunk = file.read(_CHUNK_BYTES)
-            data = rest + chunk
-            end = data.rfind(b"\n") + 1
+        # What is after the last line feed; joined only when the next one is found.
+        rest: list[bytes] = []
+        while chunk := file.read(_CHUNK_BYTES):
+            self._check_gzip(chunk, is_first=not rest)
+            end = chunk.rfind(b"\n") + 1
             if end:
-                whole, rest = data[:end], data[end:]
+                whole = b"".join([*rest, chunk[:end]])
+                rest = [chunk[end:]]
                 yield Piece(whole, self._offset, is_new)
                 is_new = False
-                self._offset += end
+                self._offset += len(whole)
                 self._last = (self._last + whole[-_REMEMBERED_BYTES:])[-_REMEMBERED_BYTES:]
             else:
-                rest = data
-            if not chunk or len(rest) > _LONGEST_LINE_BYTES:
-                break
+                rest.append(chunk)
+                if len(rest) * _CHUNK_BYTES > _LONGEST_LINE_BYTES:
+                    raise self._error(
+                        f"the line at byte {self._offset:,} is longer than "
+                        f"{size_text(_LONGEST_LINE_BYTES)}. Remove it, or restore the log from a "
+                        "copy; the events after it are not shown"
+                    )
         if is_new:
             yield Piece(b"", 0, is_new_log=True)
+
+    def _check_gzip(self, chunk: bytes, *, is_first: bool) -> None:
+        if is_first and not self._offset and chunk.startswith(_GZIP):
+            raise self._error("it is compressed with gzip. Decompress it with gunzip")
+
+    def _error(self, problem: str) -> OutputError:
+        where = self._folder.where(EVENTS_FILE)
+        return OutputError(f"{where}: the log of events cannot be read: {problem}.")
 
     def _is_same(self, file: BinaryIO) -> bool:
         file.seek(self._offset - len(self._last))

@@ -37,6 +37,9 @@ _SKIPPED = {"checkpoints", "zoo", "saved_model", "logs", "report", "reports", "n
 _STEP_FOLDER = re.compile(r"^step-(\d+)$")
 _REPORT_FOLDERS = ("", "report", "reports")
 _LEAST_PAUSE_S = 0.4
+# The page of a long log is made less often, to limit the load on the training machine: however many
+# viewers there are, this takes at most a thirtieth of a core.
+_TIMES_LONGER = 30.0
 # Each read downloads the whole log.
 _LEAST_REMOTE_PAUSE_S = 10.0
 _FACTS_PAUSE_S = 2.0
@@ -62,7 +65,8 @@ class WatchedOutput:
         # One thread may fold the log while another one reads the result.
         self._lock = threading.RLock()
         self._sections: dict[str, Any] = {}
-        self._sections_s = -1e9
+        self._texts: dict[str, str] = {}
+        self._next_s = -1e9
         self._looked_s = self._facts_s = -1e9
         self._facts = Facts(name, folder.uri)
         self._error = ""
@@ -79,11 +83,20 @@ class WatchedOutput:
     def sections(self) -> dict[str, Any]:
         """Return the current sections of the page; simultaneous viewers share them."""
         with self._lock:
-            self.refresh()
-            if time.monotonic() - self._sections_s > _LEAST_PAUSE_S:
+            if time.monotonic() >= self._next_s:
+                self.refresh()
+                began_s = time.thread_time()
                 self._sections = view(self.history, self.facts(), time.time())
-                self._sections_s = time.monotonic()
+                self._texts = {name: json.dumps(each) for name, each in self._sections.items()}
+                cost_s = time.thread_time() - began_s
+                self._next_s = time.monotonic() + max(_LEAST_PAUSE_S, _TIMES_LONGER * cost_s)
             return self._sections
+
+    def texts(self) -> dict[str, str]:
+        """Return the current sections as JSON; simultaneous viewers share them, too."""
+        with self._lock:
+            self.sections()
+            return self._texts
 
     def row(self) -> dict[str, Any]:
         """Return the row of the job in a list of jobs, with its loss."""
@@ -112,7 +125,7 @@ class WatchedOutput:
         return _folder_of(self._folder, path).read_bytes(path.removeprefix("../"))
 
     def _read(self) -> None:
-        before = self.version
+        before = self.version, self._error
         try:
             for piece in self._reader.read():
                 if piece.is_new_log:
@@ -122,7 +135,7 @@ class WatchedOutput:
             self._error = ""
         except OutputError as error:
             self._error = str(error)
-        if self.version != before:
+        if (self.version, self._error) != before:
             # The events may contain a checkpoint or the end of the job.
             self._facts_s = -1e9
 

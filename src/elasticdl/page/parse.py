@@ -10,10 +10,9 @@ Pure: bytes in, values out. Callers: `history.py`.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from types import NoneType
 from typing import TypeAlias
 
@@ -49,14 +48,28 @@ class _Line(msgspec.Struct, gc=False):
     time: float
     step: int = -1
     epoch: int = -1
-    num_records: int = 0
-    loss: float | str | None = None
+    num_records: int = -1
+    loss: float | str = ""
     rows: msgspec.Raw = msgspec.Raw(b"[]")
     num_left_out: int = 0
     longest_s: float = 0.0
 
 
 _DECODER = msgspec.json.Decoder(_Line)
+_STEP = StepCommitted.event
+# Packing all numbers into one array takes half as long as making an array for each field.
+_PACK = struct.Struct("<dqqqdqd").pack
+_NUMBERS: Mapping[str, type] = {
+    "time": np.float64,
+    "step": np.int64,
+    "epoch": np.int64,
+    "num_records": np.int64,
+    "loss": np.float64,
+    "num_left_out": np.int64,
+    "longest_s": np.float64,
+}
+_PACKED = np.dtype(list(_NUMBERS.items()))
+_COMMAS = bytes.maketrans(b";", b",")
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,27 +152,44 @@ def parse(data: bytes, offset: int = 0) -> Iterator[Item]:
         >>> list(parse(line + b"\n{\n"))
         [JobFinished(time=1.0, step=3, metrics={}), Damage(offset=65, text='{')]
     """
-    # Needed only for damaged lines.
-    starts: list[int] = []
-    lines = data.split(b"\n")[:-1]
-    for first, steps, is_step in _columns(lines, 0):
-        done = seen = 0
-        for at, chosen in enumerate(is_step, first):
-            if chosen:
-                seen += 1
-                continue
+    lines = _Lines(data)
+    for first, steps, others in _blocks(lines, 0, len(lines)):
+        done = 0
+        for number, at in enumerate(others):
+            seen = at - first - number
             item = _one(lines[at])
             if steps is not None and seen > done and not isinstance(item, _APART_FROM_STEPS):
                 yield steps.part(done, seen)
                 done = seen
             if item is None:
-                lengths = (len(each) + 1 for each in lines)
-                starts = starts or list(accumulate(lengths, initial=offset))
-                yield Damage(starts[at], repr(lines[at][:_SHOWN_BYTES])[2:-1])
+                yield Damage(offset + lines.start(at), repr(lines[at][:_SHOWN_BYTES])[2:-1])
             else:
                 yield item
-        if steps is not None and seen > done:
-            yield steps.part(done, seen)
+        if steps is not None and len(steps) > done:
+            yield steps.part(done, len(steps)) if done else steps
+
+
+class _Lines:
+    """Complete lines, found without copying them: nearly all are needed only together."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+        self._starts = np.append(0, ends)
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, at: int) -> bytes:
+        return self.part(at, at + 1)[:-1]
+
+    def start(self, at: int) -> int:
+        """Return the offset of a line."""
+        return int(self._starts[at])
+
+    def part(self, first: int, stop: int) -> bytes:
+        """Return the lines `first` to `stop` (exclusive), each with its line feed."""
+        return self._data[self._starts[first] : self._starts[stop]]
 
 
 def _one(line: bytes) -> Steps | Event | None:
@@ -169,7 +199,7 @@ def _one(line: bytes) -> Steps | Event | None:
         if not 0 <= event.time < _END_OF_TIME_S:
             return None
         # The log may have been edited by hand, and readers rely on the types of the fields.
-        msgspec.convert(dataclasses.asdict(event), type(event))
+        msgspec.convert(vars(event), type(event))
     except (
         CorruptDataError,
         UnicodeError,
@@ -200,63 +230,74 @@ def _of_event(event: StepCommitted) -> Steps | None:
         return None
 
 
-def _columns(
-    lines: Sequence[bytes], first: int
-) -> Iterator[tuple[int, Steps | None, Sequence[bool]]]:
-    """Yield blocks of lines: the start of each, its steps, and which of its lines are steps.
+def _blocks(
+    lines: _Lines, first: int, stop: int
+) -> Iterator[tuple[int, Steps | None, Sequence[int]]]:
+    """Yield blocks of lines: the start of each, its steps, and which of its lines are none.
 
     Args:
         lines: All lines of a piece of a log.
         first: Number of the first line.
+        stop: Number of the line after the last one.
     """
+    count = stop - first
     try:
-        decoded = _DECODER.decode_lines(b"\n".join(lines))
+        decoded = _DECODER.decode_lines(lines.part(first, stop))
         # msgspec ignores empty lines.
-        found = decoded if len(decoded) == len(lines) else None
+        found = decoded if len(decoded) == count else None
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         found = None
-    steps, is_step = (None, []) if found is None else _of_lines(found)
-    if found is not None and (steps is not None or not any(is_step)):
-        yield first, steps, is_step
-    elif len(lines) <= _FEW_LINES:
-        yield first, None, [False] * len(lines)
+    steps = None
+    others: Sequence[int] = range(count)
+    if found is not None:
+        others = [at for at, line in enumerate(found) if line.event != _STEP]
+        steps = _of_lines(found if not others else [each for each in found if each.event == _STEP])
+    if found is not None and (steps is not None or len(others) == count):
+        yield first, steps, [first + at for at in others]
+    elif count <= _FEW_LINES:
+        yield first, None, range(first, stop)
     else:
-        half = len(lines) // 2
-        yield from _columns(lines[:half], first)
-        yield from _columns(lines[half:], first + half)
+        half = first + count // 2
+        yield from _blocks(lines, first, half)
+        yield from _blocks(lines, half, stop)
 
 
-def _of_lines(lines: Sequence[_Line]) -> tuple[Steps | None, list[bool]]:
-    """Return the steps among lines (None if a line is irregular or none is a step), and a mask."""
-    is_step = [line.event == "step_committed" for line in lines]
-    steps = lines if all(is_step) else [line for line in lines if line.event == "step_committed"]
+def _of_lines(steps: Sequence[_Line]) -> Steps | None:
+    """Return lines of steps as columns; None if there is none, or one is irregular."""
     parsed = _rows([line.rows for line in steps]) if steps else None
     if parsed is None:
-        return None, is_step
+        return None
     rows, row_ends = parsed
     try:
-        step = np.array([line.step for line in steps], np.int64)
-        epoch = np.array([line.epoch for line in steps], np.int64)
-        columns = Steps(
-            time=np.array([line.time for line in steps], np.float64),
-            step=step,
-            epoch=epoch,
-            num_records=np.array([line.num_records for line in steps], np.int64),
-            loss=np.array([line.loss for line in steps], np.float64),
-            num_left_out=np.array([line.num_left_out for line in steps], np.int64),
-            longest_s=np.array([line.longest_s for line in steps], np.float64),
-            row_ends=row_ends,
-            rows=rows,
+        packed = b"".join(
+            [
+                _PACK(
+                    x.time,
+                    x.step,
+                    x.epoch,
+                    x.num_records,
+                    float(x.loss),
+                    x.num_left_out,
+                    x.longest_s,
+                )
+                for x in steps
+            ]
         )
-    except (TypeError, ValueError, OverflowError):
-        # A loss is missing or is not a number, or a number is too large for an integer.
-        return None, is_step
+    except (TypeError, ValueError, struct.error):
+        # The loss is missing or is not a number, or a number is too large for an integer.
+        return None
+    table = np.frombuffer(packed, _PACKED)
+    columns = Steps(
+        **{name: np.ascontiguousarray(table[name]) for name in _NUMBERS},
+        row_ends=row_ends,
+        rows=rows,
+    )
     is_sound = (
-        min(step.min(), epoch.min()) >= 0
+        min(columns.step.min(), columns.epoch.min(), columns.num_records.min()) >= 0
         and columns.time.min() >= 0
         and columns.time.max() < _END_OF_TIME_S
     )
-    return (columns if is_sound else None), is_step
+    return columns if is_sound else None
 
 
 def _rows(texts: Sequence[msgspec.Raw]) -> tuple[Ints, Ints] | None:
@@ -266,19 +307,25 @@ def _rows(texts: Sequence[msgspec.Raw]) -> tuple[Ints, Ints] | None:
         None if a text is not a list of rows of five integers.
     """
     text = b";".join(texts)
-    if text.translate(None, b"0123456789,-[]; "):
+    brackets = text.translate(None, b"0123456789,- ")
+    if brackets.translate(None, b"[];"):
         return None
-    characters = np.frombuffer(text, np.uint8)
-    ends = np.append(np.flatnonzero(characters == ord(";")), len(characters))
-    opened = np.searchsorted(np.flatnonzero(characters == ord("[")), ends)
-    # Each text has its own pair of brackets.
-    row_ends = opened - np.arange(1, len(texts) + 1)
-    # Each separator between two rows becomes one comma, and brackets are removed.
-    plain = text.replace(b"[]", b"").translate(None, b"[] ").replace(b";", b",")
-    while b",," in plain:
-        plain = plain.replace(b",,", b",")
+    marks = np.frombuffer(brackets, np.uint8)
+    ends = np.append(np.flatnonzero(marks == ord(";")), len(marks))
+    # Half of the brackets before each end open one, and each text has a pair of its own.
+    before = np.arange(len(texts))
+    row_ends = (ends - before) // 2 - (before + 1)
+    plain = text.translate(_COMMAS, b"[] ")
+    if np.diff(row_ends, prepend=0).min() == 0:
+        # A text without rows leaves nothing between two commas.
+        while b",," in plain:
+            plain = plain.replace(b",,", b",")
     plain = plain.strip(b",")
-    numbers = np.fromstring(plain.decode(), np.int64, sep=",") if plain else np.zeros(0, np.int64)
+    try:
+        numbers = np.fromstring(plain, np.int64, sep=",") if plain else np.zeros(0, np.int64)
+    except ValueError:
+        # A row is empty, or something other than a number is in it.
+        return None
     if len(numbers) != _NUM_ROW_FIELDS * int(row_ends[-1]):
         return None
     return numbers.reshape(-1, _NUM_ROW_FIELDS), row_ends

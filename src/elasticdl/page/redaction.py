@@ -1,5 +1,7 @@
 """Removes what a page must not show: passwords in addresses, and values with names of secrets.
 
+Characters that a screen obeys instead of showing them become escapes.
+
 Outputs are shared, and screens can be seen by others. Environment variables are never read. Pure.
 Callers: `view.py`.
 """
@@ -19,6 +21,13 @@ _SECRET_NAME = re.compile(
 )
 _SIGNATURE = re.compile(r"(?i)([?&][^=&\s]*(?:signature|sig|key|credential)[^=&\s]*=)[^&\s]*")
 _MOST_CHARACTERS = 4_000
+_MOST_OF_A_NAME = 100
+# C0 without newline and tab, DEL and C1; marks that turn the direction of writing; surrogates,
+# which stand for bytes that are not UTF-8.
+_CONTROL = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+_CONTROLS = re.compile(_CONTROL)
+# Most texts have none of these, and one search tells so.
+_NOTABLE = re.compile(f"{_CONTROL}|://|=")
 
 
 def redacted(value: Any) -> Any:
@@ -41,8 +50,19 @@ def redacted(value: Any) -> Any:
 
 
 def shown_text(text: str) -> str:
-    """Return a text without passwords, truncated to a readable length."""
-    shown = _SIGNATURE.sub(r"\1***", without_password(text))
-    # Bytes of a file that is not UTF-8 cannot be represented in JSON.
-    shown = shown.encode(errors="replace").decode()
-    return shown if len(shown) <= _MOST_CHARACTERS else f"{shown[:_MOST_CHARACTERS]} ..."
+    r"""Return a text without passwords and control characters, truncated to a readable length.
+
+    Example:
+        >>> print(shown_text("a\x00b"))
+        a\x00b
+    """
+    cut = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ..."
+    if not _NOTABLE.search(cut):
+        return cut
+    shown = _SIGNATURE.sub(r"\1***", without_password(cut))
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), shown)
+
+
+def shown_name(name: str) -> str:
+    """Return the name of a party, a metric or a job as `shown_text` does, but shorter."""
+    return shown_text(name if len(name) <= _MOST_OF_A_NAME else f"{name[:_MOST_OF_A_NAME]} ...")

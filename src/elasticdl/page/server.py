@@ -14,19 +14,21 @@ has a viewer. Callers: `serving.py`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from elasticdl.errors import OutputError
 from elasticdl.page.outputs import WatchedOutput
+from elasticdl.page.redaction import shown_text
 from elasticdl.page.security import HEADERS, REPORT_POLICY, is_own_host, is_token
 
 if TYPE_CHECKING:
@@ -34,9 +36,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _INTERVAL_S = 1.0
-# Reading a long log takes time. The page is then updated less often, to limit the load on the
-# training machine.
-_TIMES_LONGER = 30.0
 # Keepalive interval: proxies close idle connections, and only a write detects a closed browser.
 _KEEP_ALIVE_S = 15.0
 _TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript"}
@@ -147,7 +146,7 @@ class _Site:
         output = await run_in_threadpool(self._output, request)
         if output is None:
             return _no_such_job()
-        return JSONResponse(await run_in_threadpool(output.sections))
+        return _json(await run_in_threadpool(output.sections))
 
     async def report(self, request: Request) -> Response:
         """Return the page of a report, with scripts disabled."""
@@ -171,17 +170,25 @@ class _Site:
         return StreamingResponse(_changes(output), media_type="text/event-stream")
 
     def _jobs(self) -> Response:
-        self._outputs = self._find()
+        try:
+            self._outputs = self._find()
+        except OutputError as error:
+            # All of them were removed. Their pages show the last known state.
+            if not self._outputs:
+                return PlainTextResponse(f"{error}\n", 404)
         rows = [output.row() for output in self._outputs.values()]
-        return JSONResponse({"jobs": rows, "now": time.time()})
+        return _json({"jobs": rows, "now": time.time()})
 
     def _output(self, request: Request) -> WatchedOutput | None:
         if not self._outputs:
-            self._outputs = self._find()
-        name = request.query_params.get("job")
-        if name is None:
-            return next(iter(self._outputs.values()), None)
-        return self._outputs.get(name)
+            with contextlib.suppress(OutputError):
+                self._outputs = self._find()
+        wanted = request.query_params.get("job")
+        for name, output in self._outputs.items():
+            # A browser knows a job by the name that is shown.
+            if wanted is None or wanted in {name, shown_text(name)}:
+                return output
+        return None
 
 
 async def _changes(output: WatchedOutput) -> AsyncIterator[bytes]:
@@ -189,9 +196,7 @@ async def _changes(output: WatchedOutput) -> AsyncIterator[bytes]:
     sent: dict[str, str] = {}
     sent_s = 0.0
     while True:
-        began_s = time.monotonic()
-        sections = await run_in_threadpool(output.sections)
-        texts = {name: json.dumps(section) for name, section in sections.items()}
+        texts = await run_in_threadpool(output.texts)
         changed = {name: text for name, text in texts.items() if sent.get(name) != text}
         if changed:
             # Sections are JSON already.
@@ -201,16 +206,21 @@ async def _changes(output: WatchedOutput) -> AsyncIterator[bytes]:
         elif time.monotonic() - sent_s > _KEEP_ALIVE_S:
             yield b": still here\n\n"
             sent_s = time.monotonic()
-        took_s = time.monotonic() - began_s
-        await asyncio.sleep(max(_INTERVAL_S, _TIMES_LONGER * took_s))
+        await asyncio.sleep(_INTERVAL_S)
 
 
 def _static(name: str) -> Response:
     suffix = "." + name.rpartition(".")[2]
     source = files("elasticdl.page") / "static" / name
-    if suffix not in _TYPES or "/" in name or "\\" in name or not source.is_file():
+    names = {each.name for each in files("elasticdl.page").joinpath("static").iterdir()}
+    if suffix not in _TYPES or name not in names:
         return PlainTextResponse("File not found.\n", 404)
     return Response(source.read_bytes(), media_type=_TYPES[suffix])
+
+
+def _json(value: Any) -> Response:
+    # ASCII: a name may have characters that UTF-8 cannot represent.
+    return Response(json.dumps(value), media_type="application/json")
 
 
 def _no_such_job() -> Response:

@@ -77,7 +77,11 @@ def serve(uri: str, listen: str, tell: Callable[[str], None], *, must_exist: boo
                 known[name] = WatchedOutput(folder, name)
         return {name: known[name] for name in found}
 
-    find()
+    found = find()
+    if must_exist and len(found) == 1:
+        # Somebody is about to open this page: read a long log meanwhile.
+        for output in found.values():
+            threading.Thread(target=output.refresh, daemon=True).start()
     token = new_token()
     app: ASGIApp = create_app(find, token, host)
     with _bound(host, port, listen) as bound:

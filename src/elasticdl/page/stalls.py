@@ -9,12 +9,15 @@ Pure. Callers: `view.py`, `findings.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from elasticdl.page.words import brief
 
 if TYPE_CHECKING:
     from elasticdl.events import Checkpointed, Evaluated
@@ -26,7 +29,6 @@ one confirms them, and are fetched once a second."""
 
 _LEAST_S = 2.0
 _TIMES_USUAL = 4.0
-_MOST = 200
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,14 @@ class Stall:
         stop: When the first step after it was logged.
         seconds: How long the training made no progress.
         cause: What happened then, in words.
+        is_planned: Whether an evaluation or a checkpoint is the cause.
     """
 
     start: float
     stop: float
     seconds: float
     cause: str
+    is_planned: bool = False
 
 
 def find_stalls(
@@ -54,8 +58,9 @@ def find_stalls(
     stays: Sequence[Stay],
     checkpoints: Sequence[Checkpointed],
     evaluations: Sequence[Evaluated],
+    behind: Sequence[tuple[float, int]] = (),
 ) -> list[Stall]:
-    """Return the stalls of a job, oldest first; only the longest ones if there are many.
+    """Return the stalls of a job, oldest first.
 
     Args:
         time: When steps were logged, ascending within an attempt.
@@ -64,6 +69,7 @@ def find_stalls(
         stays: Workers' times in slots.
         checkpoints: Checkpoints of the job.
         evaluations: Evaluations of the job.
+        behind: When workers began to commit nothing although others did, and their slots.
     """
     if len(time) < 2:  # noqa: PLR2004 - a pause is between two
         return []
@@ -74,48 +80,45 @@ def find_stalls(
     ordinary = float(np.median(seconds)) if (longest_s[1:] > 0).any() else usual
     is_long = (seconds > max(_LEAST_S, _TIMES_USUAL * ordinary)) & (attempt[1:] == attempt[:-1])
     found = np.flatnonzero(is_long)
-    if len(found) > _MOST:
-        found = np.sort(found[np.argsort(seconds[found])[-_MOST:]])
-    return [
-        Stall(
-            start=min(float(time[at]), float(time[at + 1] - seconds[at])),
-            stop=float(time[at + 1]),
-            seconds=float(seconds[at]),
-            cause=_cause(
-                min(float(time[at]), float(time[at + 1] - seconds[at])) - LOG_DELAY_S,
-                float(time[at + 1]),
-                stays,
-                checkpoints,
-                evaluations,
-            ),
-        )
-        for at in found.tolist()
-    ]
+    lost = _Timeline(
+        (stay.left, f"worker {stay.slot} {brief(stay.reason)}")
+        for stay in stays
+        if stay.is_lost and stay.left is not None
+    )
+    joined = _Timeline((stay.joined, f"worker {stay.slot} joined") for stay in stays)
+    evaluated = _Timeline(
+        (event.time, "the validation data was evaluated") for event in evaluations
+    )
+    written = _Timeline(
+        (event.time, f"a checkpoint of step {event.step:,} was written")
+        for event in checkpoints
+        if event.blocked_s > _LEAST_S / 4
+    )
+    silent = _Timeline((since, f"worker {slot} did not answer") for since, slot in behind)
+    stalls, explained = [], 0.0
+    for at in found.tolist():
+        start, stop = min(float(time[at]), float(time[at + 1] - seconds[at])), float(time[at + 1])
+        since = start - LOG_DELAY_S
+        causes, is_planned = lost.within(since, stop) or joined.within(since, stop), False
+        # An evaluation explains the first stall after it, not also the next one.
+        near = evaluated.within(max(since, explained), stop)
+        explained = stop if near else explained
+        if not causes:
+            causes = [*near[:1], *written.within(since, stop)]
+            is_planned = bool(causes)
+        cause = "; ".join(causes or silent.within(start, stop)) or "cause unknown"
+        stalls.append(Stall(start, stop, float(seconds[at]), cause, is_planned))
+    return stalls
 
 
-def _cause(
-    start: float,
-    stop: float,
-    stays: Sequence[Stay],
-    checkpoints: Sequence[Checkpointed],
-    evaluations: Sequence[Evaluated],
-) -> str:
-    causes = [
-        f"worker {stay.slot} {stay.reason}"
-        for stay in stays
-        if stay.is_lost and stay.left is not None and start <= stay.left <= stop
-    ]
-    causes += [
-        f"worker {stay.slot} joined"
-        for stay in stays
-        if start <= stay.joined <= stop and not causes
-    ]
-    if not causes:
-        if any(start <= event.time <= stop for event in evaluations):
-            causes.append("the validation data was evaluated")
-        causes += [
-            f"a checkpoint of step {event.step:,} was written"
-            for event in checkpoints
-            if start <= event.time <= stop and event.blocked_s > _LEAST_S / 4
-        ]
-    return "; ".join(causes) or "cause unknown"
+class _Timeline:
+    """Texts with their times, found by time."""
+
+    def __init__(self, texts: Iterable[tuple[float, str]]) -> None:
+        self._texts = sorted(texts)
+        self._times = [time for time, _ in self._texts]
+
+    def within(self, start: float, stop: float) -> list[str]:
+        """Return the texts from `start` to `stop`."""
+        first, last = bisect_left(self._times, start), bisect_right(self._times, stop)
+        return [text for _, text in self._texts[first:last]]

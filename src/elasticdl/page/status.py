@@ -250,12 +250,26 @@ def _waiting(history: History, job: Job | None, now: float) -> str:
     if not len(counting):
         return "building the model and compiling the first step"
     if not is_quiet:
-        return "training"
+        return "training" + _absent(history, now, max(_QUIET_S, _TIMES_USUAL * usual))
     start = history.start
     if start is not None and progress_of(history, job).num_seen >= start.num_records > 0:
         return f"evaluating, or finishing the epoch, for {duration_text(silent_s)}"
     quiet_s = now - float(logged[-1])
     return f"no step reported for {duration_text(quiet_s)}, usually every {duration_text(usual)}"
+
+
+def _absent(history: History, now: float, least_s: float) -> str:
+    """Name the workers that have had no batch for a while although others have."""
+    late = [
+        (stay.slot, now - last)
+        for stay in history.present
+        if (last := history.last_batch(stay.slot)) is not None and now - last > least_s
+    ]
+    if not late:
+        return ""
+    names = ", ".join(str(slot) for slot, _ in late[:5]) + (", ..." if len(late) > 5 else "")  # noqa: PLR2004 - as above
+    since = duration_text(max(seconds for _, seconds in late))
+    return f"; {counted(len(late), 'worker')} without a batch ({names}), for up to {since}"
 
 
 def _waiting_for_parties(history: History, job: Job, now: float) -> str:

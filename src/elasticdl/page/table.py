@@ -44,7 +44,7 @@ class GrowingTable:
         for name, array in self._arrays.items():
             grown = array
             if self._length > len(array):
-                grown = np.empty(max(self._length, 2 * len(array)), array.dtype)
+                grown = np.empty(max(self._length, 4 * len(array)), array.dtype)
                 grown[:before] = array[:before]
                 self._arrays[name] = grown
             grown[before : self._length] = values[name]

@@ -17,7 +17,7 @@ import numpy as np
 from elasticdl.events import Evaluated, JobFinished
 from elasticdl.page import findings, lanes, shard_map
 from elasticdl.page.curves import per_second, thinned
-from elasticdl.page.redaction import redacted, shown_text
+from elasticdl.page.redaction import redacted, shown_name, shown_text
 from elasticdl.page.stalls import Stall, find_stalls
 from elasticdl.page.status import State, Status, status_of
 from elasticdl.page.words import in_words
@@ -36,7 +36,13 @@ _MOST_ROUNDS = 200
 _MOST_PARTIES = 100
 _MOST_METRICS = 12
 _MOST_MARKS = 100
+_MOST_STALLS = 200
 _MOST_SHARDS = 50_000_000
+_MARKS = {
+    "attempt": "attempt {}",
+    "checkpoint": "checkpoint of step {:,}",
+    "evaluation": "evaluated at step {:,}",
+}
 
 
 def view(history: History, facts: Facts, now: float) -> dict[str, Section]:
@@ -50,12 +56,15 @@ def view(history: History, facts: Facts, now: float) -> dict[str, Section]:
     status = status_of(history, facts, now)
     is_live = status.state in {State.RUNNING, State.STARTING}
     end = now if is_live else history.last_time
-    stalls = _stalls_of(history)
+    stays, activity = history.stays_so_far, lanes.Activity(history.steps["time"])
+    stalls = _stalls_of(history, stays, activity)
     sections = {
         "head": _head(history, facts, status, now),
-        "findings": [finding.to_json() for finding in findings.find(history, stalls)],
+        "findings": [finding.to_json() for finding in findings.find(history, stalls, activity)],
         "curves": _curves(history, facts.job),
-        "clock": _clock(history, stalls, end, is_live=is_live),
+        "clock": _clock(
+            history, _longest(stalls), lanes.lanes(stays, activity, end), end, is_live=is_live
+        ),
         "shards": _shards(history),
         "checkpoints": _checkpoints(history, facts),
         "evaluations": _evaluations(history, facts),
@@ -73,13 +82,13 @@ def summary(history: History, facts: Facts, now: float) -> dict[str, Any]:
     seconds = history.last_time - history.first_time
     last = list(history.evaluations.values())[-1:]
     row = {
-        "name": shown_text(facts.name),
+        "name": facts.name,
         **status.to_json(),
-        "message": shown_text(status.message),
+        "message": status.message,
         "step": history.step,
         "seconds": seconds,
         "started": history.first_time or None,
-        "model": shown_text(history.start.model_def) if history.start is not None else "",
+        "model": history.start.model_def if history.start is not None else "",
         "workers_lost": sum(bool(stay.is_lost and stay.incarnation) for stay in history.stays),
         "examples_per_s": _mean_speed(history),
         "val_loss": last[0].metrics.get("loss") if last else None,
@@ -109,10 +118,10 @@ def _head(history: History, facts: Facts, status: Status, now: float) -> Section
     workers = facts.job.workers if facts.job is not None else None
     eta_s = status.eta_s if status.state is State.RUNNING else None
     return {
-        "name": shown_text(facts.name),
-        "output": shown_text(facts.output),
+        "name": facts.name,
+        "output": facts.output,
         **status.to_json(),
-        "message": shown_text(status.message),
+        "message": status.message,
         "step": history.step,
         "is_federated": bool(history.rounds) or bool(facts.job and facts.job.federation),
         "started": history.first_time or None,
@@ -130,12 +139,10 @@ def _head(history: History, facts: Facts, status: Status, now: float) -> Section
         else _mean_speed(history),
         "last_time": history.last_time,
         "now": now,
-        "damaged": [
-            f"byte {damage.offset:,}: {shown_text(damage.text)}" for damage in history.damages
-        ],
+        "damaged": [f"byte {damage.offset:,}: {damage.text}" for damage in history.damages],
         "num_damaged": history.num_damaged,
         "num_unknown": history.num_unknown,
-        "notes": [shown_text(note) for note in facts.notes],
+        "notes": list(facts.notes),
     }
 
 
@@ -169,44 +176,44 @@ def _curves(history: History, job: Job | None) -> Section:
     }
 
 
-def _clock(history: History, stalls: Sequence[Stall], end: float, *, is_live: bool) -> Section:
+def _clock(
+    history: History,
+    stalls: Sequence[Stall],
+    drawn: tuple[list[dict[str, Any]], int],
+    end: float,
+    *,
+    is_live: bool,
+) -> Section:
     """Return what is drawn over time: lanes, speed, step time and events."""
     begin = history.first_time
     logged = history.steps["time"]
-    shown, num_more = lanes.lanes(
-        history.stays, [(stall.start, stall.stop) for stall in stalls], end
-    )
     # Up to the last log entry: the last second of a running job would look like a stall.
     until = float(logged[-1]) if len(logged) else end
     records = history.steps["num_records"].astype(np.float64)
     rests = [start.time for start in history.starts]
     speed = per_second(logged, records, begin, until, rests=rests)
     longest = thinned(logged, history.steps["longest_s"])
-    marks = [
-        *((event.time, "attempt", f"attempt {event.attempt}") for event in history.starts),
-        *(
-            (event.time, "checkpoint", f"checkpoint of step {event.step:,}")
-            for event in history.checkpoints.values()
-        ),
-        *(
-            (event.time, "evaluation", f"evaluated at step {event.step:,}")
-            for event in history.evaluations.values()
-        ),
-    ]
+    marks = sorted(
+        [
+            *((event.time, "attempt", event.attempt) for event in history.starts),
+            *((event.time, "checkpoint", event.step) for event in history.checkpoints.values()),
+            *((event.time, "evaluation", event.step) for event in history.evaluations.values()),
+        ]
+    )[-_MOST_MARKS:]
     return {
         "begin": begin,
         "end": max(end, begin),
         "is_live": is_live,
-        "lanes": shown,
-        "num_more_lanes": num_more,
+        "lanes": drawn[0],
+        "num_more_lanes": drawn[1],
         "speed": {"x": speed[0], "y": speed[1], "bad": []},
         "step_time": _step_times(history, begin, until),
         "longest_pause": longest.to_json() if (history.steps["longest_s"] > 0).any() else None,
         "stalls": [
-            {"start": s.start, "stop": s.stop, "seconds": s.seconds, "cause": shown_text(s.cause)}
+            {"start": s.start, "stop": s.stop, "seconds": s.seconds, "cause": s.cause}
             for s in stalls
         ],
-        "marks": sorted(marks)[-_MOST_MARKS:],
+        "marks": [(time, kind, _MARKS[kind].format(number)) for time, kind, number in marks],
     }
 
 
@@ -231,7 +238,7 @@ def _step_times(history: History, begin: float, until: float) -> dict[str, Any]:
 
 def _shards(history: History) -> Section:
     start = history.start
-    if start is None or not len(history.rows):
+    if start is None or not history.has_batches:
         return None
     epoch, committed = history.epoch, history.shard_batches
     begun = np.flatnonzero(committed)
@@ -272,17 +279,38 @@ def _shards(history: History) -> Section:
 
 def _checkpoints(history: History, facts: Facts) -> Section:
     best, kept = _best(history), set(facts.kept_steps)
-    return [
-        {
-            "step": event.step,
-            "time": event.time,
-            "num_bytes": event.num_bytes,
-            "blocked_s": event.blocked_s,
-            "is_best": event.step == best,
-            "is_kept": event.step in kept,
-        }
-        for event in list(history.checkpoints.values())[-_MOST_CHECKPOINTS:]
-    ]
+    events = list(history.checkpoints.values())
+    shown = [event for event in events[:-_MOST_CHECKPOINTS] if event.step == best]
+    shown += events[-_MOST_CHECKPOINTS:]
+    return {
+        "summary": _of_best(history, facts) if events else "",
+        "rows": [
+            {
+                "step": event.step,
+                "time": event.time,
+                "num_bytes": event.num_bytes,
+                "blocked_s": event.blocked_s,
+                "is_best": event.step == best,
+                "is_kept": event.step in kept,
+            }
+            for event in shown
+        ],
+    }
+
+
+def _of_best(history: History, facts: Facts) -> str:
+    """Say which checkpoint is the best, by which metric, and whether it is still there."""
+    best = _best(history)
+    if best is None:
+        return "No checkpoint is marked as the best one."
+    metric = facts.job.training.best_metric if facts.job is not None else ""
+    by = f" by {metric}" if metric else ""
+    evaluated = history.evaluations.get(best)
+    if evaluated is not None and metric.startswith(_VALIDATION):
+        value = evaluated.metrics.get(metric.removeprefix(_VALIDATION))
+        by += f" ({value:.4g})" if isinstance(value, float) else ""
+    where = "still" if best in facts.kept_steps else "no longer"
+    return f"The best checkpoint{by} is of step {best:,}; it is {where} on disk."
 
 
 def _best(history: History) -> int | None:
@@ -312,7 +340,7 @@ def _rounds(history: History) -> Section:
     return {
         "parties": [
             {
-                "name": shown_text(name),
+                "name": shown_name(name),
                 "num_examples": history.parties[name].num_examples
                 if name in history.parties
                 else None,
@@ -327,9 +355,7 @@ def _rounds(history: History) -> Section:
                     for metric in ("accuracy", "loss")[:1]
                     if isinstance(values.get(metric), (int, float))
                 ),
-                "why": shown_text(
-                    next((r.left_out[name] for r in reversed(rounds) if name in r.left_out), "")
-                ),
+                "why": next((r.left_out[name] for r in reversed(rounds) if name in r.left_out), ""),
             }
             for name in names[:_MOST_PARTIES]
         ],
@@ -344,7 +370,7 @@ def _rounds(history: History) -> Section:
                     1 if name in each.parties else 2 if name in each.left_out else 0
                     for name in names[:_MOST_PARTIES]
                 ],
-                "left_out": {shown_text(k): shown_text(v) for k, v in each.left_out.items()},
+                "left_out": dict(each.left_out),
                 "metrics": dict(flat(each.metrics)),
             }
             for each in rounds
@@ -353,20 +379,24 @@ def _rounds(history: History) -> Section:
 
 
 def _told(history: History) -> Section:
-    return [[event.time, event.event, shown_text(in_words(event))] for event in history.told]
+    return [[event.time, event.event, in_words(event)] for event in history.told]
 
 
 def _about(history: History, facts: Facts) -> Section:
-    start = history.start
+    start, job = history.start, facts.job
     return {
         "definition": redacted(facts.definition),
+        "data": job.data if job is not None else "",
+        "validation_data": (job.validation_data if job is not None else None) or "",
+        "model_zoo": (job.model.zoo if job is not None and job.model is not None else None) or "",
+        "output": facts.output,
         "versions": dict(start.versions) if start is not None else {},
         "framework": start.framework if start is not None else "",
-        "model_def": shown_text(start.model_def) if start is not None else "",
+        "model_def": start.model_def if start is not None else "",
         "num_records": start.num_records if start is not None else 0,
         "minibatch_size": start.minibatch_size if start is not None else 0,
         "resume": start.resume if start is not None else "",
-        "trust_used": [shown_text(line) for line in start.trust_used] if start is not None else [],
+        "trust_used": list(start.trust_used) if start is not None else [],
         "job_id": start.job_id if start is not None else "",
         "holder": facts.holder,
     }
@@ -375,16 +405,25 @@ def _about(history: History, facts: Facts) -> Section:
 # --- pieces -----------------------------------------------------------------------------------
 
 
-def _stalls_of(history: History) -> list[Stall]:
+def _stalls_of(
+    history: History, stays: Sequence[lanes.Stay], activity: lanes.Activity
+) -> list[Stall]:
     steps = history.steps
     return find_stalls(
         steps["time"],
         steps["longest_s"],
         steps["attempt"],
-        stays=history.stays,
+        stays=stays,
         checkpoints=list(history.checkpoints.values()),
         evaluations=list(history.evaluations.values()),
+        behind=[(first, stay.slot) for stay in stays for first, _ in activity.behind(stay)],
     )
+
+
+def _longest(stalls: Sequence[Stall]) -> list[Stall]:
+    """Return the stalls that are drawn, oldest first."""
+    chosen = sorted(stalls, key=lambda stall: -stall.seconds)[:_MOST_STALLS]
+    return sorted(chosen, key=lambda stall: stall.start)
 
 
 def _points(points: Iterable[tuple[float, Any]]) -> dict[str, Any]:
@@ -428,9 +467,14 @@ def _compared(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _for_json(value: Any) -> Any:
-    """Return a value that JSON can represent: non-finite numbers become None."""
+    """Return a value that JSON can represent and a screen can show: see `shown_text`.
+
+    Non-finite numbers become None.
+    """
     if isinstance(value, Mapping):
-        return {str(key): _for_json(item) for key, item in value.items()}
+        return {shown_name(str(key)): _for_json(item) for key, item in value.items()}
+    if isinstance(value, str):
+        return shown_text(value)
     if isinstance(value, (list, tuple)):
         return [_for_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):

@@ -29,6 +29,7 @@ from elasticdl.events import (
 )
 
 _MOST_METRICS = 6
+_MOST_OF_A_REASON = 400
 
 
 def in_words(event: Event) -> str:
@@ -136,6 +137,17 @@ def metrics_text(metrics: Mapping[str, Any]) -> str:
     numbers = [(k, v) for k, v in metrics.items() if isinstance(v, (int, float))]
     shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers[:_MOST_METRICS])
     return shown or "no metric"
+
+
+def brief(reason: str) -> str:
+    """Return a reason as a sentence can hold it: cut if it is very long, without a full stop.
+
+    Example:
+        >>> brief("The loss is nan.")
+        'The loss is nan'
+    """
+    cut = reason if len(reason) <= _MOST_OF_A_REASON else f"{reason[:_MOST_OF_A_REASON]} ..."
+    return cut.removesuffix(".")
 
 
 def duration_text(seconds: float) -> str:

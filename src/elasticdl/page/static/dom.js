@@ -55,6 +55,11 @@ export function table(label, head, rows, isNumber = () => false) {
           el("td", { class: isNumber(at) ? "number" : "" }, cell ?? "")))))));
 }
 
+/** Return a value by its name, which may be that of a property that all objects have. */
+export function own(values, name) {
+  return Object.hasOwn(values, name) ? values[name] : null;
+}
+
 export function number(value, digits = 4) {
   if (value === null || value === undefined) return "none";
   if (Number.isInteger(value)) return value.toLocaleString("en");

@@ -1,6 +1,6 @@
 // The sections of a job that are text and tables. Each function replaces its section's contents.
 
-import { bytes, clock, duration, el, fill, moment, number, svg, table } from "./dom.js";
+import { bytes, clock, duration, el, fill, moment, number, own, svg, table } from "./dom.js";
 
 const STATES = {
   starting: "◔", running: "▶", finished: "✓", failed: "✕", interrupted: "❚❚", killed: "✕", unknown: "?",
@@ -82,12 +82,12 @@ export function findings(section, data) {
 }
 
 export function checkpoints(section, data) {
-  section.hidden = !data.length;
-  const rows = data.toReversed().map((each) => [
+  section.hidden = !data.rows.length;
+  const rows = data.rows.toReversed().map((each) => [
     number(each.step), moment(each.time), bytes(each.num_bytes), duration(each.blocked_s),
-    each.is_best ? "★ best" : "", each.is_kept ? "kept" : "pruned",
+    each.is_best ? "★ best" : "", each.is_kept ? "kept" : "deleted",
   ]);
-  fill(body(section), table("Checkpoints, newest first",
+  fill(body(section), el("p", {}, data.summary), table("Checkpoints, newest first",
     ["step", "written", "size", "training paused", "best", "on disk"], rows,
     (at) => at === 0 || at === 2 || at === 3));
 }
@@ -107,7 +107,7 @@ export function evaluations(section, data, best, reportUrl) {
     const names = [...new Set(data.rows.flatMap((row) => Object.keys(row.metrics)))].slice(0, 12);
     const rows = data.rows.toReversed().map((row) => [
       number(row.step) + (row.step === best ? " ★ best" : ""), moment(row.time),
-      ...names.map((name) => number(row.metrics[name])),
+      ...names.map((name) => number(own(row.metrics, name))),
     ]);
     parts.push(table("Evaluations, newest first", ["step", "when", ...names], rows,
       (at) => at > 1));
@@ -165,7 +165,7 @@ export function rounds(section, data) {
   const parties = data.parties.map((party) => [
     party.name, party.num_examples === null ? "unknown" : number(party.num_examples),
     number(party.answered), number(party.left_out), party.why,
-    ...names.map((name) => number(party.metrics[name] ?? null)),
+    ...names.map((name) => number(own(party.metrics, name))),
   ]);
   const telling = names.length ? "" : " The parties do not share their own metrics, or this log does not contain them.";
   fill(body(section), 
@@ -189,7 +189,7 @@ function answers(data) {
   return table("Which party answered in which round", ["party", ...data.rounds.map((each) => number(each.number))],
     data.parties.map((party, row) => [party.name, ...data.rounds.map((each) => {
       const answer = each.answers[row] ?? 0;
-      const why = each.left_out[party.name];
+      const why = own(each.left_out, party.name);
       return el("span", {
         class: `answer a${answer}`, title: `round ${each.number}: ${why ?? words[answer]}`,
       }, signs[answer]);
@@ -214,11 +214,12 @@ export function told(section, data) {
 export function about(section, data) {
   section.hidden = false;
   const facts = [
-    ["Job", data.job_id], ["Model", data.model_def], ["Framework", data.framework],
+    ["Training data", data.data], ["Validation data", data.validation_data],
+    ["Model", data.model_def], ["Model code from", data.model_zoo], ["Framework", data.framework],
     ["Records per epoch", data.num_records ? number(data.num_records) : ""],
     ["Minibatch", data.minibatch_size ? number(data.minibatch_size) : ""],
     ["Resumes within an epoch", data.resume],
-    ["Held by", data.holder],
+    ["Output", data.output], ["Job", data.job_id], ["Held by", data.holder],
     ["Versions", Object.entries(data.versions).map(([name, version]) => `${name} ${version}`).join(", ")
       || "not in this log"],
     ["Trusted code", data.trust_used.join("; ")],
