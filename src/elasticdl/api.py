@@ -40,6 +40,7 @@ from elasticdl.job import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from elasticdl.cluster.check import Report
     from elasticdl.cluster.images.build import ImageOptions
@@ -180,6 +181,7 @@ def run_on_cluster(
     detach: bool = False,
     build: ImageOptions | None = None,
     tell: Callable[[str], None] = print,
+    with_page: bool = False,
 ) -> JobState | None:
     """Submit a job to a Kubernetes cluster and follow it to its end.
 
@@ -191,6 +193,8 @@ def run_on_cluster(
         detach: Return when it is submitted.
         build: The image that is built and pushed first, if the job is not there already.
         tell: Is given lines for people.
+        with_page: Serve the page of a training on this machine while it is followed, and tell
+            its URL.
 
     Returns:
         How it ended; None if it was detached from.
@@ -208,7 +212,15 @@ def run_on_cluster(
         manifest(job, options, patch)
         zoo = job.model.zoo if job.model is not None else None
         options = dataclasses.replace(options, image=build_image(zoo, build, tell))
-    return launch(job, options, cluster, patch=patch, detach=detach, tell=tell)
+
+    def beside(name: str) -> AbstractContextManager[object]:
+        if not with_page or job.command != "train":
+            return contextlib.nullcontext()
+        from elasticdl.page.forwarded import ForwardedPage  # noqa: PLC0415 - not for `--help`
+
+        return ForwardedPage(cluster, name, tell)
+
+    return launch(job, options, cluster, patch=patch, detach=detach, tell=tell, beside=beside)
 
 
 def connect_cluster(context: str | None = None, namespace: str | None = None) -> Kubernetes:

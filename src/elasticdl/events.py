@@ -180,6 +180,8 @@ class Evaluated(_Event):
         step: Updates in the model that was evaluated.
         epoch: Epoch the training was in, from 0.
         metrics: What came of it, the loss among it; no `val_` before the names.
+        party_metrics: Name of a party -> what came of it on its validation data alone; empty where
+            metrics stay at home, and without parties.
     """
 
     event: ClassVar[str] = "evaluated"
@@ -187,6 +189,7 @@ class Evaluated(_Event):
     step: int
     epoch: int
     metrics: MetricValues
+    party_metrics: Mapping[str, MetricValues] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,6 +330,26 @@ class JobFailed(_Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Noted(_Event):
+    """A person was told something; it is of no step, and no later attempt takes it back.
+
+    Attributes:
+        message: What, without passwords.
+        level: `info`, `warning` or `error`.
+    """
+
+    event: ClassVar[str] = "noted"
+
+    message: str
+    level: str = "info"
+
+    @property
+    def step(self) -> int:
+        """Return 0: it is of none."""
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class UnknownEvent(_Event):
     """An event of a newer elasticdl, as it stands in the log.
 
@@ -361,6 +384,7 @@ Event: TypeAlias = (
     | RoundFinished
     | JobFinished
     | JobFailed
+    | Noted
     | UnknownEvent
 )
 
@@ -379,6 +403,7 @@ _KNOWN: Mapping[str, type[Event]] = {
         RoundFinished,
         JobFinished,
         JobFailed,
+        Noted,
     )
 }
 

@@ -22,6 +22,8 @@ BestMode = Literal["auto", "min", "max"]
 Priority = Literal["low", "high"]
 # Environment variables of the pods of a job on a cluster: the name of its RayJob, and its image.
 RAYJOB_VARIABLE, IMAGE_VARIABLE = "ELASTICDL_JOB", "ELASTICDL_IMAGE"
+# Environment variables of the head's pod: where in it the job page listens, and for which token.
+PAGE_PORT_VARIABLE, PAGE_TOKEN_VARIABLE = "ELASTICDL_PAGE_PORT", "ELASTICDL_PAGE_TOKEN"
 
 
 @dataclass(frozen=True)

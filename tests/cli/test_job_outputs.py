@@ -35,9 +35,9 @@ def test_list_names_each_job_with_its_state(tmp_path, ask) -> None:
     code, said = ask("list", tmp_path)
 
     assert not code
-    rows = {line.split()[0]: line for line in said.splitlines() if line.strip()}
-    assert "finished" in rows["one"]
-    assert "killed" in rows["two"]
+    one, two = said.split("\ntwo\n")
+    assert one.startswith("one\n  finished: ")
+    assert two.startswith("  killed: ")
 
 
 def test_show_says_what_happened(tmp_path, ask) -> None:

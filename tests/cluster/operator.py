@@ -226,7 +226,8 @@ class Operator:
         for source in container.get("envFrom", []):
             secret = self._store.get(SECRETS, namespace, source["secretRef"]["name"])
             env |= {key: b64decode(value).decode() for key, value in secret["data"].items()}
-        env |= {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
+        for each in container.get("env", []):
+            env[each["name"]] = each["value"] if "value" in each else _field(head, each)
         name = submitter["metadata"]["name"]
         command = self._rewrite(rayjob["spec"]["entrypoint"])
         return Entrypoint(command, {**env, **self._env}, head["metadata"]["name"], name,
@@ -380,6 +381,14 @@ def _role(pod: Object) -> str | None:
 
 def _is_running(pod: Object) -> bool:
     return pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+
+
+def _field(pod: Object, variable: Object) -> str:
+    """Return the value of a variable that is a field of its pod."""
+    value: Any = pod
+    for name in variable["valueFrom"]["fieldRef"]["fieldPath"].split("."):
+        value = value[name]
+    return value
 
 
 def _letters() -> str:

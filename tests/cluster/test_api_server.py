@@ -7,7 +7,9 @@ server with KubeRay's CRDs.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import socket
 import threading
 import time
 from datetime import UTC, datetime
@@ -921,3 +923,78 @@ def test_a_kind_that_an_operator_brings_along_is_discovered(api_server, api_clie
     assert LOCAL_QUEUES.group in {each.name for each in groups.get_api_versions().groups}
     found = resources.get_api_resources(LOCAL_QUEUES.group, LOCAL_QUEUES.version).resources
     assert [each.name for each in found] == ["localqueues"]
+
+
+# 27
+
+
+class Echo:
+    """A port of this machine that says what it is told, in capitals."""
+
+    def __init__(self):
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        in_background(self._work)
+
+    def _work(self):
+        connection, _ = self._listener.accept()
+        with connection, self._listener:
+            while data := connection.recv(1 << 20):
+                connection.sendall(data.upper())
+
+
+@pytest.fixture
+def on_node(api_server, core):
+    core.create_namespaced_pod("default", pod())
+    api_server.store.update(
+        PODS, "default", "pod",
+        lambda old: {**old, "spec": {**old["spec"], "nodeName": "node-1"}},
+    )  # fmt: skip
+
+
+def forwarded(core, port, name="pod"):
+    return kubernetes.stream.portforward(
+        core.connect_get_namespaced_pod_portforward, name, "default", ports=str(port)
+    )
+
+
+def test_a_port_of_a_pod_is_forwarded(api_server, core, on_node):
+    echo = Echo()
+    api_server.ports[80] = echo.port
+
+    with contextlib.closing(forwarded(core, 80).socket(80)) as connection:
+        connection.settimeout(10)
+        sent = b"abc" * 100_000
+        in_background(lambda: connection.sendall(sent))
+        received = b""
+        while len(received) < len(sent):
+            received += connection.recv(1 << 20)
+
+    assert received == sent.upper()
+
+
+def test_where_nothing_listens_the_connection_ends_with_the_reason(core, on_node):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    forward = forwarded(core, port)
+
+    with contextlib.closing(forward.socket(port)) as connection:
+        connection.settimeout(10)
+        assert connection.recv(1) == b""
+
+    assert "Connection refused" in forward.error(port)
+
+
+@pytest.mark.parametrize("verb", ["get", "create"])
+def test_who_may_not_forward_ports_is_refused(api_server, core, on_node, verb):
+    api_server.access.forbid(verb, "pods/portforward")
+
+    with pytest.raises(ApiException, match="Handshake status 403 Forbidden"):
+        forwarded(core, 80)
+
+
+def test_a_pod_on_no_node_has_no_ports(core):
+    core.create_namespaced_pod("default", pod())
+
+    with pytest.raises(ApiException, match="does not have a host assigned"):
+        forwarded(core, 80)

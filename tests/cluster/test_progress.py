@@ -386,7 +386,7 @@ def submit(job, **how):
 
 
 def wait_until(condition):
-    end_s = time.monotonic() + 60
+    end_s = time.monotonic() + 90
     while not condition():
         assert time.monotonic() < end_s
         time.sleep(0.05)

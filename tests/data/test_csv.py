@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import csv as arrow_csv
 
+from elasticdl.data import csv as csv_source
 from elasticdl.data import csv_index
 from elasticdl.data.csv import CSVSource
 from elasticdl.data.csv_index import index_rows
+from elasticdl.data.data_index import decode, encode
 from elasticdl.data.schema import Schema
 from elasticdl.data.stored_file import open_stored
 from elasticdl.errors import CorruptDataError, SchemaError
@@ -101,6 +104,39 @@ def test_without_a_schema_the_last_cell_of_the_last_file_counts_as_much(write, l
     (record,) = CSVSource([first, second]).read_records(0, 1, None)
 
     assert record["x"].dtype == dtype
+
+
+def test_an_index_has_the_types_that_were_inferred(write, monkeypatch):
+    paths = [write("x,y,t\n1,a,true\n", "a.csv"), write("x,y,t\n1.5,b,false\n", "b.csv")]
+    source = CSVSource(paths)
+    assert source.index().types is None
+    source.infer_types()
+    index = decode(encode(source.index()), "index")
+    monkeypatch.setattr(csv_source, "_inferred_types", None)
+
+    other = CSVSource(paths, index)
+
+    assert index.types == (("x", "double"), ("y", "binary"), ("t", "bool"))
+    assert other.read_bytes(0, 1) == source.read_bytes(0, 1)
+    assert other.index() == index
+
+
+def test_types_of_more_files_are_not_those_of_some(write):
+    paths = [write("x\n1\n", "a.csv"), write("x\n1.5\n", "b.csv")]
+    source = CSVSource(paths)
+    source.infer_types()
+
+    (record,) = CSVSource(paths[:1], source.index()).read_records(0, 1, None)
+
+    assert record["x"].dtype == np.int64
+
+
+def test_a_type_of_an_index_that_is_none_is_refused(write):
+    path = write("x\n1\n")
+    index = replace(CSVSource([path]).index(), types=(("x", "complex"),))
+
+    with pytest.raises(CorruptDataError, match=r"one of the types .*'double'.*'complex' of the"):
+        CSVSource([path], index)
 
 
 def test_one_source_may_be_read_with_several_schemas(write):

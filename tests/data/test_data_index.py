@@ -19,6 +19,8 @@ INDEX = DataIndex(
 def test_an_index_comes_out_as_it_went_in() -> None:
     assert decode(encode(INDEX), "here") == INDEX
     assert decode(encode(DataIndex("csv", ())), "here") == DataIndex("csv", ())
+    typed = DataIndex("csv", (), (("x", "int64"), ("y", "binary")))
+    assert decode(encode(typed), "here") == typed
 
 
 def test_every_damaged_byte_is_found() -> None:
@@ -54,6 +56,10 @@ def whole(body: bytes, body_bytes: int | None = None) -> bytes:
         (48).to_bytes(8, "little") + b'{"format": "pickle", "uris": [], "versions": []}',
         (49).to_bytes(8, "little") + b'{"format": "csv", "uris": ["a"], "versions": [1]}',
         (51).to_bytes(8, "little") + b'{"format": "csv", "uris": ["a"], "versions": ["b"]}',
+        (60).to_bytes(8, "little")
+        + b'{"format": "csv", "uris": [], "versions": [], "types": [[1]]}'[:60],
+        (62).to_bytes(8, "little")
+        + b'{"format": "csv", "uris": [], "versions": [], "types": [[1,2]]}'[:62],
     ],
 )
 def test_a_body_that_makes_no_sense_is_refused(body: bytes) -> None:

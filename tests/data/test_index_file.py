@@ -162,6 +162,34 @@ def test_a_damaged_index_is_named(folder):
         open_source("d")
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (Path.mkdir, "a folder"),
+        (os.mkfifo, "a pipe"),
+        (lambda path: path.symlink_to("/nowhere"), "No such file or directory"),
+        (lambda path: path.symlink_to("/dev/zero"), "a device"),
+    ],
+)
+def test_what_is_no_file_is_no_index_and_is_never_opened(folder, make, found):
+    (folder / INDEX_FILE).unlink()
+    make(folder / INDEX_FILE)
+
+    with pytest.raises(
+        DataError, match=rf"^d/{INDEX_FILE} cannot be read: .*; found {found}\. .* data index d\."
+    ):
+        open_source("d")
+
+
+def test_an_index_may_be_a_link_to_one(folder, look_no_more):
+    (folder / INDEX_FILE).rename(folder.parent / "index")
+    (folder / INDEX_FILE).symlink_to(folder.parent / "index")
+    look_no_more()
+
+    assert values("d") == [1, 2, 3, 4]
+
+
 def test_a_copy_of_recordio_files_with_other_times_is_read(folder):
     index = index_of(open_source("d"))
     for path in folder.glob("*.recordio"):

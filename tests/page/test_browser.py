@@ -9,10 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
+import yaml
 from tests.engines.conftest import MODEL, write_records
+from tests.engines.federated.conftest import TORCH_MODEL
 from tests.page.conftest import (
     T0,
     as_log,
@@ -29,6 +32,7 @@ from tests.page.conftest import (
 from tests.page.test_server import served
 from tests.page.test_views import federated_events
 
+from elasticdl import federated
 from elasticdl.events import Evaluated, JobFailed, RoundFinished
 from elasticdl.job import Federation
 
@@ -436,3 +440,81 @@ def test_a_worker_that_is_killed_is_seen_in_its_lane_while_the_job_goes_on(
     assert "The others waited" in said
     assert victim["started"] > 0
     assert complaints == []
+
+
+# A party whose records are broken while there is a file; others are not looked at.
+BROKEN_PARTY = """
+
+import os
+import time
+
+whole_input_fn = input_fn
+
+
+def input_fn(records, broken_while=""):
+    time.sleep(0.02)
+    if broken_while and os.path.exists(broken_while):
+        raise ValueError("the scanner is broken")
+    return whole_input_fn(records)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_federation_is_watched_and_says_who_was_left_out_and_how_good_each_party_is(
+    browser, tmp_path
+) -> None:
+    pytest.importorskip("flwr")
+    broken = tmp_path / "broken"
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "small.py").write_text(TORCH_MODEL + BROKEN_PARTY)
+    write_records(tmp_path / "all.recordio", 60)
+    made = federated.init(
+        str(tmp_path / "fed"), data=str(tmp_path / "all.recordio"), num_parties=3,
+        validation_data=str(tmp_path / "all.recordio"), model_zoo=str(tmp_path / "zoo"),
+        model_def="small", num_rounds=100_000,
+    )  # fmt: skip
+    change(made.aggregator, ["hyperparams", "global", "perc_quorum"], 0.6)
+    change(made.parties[1], ["model", "params"], {"broken_while": str(broken)})
+    command = [
+        *(sys.executable, "-m", "elasticdl.cli.main", "federated", "simulate", "--page"),
+        *(str(made.aggregator), "--num_processes=1"),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as training:
+        try:
+            line = next(line for line in training.stderr if line.startswith("Job page: "))
+            # What it prints meanwhile is not to fill the pipe.
+            threading.Thread(target=training.stderr.read, daemon=True).start()
+            browser.open(line.removeprefix("Job page: ").strip())
+            browser.until("return document.querySelectorAll('#rounds .answer.a1').length >= 6", 180)
+            before = browser.text("#rounds")
+            broken.touch()
+            browser.until("return document.querySelector('#rounds .answer.a2')", 60)
+            broken.unlink()
+            rounds, said = browser.text("#rounds"), browser.text("#findings")
+            chart = browser.js(
+                "return document.querySelector('#rounds .plot').getAttribute('aria-label')"
+            )
+            browser.until("return document.querySelector('#head').innerText.includes('running')")
+            complaints = browser.complaints()
+        finally:
+            training.send_signal(signal.SIGTERM)
+            training.wait(timeout=120)
+
+    assert re.search(r"party1\t20\t\d+\t0\t\t", before)
+    assert re.search(r"party1\t20\t\d+\t[1-9]\d*\t.*the scanner is broken", rounds)
+    assert "Party 'party1' was left out of" in said
+    assert "the scanner is broken" in said
+    assert chart.startswith("Validation accuracy of the global model at each party. party0: ")
+    assert "validation accuracy" in rounds
+    assert complaints == []
+
+
+def change(path, keys, value) -> None:
+    """Change one value of a config."""
+    values = yaml.safe_load(path.read_text())
+    inner = values
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    path.write_text(yaml.safe_dump(values))

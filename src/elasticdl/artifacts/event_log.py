@@ -9,6 +9,8 @@ Callers: the engines.
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,6 +25,23 @@ if TYPE_CHECKING:
     from elasticdl.artifacts.folder import OutputFolder
 
 EVENTS_FILE = "events.jsonl"
+
+
+def log_file(folder: OutputFolder) -> Path:
+    """Return the file of this machine that this process writes the log of an output to.
+
+    Args:
+        folder: The output. Of one on an object store the file exists while its job runs here.
+
+    Raises:
+        OSError: There is no place for temporary files.
+    """
+    path = folder.local_path(EVENTS_FILE)
+    if path is not None:
+        return path
+    # The page of a running job is told this place before the log is opened.
+    name = hashlib.sha256(folder.uri.encode()).hexdigest()[:16]
+    return scratch.folder() / f"log-{name}" / EVENTS_FILE
 
 
 @contextmanager
@@ -44,15 +63,18 @@ def open_event_log(folder: OutputFolder) -> Iterator[EventLog]:
         >>> folder.read_bytes("events.jsonl").decode().strip()
         '{"event": "job_finished", "time": 0.0, "step": 3, "metrics": {}}'
     """
-    path = folder.local_path(EVENTS_FILE)
+    path = log_file(folder)
     with ExitStack() as stack:
-        if path is not None:
+        if folder.is_local:
             log = EventLog(path)
         else:
-            written = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(dir=scratch.folder())), EVENTS_FILE
-            )
+            try:
+                path.parent.mkdir()
+            except FileExistsError:
+                # Of a run in this process that has lost its claim, and may still write.
+                path = Path(tempfile.mkdtemp(dir=scratch.folder()), EVENTS_FILE)
+            stack.callback(shutil.rmtree, path.parent, ignore_errors=True)
             if folder.exists(EVENTS_FILE):
-                folder.fetch(EVENTS_FILE, written)
-            log = EventLog(written, lambda file: folder.write_bytes(EVENTS_FILE, file.read_bytes()))
+                folder.fetch(EVENTS_FILE, path)
+            log = EventLog(path, lambda file: folder.write_bytes(EVENTS_FILE, file.read_bytes()))
         yield stack.enter_context(log)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from elasticdl.job import Job
 
 
-def run_on_cluster(job: Job, options: ClusterOptions, asked: Asked, *, quiet: bool) -> None:
+def run_on_cluster(
+    job: Job, options: ClusterOptions, asked: Asked, *, quiet: bool, with_page: bool = False
+) -> None:
     """Do what was asked for.
 
     Raises:
@@ -38,6 +40,7 @@ def run_on_cluster(job: Job, options: ClusterOptions, asked: Asked, *, quiet: bo
         patch=patch,
         detach=asked.detach,
         build=asked.build,
+        with_page=with_page,
         tell=(lambda _: None) if quiet else _say,
     )
 

@@ -1,4 +1,4 @@
-"""`elasticdl job list|show|logs|stop`: jobs by their outputs, or on a Kubernetes cluster.
+"""`elasticdl job list|show|logs|stop|page`: jobs by their outputs, or on a Kubernetes cluster.
 
 With `--cluster` a job is asked for by its name there; else by its output (`job_outputs.py`).
 """
@@ -6,16 +6,14 @@ With `--cluster` a job is asked for by its name there; else by its output (`job_
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from elasticdl import api
 from elasticdl.cli import job_outputs
+from elasticdl.cli.job_table import JobRow, print_jobs
 from elasticdl.cli.options import with_options
 from elasticdl.cli.printable import echo, printable
 from elasticdl.errors import UsageError
@@ -80,13 +78,16 @@ def list_jobs(
     rows = []
     for job, state in states(connected):
         output = (job["metadata"].get("annotations") or {}).get("elasticdl.org/output", "")
-        progress = short(progress_of(connected, job, state))
-        shown = f"{state.phase}: {state.message}"
-        name = job["metadata"]["name"]
-        rows.append([printable(each) for each in (name, shown, progress, _age(job), output)])
+        facts = {
+            "progress": short(progress_of(connected, job, state)),
+            "age": _age(job),
+            "output": output,
+        }
+        shown = {title: printable(value) for title, value in facts.items()}
+        words = printable(f"{state.phase}: {state.message}")
+        rows.append(JobRow(printable(job["metadata"]["name"]), words, shown))
     if rows:
-        # What others wrote into annotations is no markup.
-        Console(markup=False).print(_table(rows))
+        print_jobs(rows)
     else:
         echo("There is no job.")
 
@@ -124,8 +125,8 @@ def show(job: str, cluster: str | None, context: str | None, namespace: str | No
 def logs(job: str, cluster: str | None, context: str | None, namespace: str | None) -> None:
     """Print what happens in a JOB, until it has ended.
 
-    JOB is its output, or its name on a --cluster. Of an output these are its events in words: what
-    the job itself prints is kept on a cluster only.
+    JOB is its output, or its name on a --cluster. Of an output these are its events in words, its
+    notes and warnings: what a model's code prints is kept on a cluster only.
 
     \b
     Example:
@@ -176,7 +177,7 @@ def stop(
 
 
 @click.command("page")
-@click.argument("place", metavar="OUTPUT")
+@click.argument("place", metavar="JOB")
 @click.option(
     "--listen",
     metavar="HOST:PORT",
@@ -185,34 +186,35 @@ def stop(
     help="Where to listen; port 0 chooses a free one. Other machines reach addresses other than "
     "127.0.0.1.",
 )
-def page(place: str, listen: str) -> None:
-    """Show what a job is doing and why it slowed down, in a browser.
+@_where
+def page(
+    place: str, listen: str, cluster: str | None, context: str | None, namespace: str | None
+) -> None:
+    """Show what a JOB is doing and why it slowed down, in a browser.
 
-    OUTPUT is the path passed as --output, or a folder of such outputs, shown side by side; on this
+    JOB is the path passed as --output, or a folder of such outputs, shown side by side; on this
     machine or an object store. The job may be running, here or elsewhere, or be over: the page
-    reads its log of events and nothing else. The URL with its token is printed; Ctrl-C ends the
-    page.
+    reads its log of events and nothing else. With --cluster, JOB is the name of a training there,
+    whose page is reached by a port-forward while it runs. The URL with its token is printed; Ctrl-C
+    ends the page.
 
     \b
     Examples:
       elasticdl job page my_model
       elasticdl job page s3://bucket/runs --listen=127.0.0.1:8080
+      elasticdl job page train-4c1a --cluster=kubernetes
     """
-    job_outputs.serve_page(place, listen)
+    on_cluster = _is_on_cluster(cluster, context, namespace)
+    job_outputs.warn_of(listen)
+    if not on_cluster:
+        job_outputs.serve_page(place, listen)
+        return
+    from elasticdl.page.forwarded import serve_forwarded  # noqa: PLC0415 - not for `--help`
 
-
-def _table(rows: Sequence[Sequence[str]]) -> Table:
-    """Return the jobs as a table that keeps whole what is typed or compared."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for number, title in enumerate(("job", "state", "progress", "age", "output")):
-        if title in {"state", "output"}:
-            table.add_column(title, overflow="fold")
-        else:
-            width = max(len(row[number]) for row in rows)
-            table.add_column(title, no_wrap=True, min_width=max(width, len(title)))
-    for row in rows:
-        table.add_row(*row)
-    return table
+    connected = api.connect_cluster(context, namespace)
+    serve_forwarded(
+        connected, place, listen, job_outputs.say_url, lambda line: echo(line, err=True)
+    )
 
 
 def _age(job: Object) -> str:

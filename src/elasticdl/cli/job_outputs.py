@@ -6,10 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
+from elasticdl.cli.job_table import JobRow, print_jobs
 from elasticdl.cli.printable import echo, printable
 from elasticdl.data.wording import counted
 
@@ -32,17 +30,14 @@ def list_outputs(folder: str) -> None:
         watched = WatchedOutput(output, name)
         status = _status_of(watched)
         seconds = watched.history.last_time - watched.history.first_time
-        loss = "" if status.loss is None else f"{status.loss:.4g}"
-        shown = f"{status.state}: {status.message}"
-        rows.append([name, shown, status.progress, loss, duration_text(seconds)])
-    table = Table("job", box=box.SIMPLE_HEAD)
-    table.add_column("state", overflow="fold")
-    for title in ("progress", "loss", "took"):
-        table.add_column(title, no_wrap=True)
-    for row in rows:
-        table.add_row(*map(printable, row))
-    # Log texts are not Rich markup.
-    Console(markup=False, highlight=False).print(table)
+        facts = {
+            "progress": printable(status.progress),
+            "loss": "" if status.loss is None else f"{status.loss:.4g}",
+            "took": duration_text(seconds),
+        }
+        state = printable(f"{status.state}: {status.message}")
+        rows.append(JobRow(printable(name), state, facts))
+    print_jobs(rows)
 
 
 def show_output(output: str) -> None:
@@ -130,13 +125,23 @@ def stop_output(output: str, timeout_s: float) -> None:
 
 def serve_page(place: str, listen: str) -> None:
     """Serve the page of a job, or of all jobs in a folder, until Ctrl-C."""
-    from elasticdl.page.serving import serve, warning_of  # noqa: PLC0415 - not for `--help`
+    from elasticdl.page.serving import serve  # noqa: PLC0415 - not for `--help`
+
+    serve(place, listen, say_url)
+
+
+def warn_of(listen: str) -> None:
+    """Print a warning if other machines can reach the page."""
+    from elasticdl.page.serving import warning_of  # noqa: PLC0415 - not for `--help`
 
     warning = warning_of(listen)
     if warning is not None:
         click.secho(printable(warning), fg="yellow", err=True)
-    # The only line that contains the token; programs may wait for it.
-    serve(place, listen, lambda url: echo(f"Job page: {url}"))
+
+
+def say_url(url: str) -> None:
+    """Print the only line that contains the token; programs may wait for it."""
+    echo(f"Job page: {url}")
 
 
 def _one(output: str) -> WatchedOutput:

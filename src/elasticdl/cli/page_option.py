@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from contextlib import AbstractContextManager
 
 import click
 
 from elasticdl.cli.printable import echo
+from elasticdl.job import PAGE_PORT_VARIABLE, PAGE_TOKEN_VARIABLE
 
 page_option = click.option(
     "--page/--no-page",
@@ -30,4 +32,21 @@ def page_of(output: str | None) -> AbstractContextManager[object]:
         return contextlib.nullcontext()
     from elasticdl.page.serving import PageProcess  # noqa: PLC0415 - not for `--help`
 
-    return PageProcess(output, lambda line: echo(line, err=True))
+    return PageProcess(output, _say)
+
+
+def page_in_pod(output: str | None) -> AbstractContextManager[object] | None:
+    """Return a context manager that serves a training's page in a pod of a cluster.
+
+    Who follows the job reaches it through a port-forward. None elsewhere.
+    """
+    token, port = os.environ.get(PAGE_TOKEN_VARIABLE), os.environ.get(PAGE_PORT_VARIABLE, "")
+    if output is None or not token or not port.isdecimal():
+        return None
+    from elasticdl.page.serving import InPod, PageProcess  # noqa: PLC0415 - not for `--help`
+
+    return PageProcess(output, _say, InPod(int(port), token))
+
+
+def _say(line: str) -> None:
+    echo(line, err=True)

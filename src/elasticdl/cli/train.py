@@ -9,7 +9,7 @@ import click
 from elasticdl import api
 from elasticdl.cli.cluster_options import CommandOfClusters, cluster_options, taken
 from elasticdl.cli.options import print_metrics, reporter_for
-from elasticdl.cli.page_option import is_page_wanted, page_of, page_option
+from elasticdl.cli.page_option import is_page_wanted, page_in_pod, page_of, page_option
 from elasticdl.cli.printable import echo
 from elasticdl.cli.tracking_options import tracking_options
 from elasticdl.cli.workers_options import training_workers_options
@@ -219,9 +219,12 @@ def train(*, with_page: bool | None, dry_run: bool, quiet: bool, **options: Any)
     if cluster is not None:
         from elasticdl.cli.cluster_run import run_on_cluster  # noqa: PLC0415 - imports an extra
 
-        run_on_cluster(job, cluster, asked, quiet=quiet)
+        run_on_cluster(
+            job, cluster, asked, quiet=quiet, with_page=is_page_wanted(with_page, quiet=quiet)
+        )
         return
-    with page_of(job.output if is_page_wanted(with_page, quiet=quiet) else None):
+    wanted = job.output if is_page_wanted(with_page, quiet=quiet) else None
+    with page_in_pod(job.output) or page_of(wanted):
         outcome = api.run(job, reporter_for(quiet))
     if not outcome.already_done:
         echo(f"Trained {counted(outcome.step, 'step')}: {outcome.output}")

@@ -35,6 +35,8 @@ RIGHTS = (
     ("list", "pods", ""),
     ("list", "events", ""),
     ("get", "pods/log", ""),
+    ("get", "pods/portforward", ""),
+    ("create", "pods/portforward", ""),
 )
 # Without these nothing is submitted; without the others it is not followed or replaced.
 _TO_SUBMIT = {"create rayjobs", "get rayjobs"}
@@ -177,6 +179,14 @@ def rights(allowed: Mapping[str, bool]) -> Finding:
     said = f"you may not: {', '.join(denied)}"
     if _TO_SUBMIT & set(denied):
         return missing("rights", said, "Ask the cluster's owner for these rights.")
+    if all(right.endswith("pods/portforward") for right in denied):
+        return Finding(
+            "rights",
+            Verdict.WARNING,
+            said,
+            "You may submit, follow and stop jobs, but not look at the page of one that runs. Ask "
+            "the cluster's owner for these rights.",
+        )
     return Finding(
         "rights",
         Verdict.WARNING,

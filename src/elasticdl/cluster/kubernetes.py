@@ -227,6 +227,48 @@ class Kubernetes:
                 if stamp > after:
                     yield stamp, text
 
+    def forward(self, pod: str, port: int) -> Any:
+        """Return a connection to a port of a pod's loopback, through the API server.
+
+        Args:
+            pod: Name of the pod.
+            port: Where it listens. If nothing does, the connection ends at once.
+
+        Returns:
+            Has the methods of a `socket.socket`; its owner closes it.
+
+        Raises:
+            UsageError: Ports of the pod may not be forwarded.
+            UnavailableError: There is no such pod by now, or the server does not answer.
+        """
+        # Of its own: the client replaces a method of it while it connects.
+        core: Any = kubernetes.client.CoreV1Api(
+            kubernetes.client.ApiClient(self.client.configuration)
+        )
+        try:
+            with self.errors(f"forward a port of pod {pod}"):
+                try:
+                    forward: Any = kubernetes.stream.portforward(
+                        core.connect_get_namespaced_pod_portforward,
+                        pod,
+                        self.namespace,
+                        ports=str(port),
+                    )
+                except ApiException as error:
+                    raise _of_handshake(error) from error
+        except _NotFoundError as error:
+            raise UnavailableError(f"The pod {pod} is gone.") from error
+        websocket: Any = forward.websocket
+        close = websocket.close
+
+        def close_all() -> None:
+            close()
+            # `close` alone leaves the socket open if the server was first.
+            websocket.shutdown()
+
+        websocket.close = close_all
+        return forward.socket(port)
+
     @contextlib.contextmanager
     def errors(self, doing: str, *, is_log: bool = False) -> Iterator[None]:
         """Raise our errors for those of the client, within a `with`.
@@ -341,6 +383,20 @@ def _said(error: ApiException) -> str:
         if said:
             return str(said)
     return str(error.reason or "")
+
+
+def _of_handshake(error: ApiException) -> Exception:
+    """Return the error of a connection that was not upgraded, with the status of the answer."""
+    # The client keeps the text only of what the connection's own error knows.
+    refusal: Any = error.__context__
+    status = getattr(refusal, "status_code", None)
+    if status is None:
+        return ConnectionError(str(error.reason))
+    refused: Exception = ApiException(
+        status=status, reason=getattr(refusal, "status_message", None)
+    )
+    refused.body = getattr(refusal, "resp_body", None)  # type: ignore[attr-defined]
+    return refused
 
 
 def _reason(error: BaseException) -> str:

@@ -5,6 +5,7 @@ Callers: `api.py`.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.cluster.follow import follow
@@ -14,6 +15,7 @@ from elasticdl.errors import ClusterJobError, TrainingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from elasticdl.cluster.kubernetes import Kubernetes
     from elasticdl.cluster.options import ClusterOptions
@@ -28,6 +30,7 @@ def launch(
     patch: Mapping[str, Any] | None = None,
     detach: bool = False,
     tell: Callable[[str], None],
+    beside: Callable[[str], AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> JobState | None:
     """Submit a job and follow it to its end.
 
@@ -38,6 +41,7 @@ def launch(
         patch: Changes of the cluster's owner; see `rayjob.manifest`.
         detach: Return when it is submitted.
         tell: Is given lines for people.
+        beside: Is given the job's name; entered while the job is followed.
 
     Returns:
         How it ended; None if it was detached from.
@@ -56,7 +60,8 @@ def launch(
         tell(useful_commands(done.name, cluster))
         return None
     try:
-        state = follow(cluster, done.name, lambda state: tell(shown(state)), tell)
+        with beside(done.name):
+            state = follow(cluster, done.name, lambda state: tell(shown(state)), tell)
     except KeyboardInterrupt:
         tell(f"\nThe job goes on.\n{useful_commands(done.name, cluster)}")
         raise
@@ -83,6 +88,7 @@ def useful_commands(name: str, cluster: Kubernetes) -> str:
         [
             f"  follow it    elasticdl job logs {name} {flags}",
             f"  its state    elasticdl job show {name} {flags}",
+            f"  its page     elasticdl job page {name} {flags}",
             f"  stop it      elasticdl job stop {name} {flags}",
             f"  all jobs     elasticdl job list {flags}",
         ]

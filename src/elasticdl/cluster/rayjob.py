@@ -25,7 +25,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from elasticdl import __version__
 from elasticdl.cluster.command import command
 from elasticdl.errors import UsageError
-from elasticdl.job import IMAGE_VARIABLE, RAYJOB_VARIABLE
+from elasticdl.job import (
+    IMAGE_VARIABLE,
+    PAGE_PORT_VARIABLE,
+    PAGE_TOKEN_VARIABLE,
+    RAYJOB_VARIABLE,
+)
 
 if TYPE_CHECKING:
     from elasticdl.cluster.options import ClusterOptions, Resources, Volume
@@ -39,6 +44,8 @@ JOB_LABEL = "elasticdl.org/job"
 WORKERS_GROUP = "workers"
 # Container of the pod that submits the command and prints what it prints.
 SUBMITTER = "ray-job-submitter"
+# In the head's pod, on its loopback; Ray's dashboard has 8265.
+PAGE_PORT = 8268
 _USER = 1000
 # Both together are the pod security level "restricted".
 _POD_SECURITY = {
@@ -235,7 +242,10 @@ def _template(
     container: Manifest = {
         "name": name,
         "image": options.image,
-        "env": [{"name": key, "value": value} for key, value in env.items()],
+        "env": [
+            *({"name": key, "value": value} for key, value in env.items()),
+            *(() if is_worker or job.command != "train" else _page_env(options)),
+        ],
         "resources": _resources(resources, num_gpus),
         "securityContext": {**_CONTAINER_SECURITY, "readOnlyRootFilesystem": True},
         "volumeMounts": [
@@ -271,6 +281,18 @@ def _template(
             for key, value in _SPOT
         ]
     return {"metadata": {"labels": _labels(job)}, "spec": pod}
+
+
+def _page_env(options: ClusterOptions) -> list[Manifest]:
+    """Return the variables that let the driver serve its page in the head's pod.
+
+    The token is the pod's uid: random, known to those who may read the pod, and in no manifest.
+    """
+    uid = {"fieldRef": {"fieldPath": "metadata.uid"}}
+    made = [{"name": PAGE_TOKEN_VARIABLE, "valueFrom": uid}]
+    if PAGE_PORT_VARIABLE not in options.env:
+        made.append({"name": PAGE_PORT_VARIABLE, "value": str(PAGE_PORT)})
+    return made
 
 
 def _resources(resources: Resources, num_gpus: int) -> Manifest:

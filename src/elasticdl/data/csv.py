@@ -6,7 +6,8 @@ blocks it touches; each thread keeps the block it read last.
 
 With a schema, cells are read as its fields say. Without one, a column is what all its cells are,
 integers before floating numbers before text, and finding out reads the files once more, the
-first time it is needed.
+first time it is needed. An index may have what was found: workers then need not find out again, and
+cannot come to something else.
 
 What columns are as fields is `table.py`'s, where rows start `csv_index.py`'s.
 
@@ -32,6 +33,7 @@ from elasticdl.data.csv_index import BLOCK_BYTES, CSVIndex, index_rows, read_hea
 from elasticdl.data.data_index import DataIndex, entry_of, open_by_index
 from elasticdl.data.field import STRING
 from elasticdl.data.file_ranges import Numbering
+from elasticdl.data.find_files import some
 from elasticdl.data.record_source import RecordFile
 from elasticdl.data.stored_file import open_stored
 from elasticdl.data.table import TableUnit, columns_of, decode_table, encode_table
@@ -48,6 +50,11 @@ if TYPE_CHECKING:
     from elasticdl.data.stored_file import StoredFile
 
 _Types = dict[str, pa.DataType]
+
+# What columns may be where there is no schema, by the names that an index has for them.
+_INFERRED = {str(kind): kind for kind in (
+    pa.null(), pa.bool_(), pa.int64(), pa.float64(), pa.binary(),
+)}  # fmt: skip
 
 # Text whose empty cells have no value; of other text, an empty cell is an empty text.
 _MAY_BE_EMPTY = pa.large_binary()
@@ -70,7 +77,7 @@ class CSVSource:
 
     Raises:
         SchemaError: A file has no header.
-        CorruptDataError: A quote is not closed.
+        CorruptDataError: A quote is not closed, or the index makes no sense.
         DataError: A file cannot be read.
     """
 
@@ -87,7 +94,7 @@ class CSVSource:
         ]
         # The number of the first unit of each file, counted over all files.
         self._first_units = [0, *accumulate(len(units) for units in self._units)]
-        self._types: _Types | None = None
+        self._types = _types_in(index, uris)
         self._here = _OfThisThread()
 
     @property
@@ -103,7 +110,23 @@ class CSVSource:
     def index(self) -> DataIndex:
         """Return where the rows are; see `data_index.py`."""
         files = [entry_of(file, rows.firsts[-1], rows.pack()) for file, rows in self._files]
-        return DataIndex("csv", tuple(files))
+        types = self._types
+        return DataIndex(
+            "csv",
+            tuple(files),
+            None if types is None else tuple((name, str(kind)) for name, kind in types.items()),
+        )
+
+    def infer_types(self) -> None:
+        """Find out what columns are without a schema; see `data_index.py`.
+
+        Raises:
+            SchemaError: The files have different columns.
+            DataError: A file cannot be read.
+        """
+        if self._types is None:
+            # Of all files, so that a record is the same whatever range it is read in.
+            self._types = _inferred_types(self._files)
 
     def read_bytes(self, start: int, stop: int) -> list[bytes]:
         """Return rows `start` to `stop` (exclusive) as serialized `tf.Example`s.
@@ -198,9 +221,8 @@ class CSVSource:
     def _types_for(self, schema: Schema | None, index: CSVIndex) -> _Types:
         if schema is not None:
             return _types_of(schema, index.header)
-        if self._types is None:
-            # Of all files, so that a record is the same whatever range it is read in.
-            self._types = _inferred_types(self._files)
+        self.infer_types()
+        assert self._types is not None  # noqa: S101 - just inferred
         return self._types
 
     def __getstate__(self) -> dict[str, Any]:
@@ -243,6 +265,24 @@ def _type_of(field: Field) -> pa.DataType:
         return pa.float64()
     # A bool may be written as true or as 1; another integer's range is checked afterwards.
     return {"bool": pa.bool_(), "uint64": pa.uint64()}.get(field.dtype.name, pa.int64())
+
+
+def _types_in(index: DataIndex | None, uris: Sequence[str]) -> _Types | None:
+    """Return what an index says columns are; None if it does not, or is of other files.
+
+    Raises:
+        CorruptDataError: A type is none.
+    """
+    # What columns are depends on all files that are read together.
+    if index is None or index.types is None or index.uris != list(uris):
+        return None
+    for name, kind in index.types:
+        if kind not in _INFERRED:
+            raise CorruptDataError(
+                f"The index of {some(uris)}", 0, f"one of the types {listed([*_INFERRED])}",
+                f"{kind!r} of the column {name!r}",
+            )  # fmt: skip
+    return {name: _INFERRED[kind] for name, kind in index.types}
 
 
 def _inferred_types(files: Sequence[tuple[StoredFile, CSVIndex]]) -> _Types:

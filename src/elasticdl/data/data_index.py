@@ -77,10 +77,13 @@ class DataIndex:
     Attributes:
         format: Format of all files.
         files: Entries in reading order.
+        types: Name and type of each column, if the cells of all files decide that and have been
+            looked at (CSV without a schema); else None.
     """
 
     format: Format
     files: tuple[FileEntry, ...]
+    types: tuple[tuple[str, str], ...] | None = None
 
     @property
     def uris(self) -> list[str]:
@@ -102,9 +105,28 @@ class IndexedSource(Protocol):
         ...
 
 
+@runtime_checkable
+class InferringSource(IndexedSource, Protocol):
+    """An `IndexedSource` whose cells decide what its columns are, where there is no schema."""
+
+    def infer_types(self) -> None:
+        """Look at all cells, unless that was done; from then on `index` has the types."""
+        ...
+
+
 def index_of(source: object) -> DataIndex | None:
     """Return the index of a source; None if its reader does not support indexes."""
     return source.index() if isinstance(source, IndexedSource) else None
+
+
+def infer_types(source: object) -> None:
+    """Have a source find out what its columns are without a schema, if its cells decide that.
+
+    Raises:
+        DataError: A file cannot be read, or the files have different columns.
+    """
+    if isinstance(source, InferringSource):
+        source.infer_types()
 
 
 def entries_by_index(
@@ -188,6 +210,7 @@ def encode(index: DataIndex) -> bytes:
         "format": index.format,
         "uris": index.uris,
         "versions": [entry.version for entry in index.files],
+        **({} if index.types is None else {"types": index.types}),
     }
     text = json.dumps(names).encode()
     body = b"".join(
@@ -251,6 +274,11 @@ def _decoded(body: bytes) -> DataIndex:
         raise ValueError(f"{file_format!r} is not a format")
     if not all(isinstance(text, str) for text in [*uris, *versions]):
         raise TypeError("a name that is not text")
+    types = names.get("types")
+    if types is not None:
+        types = tuple((name, kind) for name, kind in types)
+        if not all(isinstance(text, str) for pair in types for text in pair):
+            raise TypeError("a column that is not named by text")
     columns = np.frombuffer(body, _NUMBERS, _NUM_COLUMNS * len(uris), numbers_at)
     if len(columns) and int(columns.min()) < 0:
         raise ValueError("a negative number")
@@ -261,7 +289,7 @@ def _decoded(body: bytes) -> DataIndex:
         raise ValueError(f"layouts up to byte {borders[-1]} of {len(body)}")
     layouts = [body[start:end] for start, end in pairwise(borders)]
     files = zip(uris, sizes, versions, counts, layouts, strict=True)
-    return DataIndex(file_format, tuple(map(FileEntry._make, files)))
+    return DataIndex(file_format, tuple(map(FileEntry._make, files)), types)
 
 
 def _most_bytes(stored_bytes: int) -> int:

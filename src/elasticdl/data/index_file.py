@@ -27,8 +27,10 @@ from elasticdl.data.stored_file import (
     open_stored,
     reachable,
     remote_state,
+    why,
 )
 from elasticdl.errors import CorruptDataError, DataError
+from elasticdl.user_files import check_regular, special_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -68,13 +70,13 @@ def find_index(uris: Sequence[str]) -> DataIndex | None:
         uris: Files, as `find_files` returns them.
 
     Raises:
-        DataError: An index file is damaged, or a folder cannot be listed.
+        DataError: An index file is damaged or no regular file, or a folder cannot be listed.
     """
     found = []
     for folder, inside in _by_folder((uri, uri) for uri in uris).items():
         uri = _beside(folder)
         # What is within an archive has no folder that could be written to.
-        if "::" in uri or not exists(uri):
+        if "::" in uri or not _is_there(uri, folder or "."):
             continue
         index = _read(uri, folder or ".")
         known = {entry.uri: entry for entry in index.files}
@@ -99,9 +101,35 @@ def find_index(uris: Sequence[str]) -> DataIndex | None:
     return DataIndex(formats.pop(), tuple(entry for index in found for entry in index.files))
 
 
+def _is_there(uri: str, folder: str) -> bool:
+    """Return whether there is an index file.
+
+    Raises:
+        DataError: Something else has its name: a folder, a pipe, a link that leads nowhere.
+    """
+    path = local_path(uri)
+    if path is None:
+        return exists(uri)
+    if not os.path.lexists(path):
+        return False
+    try:
+        check_regular(path)
+    except OSError as error:
+        kind = special_kind(path) or why(error)
+        raise DataError(
+            f"{uri} cannot be read: expected an index, which is a regular file; found {kind}. "
+            f"{_remedy(folder)}"
+        ) from error
+    return True
+
+
+def _remedy(folder: str) -> str:
+    return f"Renew it: elasticdl data index {folder}. Or delete it; the data do not need it."
+
+
 def _read(uri: str, folder: str) -> DataIndex:
     stored = open_stored(uri)
-    remedy = f"Renew it: elasticdl data index {folder}. Or delete it; the data do not need it."
+    remedy = _remedy(folder)
     if stored.size_bytes > _MOST_BYTES:
         raise DataError(
             f"{uri}: expected at most {_MOST_BYTES:,} bytes, found {stored.size_bytes:,}, which is "

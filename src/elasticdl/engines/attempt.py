@@ -18,6 +18,7 @@ from elasticdl.artifacts.checkpoint import FOLDER as CHECKPOINTS
 from elasticdl.artifacts.checkpoint import Checkpoint, CheckpointStore
 from elasticdl.artifacts.event_log import open_event_log
 from elasticdl.artifacts.folder import OutputFolder
+from elasticdl.engines.job_messages import MessageLog, Noting
 from elasticdl.errors import OutputError, OutputLostError
 from elasticdl.events import JobFailed
 from elasticdl.job import RAYJOB_VARIABLE
@@ -105,9 +106,11 @@ def attempt(job: Job, reporter: Reporter) -> Iterator[Attempt]:
             store,
             open_event_log(folder) as written,
             _told_on_cluster(written, job) as log,
-            FollowedLog(log, reporter.note) as events,
+            MessageLog(log).attached() as messages,
+            FollowedLog(messages, reporter.note) as events,
             folder.scratch() as scratch,
         ):
+            reporter = Noting(reporter, messages)
             try:
                 restored = store.latest()
                 for damaged in restored.damaged if restored else ():

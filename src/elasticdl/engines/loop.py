@@ -28,6 +28,7 @@ from elasticdl.data.batch import Batch, arrays_bytes, batch_bytes, leaves
 from elasticdl.engines.best import best_mode_of
 from elasticdl.engines.file_variables import FileVariables
 from elasticdl.engines.finite import StateCheck, check_losses
+from elasticdl.engines.job_messages import aloud
 from elasticdl.engines.place import Evaluation, Place
 from elasticdl.engines.prefetch import INTERRUPTED_S, Prefetch
 from elasticdl.engines.progress import metrics_in_words
@@ -581,7 +582,7 @@ class Loop:
             Evaluated(step=self.trainer.step, epoch=self.place.ledger.epoch, metrics=metrics)
         )
         words = metrics_in_words(metrics, prefix="validation ")
-        self.reporter.note(f"step {self.trainer.step}: {words}")
+        aloud(self.reporter).note(f"step {self.trainer.step}: {words}")
         ends = self.place.ledger.epoch_done or self._is_cut_short()
         if not ends or self.options.evaluation_steps:
             # At an epoch's end it is decided when the training's metrics are known as well.

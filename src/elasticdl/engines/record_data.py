@@ -20,7 +20,7 @@ import numpy as np
 
 from elasticdl.data.batch import Batch, Record, batch_of, leaves
 from elasticdl.data.class_weights import with_class_weights
-from elasticdl.data.data_index import index_of
+from elasticdl.data.data_index import index_of, infer_types
 from elasticdl.data.file_ranges import Numbering
 from elasticdl.data.schema import STRING, Field, MissingFieldError, Schema
 from elasticdl.data.sources import open_index, open_source
@@ -98,6 +98,12 @@ def indexes_of(
     """
     if definition.open_source is not None:
         return {}
+    how = definition.input
+    schema = how.schema if isinstance(how, RecordInput) else None
+    if schema is None:
+        for source in sources.values():
+            # Once for all processes, which then cannot disagree.
+            infer_types(source)
     found = {data: index_of(source) for data, source in sources.items()}
     return {data: index for data, index in found.items() if index is not None}
 

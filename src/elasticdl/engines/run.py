@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.engines.attempt import attempt
 from elasticdl.engines.engine import Outcome, Reporter
+from elasticdl.engines.job_messages import aloud
 from elasticdl.engines.material import Material, open_material
 from elasticdl.engines.place import Place
 from elasticdl.engines.publish import copy_code, publish, versions
@@ -70,7 +71,9 @@ class Run:
             left_out = Place.from_json(self.checkpoint.metadata["place"]).ledger.left_out
         self.tell_start(resumed_from_step, left_out)
         if self.checkpoint is not None:
-            self.reporter.note(f"Going on from step {resumed_from_step:,} in {self.folder.uri}.")
+            aloud(self.reporter).note(
+                f"Going on from step {resumed_from_step:,} in {self.folder.uri}."
+            )
         total = self.material.num_records * self.material.job.training.num_epochs
         done = self.records_done(self.checkpoint)
         self.reporter.started("Training", total, "records", done=done)
@@ -155,6 +158,7 @@ def train(
         raise ValueError(f"Not a training job: {job}")
     with attempt(job, reporter) as begun:
         folder, checkpoint, generation = begun.folder, begun.checkpoint, begun.generation
+        reporter = begun.reporter
         if checkpoint is not None and _is_done(job, checkpoint, begun.store, folder):
             reporter.note(f"{folder.uri} is trained already: {checkpoint.step:,} steps.")
             follow_finished_job(begun.events, job, folder, generation, checkpoint.step)

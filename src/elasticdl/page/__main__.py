@@ -1,4 +1,4 @@
-"""`python -m elasticdl.page OUTPUT`: serves a training's page from a separate process."""
+"""`python -m elasticdl.page OUTPUT LOG LISTEN`: serves the page of a training."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import sys
 from elasticdl.page.serving import serve_beside
 
 if __name__ == "__main__":
-    serve_beside(sys.argv[1])
+    serve_beside(*sys.argv[1:])

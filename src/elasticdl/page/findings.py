@@ -28,6 +28,7 @@ Level = Literal["good", "note", "warning", "bad"]
 
 _MOST_LOSSES = 12
 _MOST_STALLS = 5
+_MOST_REASONS = 3
 _MOST_PARTIES = 8
 # A rise of the validation loss counts as overfitting, not as noise, after this many evaluations
 # and beyond these thresholds.
@@ -317,7 +318,8 @@ def _parties(history: History) -> list[Finding]:
     for party, rounds in sorted(by_party.items(), key=lambda item: -len(item[1]))[:_MOST_PARTIES]:
         numbers = ", ".join(str(number) for number, _ in rounds[:5])
         more = ", ..." if len(rounds) > 5 else ""  # noqa: PLR2004 - as above
-        why = Counter(why for _, why in rounds).most_common(1)[0][0]
+        common = Counter(why for _, why in rounds).most_common(_MOST_REASONS)
+        why = "; ".join(each for each, _ in common)
         found.append(
             Finding(
                 "warning",

@@ -10,6 +10,7 @@ Callers: `outputs.py`.
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from elasticdl.errors import OutputError
 from elasticdl.page.words import size_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from elasticdl.artifacts.folder import OutputFolder
 
 # Small enough that parsed values stay in a core's cache, and that memory is reused.
@@ -51,11 +54,14 @@ class LogReader:
 
     Args:
         folder: The output whose log is read.
+        written: A file of this machine that a running job writes the log to, if the output is on
+            an object store. It is read while it exists.
     """
 
-    def __init__(self, folder: OutputFolder) -> None:
+    def __init__(self, folder: OutputFolder, written: Path | None = None) -> None:
         self._folder = folder
         self._path = folder.local_path(EVENTS_FILE)
+        self._written = written
         self._offset = 0
         self._last = b""
 
@@ -63,6 +69,11 @@ class LogReader:
     def offset(self) -> int:
         """Offset up to which the log has been read, in bytes."""
         return self._offset
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the log is read from a file of this machine."""
+        return self._path is not None or (self._written is not None and self._written.is_file())
 
     def read(self) -> Iterator[Piece]:
         """Yield what was appended since the last call.
@@ -88,6 +99,9 @@ class LogReader:
     def _opened(self) -> BinaryIO:
         if self._path is not None:
             return user_files.open_regular(self._path)
+        if self._written is not None:
+            with contextlib.suppress(FileNotFoundError):
+                return user_files.open_regular(self._written)
         if not self._folder.exists(EVENTS_FILE):
             raise FileNotFoundError
         return io.BytesIO(self._folder.read_bytes(EVENTS_FILE))

@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from elasticdl.artifacts.checkpoint import FOLDER as CHECKPOINTS
@@ -51,17 +51,18 @@ class WatchedOutput:
     Args:
         folder: The output.
         name: Name of the job on the page.
+        written: See `LogReader`.
 
     Attributes:
         history: The history folded from its log.
         version: Incremented when something has changed.
     """
 
-    def __init__(self, folder: OutputFolder, name: str) -> None:
+    def __init__(self, folder: OutputFolder, name: str, written: Path | None = None) -> None:
         self.history = History()
         self.version = 0
         self._folder, self._name = folder, name
-        self._reader = LogReader(folder)
+        self._reader = LogReader(folder, written)
         # One thread may fold the log while another one reads the result.
         self._lock = threading.RLock()
         self._sections: dict[str, Any] = {}
@@ -73,7 +74,7 @@ class WatchedOutput:
 
     def refresh(self) -> None:
         """Read new events, unless that was done a moment ago."""
-        pause_s = _LEAST_PAUSE_S if self._folder.is_local else _LEAST_REMOTE_PAUSE_S
+        pause_s = _LEAST_PAUSE_S if self._reader.is_local else _LEAST_REMOTE_PAUSE_S
         with self._lock:
             if time.monotonic() - self._looked_s < pause_s:
                 return
@@ -107,8 +108,9 @@ class WatchedOutput:
 
     def facts(self) -> Facts:
         """Return the contents of the output apart from the log."""
+        pause_s = _FACTS_PAUSE_S if self._folder.is_local else _LEAST_REMOTE_PAUSE_S
         with self._lock:
-            if time.monotonic() - self._facts_s > _FACTS_PAUSE_S:
+            if time.monotonic() - self._facts_s > pause_s:
                 self._facts = self._read_facts()
                 self._facts_s = time.monotonic()
             return self._facts
@@ -135,7 +137,8 @@ class WatchedOutput:
             self._error = ""
         except OutputError as error:
             self._error = str(error)
-        if (self.version, self._error) != before:
+        is_followed = self._folder.is_local or not self._reader.is_local
+        if (self.version, self._error) != before and is_followed:
             # The events may contain a checkpoint or the end of the job.
             self._facts_s = -1e9
 
@@ -144,7 +147,7 @@ class WatchedOutput:
         definition, job = self._definition(notes)
         held = is_held(self._folder, LOCK_FILE)
         holder = self._holder() if held else {}
-        if not self._folder.is_local:
+        if not self._reader.is_local:
             notes.append(
                 "The output is on an object store. Its log is uploaded with each checkpoint, so "
                 "later events are not shown yet."

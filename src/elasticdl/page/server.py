@@ -60,7 +60,12 @@ def create_app(find: Callable[[], Outputs], token: str, allowed_host: str = "") 
         Route("/report", site.report),
         Route("/static/{name}", site.static),
     ]
-    return _Guard(Starlette(routes=routes), token, allowed_host)
+    return guarded(Starlette(routes=routes), token, allowed_host)
+
+
+def guarded(app: ASGIApp, token: str, allowed_host: str = "") -> ASGIApp:
+    """Return an application that answers only requests with a token; see `security.py`."""
+    return _Guard(app, token, allowed_host)
 
 
 class _Guard:

@@ -2,6 +2,7 @@
 
     elasticdl job page OUTPUT      serve()
     elasticdl train --page ...     PageProcess: python -m elasticdl.page OUTPUT --> prints its URL
+    the same in a cluster's pod    PageProcess with an `InPod`: prints nothing, see `forwarded.py`
 
 A training's page runs in a separate process that only reads the log. It uses no time of the
 training's interpreter, and if the output is on this machine it does not inherit the training's
@@ -21,16 +22,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from elasticdl.artifacts.event_log import log_file
 from elasticdl.artifacts.folder import OutputFolder
 from elasticdl.errors import OutputError, UnavailableError, UsageError
+from elasticdl.job import PAGE_TOKEN_VARIABLE
 from elasticdl.page.outputs import WatchedOutput, find_outputs
 from elasticdl.page.security import is_loopback, new_token
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    import uvicorn
     from starlette.types import ASGIApp
 
 DEFAULT_LISTEN = "127.0.0.1:0"
@@ -38,6 +44,8 @@ DEFAULT_LISTEN = "127.0.0.1:0"
 _HIGHEST_PORT = 65_535
 _LAST_LOOK_S = 2.5
 _POLL_S = 1.0
+# The page of a driver that was killed has its port for a moment longer.
+_BIND_WITHIN_S = 15.0
 # Secrets of services that the training uses are not passed to the page.
 _KEPT_VARIABLES = {
     *("PATH", "HOME", "TMPDIR", "LANG", "TZ"),
@@ -45,7 +53,15 @@ _KEPT_VARIABLES = {
 }
 
 
-def serve(uri: str, listen: str, tell: Callable[[str], None], *, must_exist: bool = True) -> None:
+def serve(
+    uri: str,
+    listen: str,
+    tell: Callable[[str], None],
+    *,
+    must_exist: bool = True,
+    written: Path | None = None,
+    token: str | None = None,
+) -> None:
     """Serve the pages of the jobs at a URI until the process is interrupted or terminated.
 
     Args:
@@ -53,17 +69,17 @@ def serve(uri: str, listen: str, tell: Callable[[str], None], *, must_exist: boo
         listen: `HOST:PORT`; port 0 selects a free port.
         tell: Called with the URL once the server accepts connections.
         must_exist: Whether to raise an error if there is no job yet; otherwise wait for one.
+        written: Where this machine has the log of a running job; see `LogReader`.
+        token: The token that requests must carry; None makes a random one.
 
     Raises:
         UsageError: `listen` is not an address.
         OutputError: There is no job at the URI.
         UnavailableError: The port is in use, or the host is not an address of this machine.
     """
-    import uvicorn  # noqa: PLC0415 - not for `--help`
+    from elasticdl.page.server import create_app  # noqa: PLC0415 - not for `--help`
 
-    from elasticdl.page.server import create_app  # noqa: PLC0415 - as well
-
-    host, port = parse_address(listen)
+    host, _ = parse_address(listen)
     known: dict[str, WatchedOutput] = {}
 
     def find() -> dict[str, WatchedOutput]:
@@ -74,7 +90,7 @@ def serve(uri: str, listen: str, tell: Callable[[str], None], *, must_exist: boo
             found = {name: OutputFolder(uri)}
         for name, folder in found.items():
             if name not in known:
-                known[name] = WatchedOutput(folder, name)
+                known[name] = WatchedOutput(folder, name, written)
         return {name: known[name] for name in found}
 
     found = find()
@@ -82,20 +98,57 @@ def serve(uri: str, listen: str, tell: Callable[[str], None], *, must_exist: boo
         # Somebody is about to open this page: read a long log meanwhile.
         for output in found.values():
             threading.Thread(target=output.refresh, daemon=True).start()
-    token = new_token()
-    app: ASGIApp = create_app(find, token, host)
+    token = token or new_token()
+    serve_app(create_app(find, token, host), token, listen, tell)
+
+
+def serve_app(
+    app: ASGIApp,
+    token: str,
+    listen: str,
+    tell: Callable[[str], None],
+    until: threading.Event | None = None,
+) -> None:
+    """Serve an application until the process is interrupted or terminated.
+
+    Args:
+        app: An application that asks for a token.
+        token: The token, for the URL.
+        listen: `HOST:PORT`; port 0 selects a free port.
+        tell: Called with the URL once the server accepts connections.
+        until: Ends the server when it is set.
+
+    Raises:
+        UsageError: `listen` is not an address.
+        UnavailableError: The port is in use, or the host is not an address of this machine.
+    """
+    import uvicorn  # noqa: PLC0415 - not for `--help`
+
+    host, port = parse_address(listen)
     with _bound(host, port, listen) as bound:
         # URLs contain the token, which must not be logged.
         config = uvicorn.Config(
-            app, log_level="critical", access_log=False, lifespan="off", server_header=False
+            app,
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            ws="none",
         )
         server = uvicorn.Server(config)
+        if until is not None:
+            threading.Thread(target=_end, args=(server, until), daemon=True).start()
         # Browsers keep their event streams open; do not wait for them to close.
         config.timeout_graceful_shutdown = 1
         shown = socket.gethostname() if host in {"0.0.0.0", "::"} else host  # noqa: S104 - named by the user
         shown = f"[{shown}]" if ":" in shown else shown
         tell(f"http://{shown}:{bound.getsockname()[1]}/?token={token}")
         server.run(sockets=[bound])
+
+
+def _end(server: uvicorn.Server, until: threading.Event) -> None:
+    until.wait()
+    server.should_exit = True
 
 
 def parse_address(listen: str) -> tuple[str, int]:
@@ -147,6 +200,19 @@ def _bound(host: str, port: int, listen: str) -> socket.socket:
     return bound
 
 
+@dataclass(frozen=True)
+class InPod:
+    """Where the page of a job listens in a pod of a cluster.
+
+    Attributes:
+        port: On the pod's loopback.
+        token: The token that requests must carry.
+    """
+
+    port: int
+    token: str
+
+
 class PageProcess:
     """The page of a training, served by a separate process until the `with` block ends.
 
@@ -155,10 +221,13 @@ class PageProcess:
     Args:
         output: Output of the training.
         tell: Called in a thread with the URL, or with the reason why there is no page.
+        in_pod: Listen there. The URL is not told: what a pod prints can be read by others.
     """
 
-    def __init__(self, output: str, tell: Callable[[str], None]) -> None:
-        self._output, self._tell = output, tell
+    def __init__(
+        self, output: str, tell: Callable[[str], None], in_pod: InPod | None = None
+    ) -> None:
+        self._output, self._tell, self._in_pod = output, tell, in_pod
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -169,9 +238,16 @@ class PageProcess:
             for name, value in os.environ.items()
             if is_remote or name in _KEPT_VARIABLES
         }
+        environment.pop(PAGE_TOKEN_VARIABLE, None)
+        listen = DEFAULT_LISTEN
+        if self._in_pod is not None:
+            listen = f"127.0.0.1:{self._in_pod.port}"
+            # Command lines can be read by other processes.
+            environment[PAGE_TOKEN_VARIABLE] = self._in_pod.token
+        written = log_file(OutputFolder(self._output))
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-m", "elasticdl.page", self._output],
+                [sys.executable, "-m", "elasticdl.page", self._output, str(written), listen],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -205,13 +281,21 @@ class PageProcess:
         with process.stdout as lines:
             line = lines.readline().strip()
         if line.startswith("http://"):
-            self._tell(f"Job page: {line}")
+            if self._in_pod is None:
+                self._tell(f"Job page: {line}")
         elif line:
             self._tell(f"The job page did not start: {line}")
 
 
-def serve_beside(output: str) -> None:
-    """Serve the page of an output whose job is about to start, until standard input is closed."""
+def serve_beside(output: str, written: str, listen: str) -> None:
+    """Serve the page of an output whose job is about to start, until standard input is closed.
+
+    Args:
+        output: The output.
+        written: Where the job writes its log on this machine.
+        listen: `HOST:PORT`; a port other than 0 is waited for.
+    """
+    token = os.environ.pop(PAGE_TOKEN_VARIABLE, None)
     parent = os.getppid()
 
     def end_with_parent() -> None:
@@ -229,7 +313,22 @@ def serve_beside(output: str) -> None:
     # The training takes priority if there are no spare cores.
     with contextlib.suppress(OSError):
         os.nice(10)
-    try:
-        serve(output, DEFAULT_LISTEN, lambda url: print(url, flush=True), must_exist=False)  # noqa: T201 - its parent reads it
-    except (OutputError, UnavailableError, UsageError) as error:
-        print(" ".join(str(error).split()), flush=True)  # noqa: T201 - as above
+    given_up_s = time.monotonic() + (0 if listen == DEFAULT_LISTEN else _BIND_WITHIN_S)
+    while True:
+        try:
+            serve(
+                output,
+                listen,
+                lambda url: print(url, flush=True),  # noqa: T201 - its parent reads it
+                must_exist=False,
+                written=Path(written),
+                token=token,
+            )
+        except UnavailableError as error:
+            if time.monotonic() < given_up_s:
+                time.sleep(_POLL_S)
+                continue
+            print(" ".join(str(error).split()), flush=True)  # noqa: T201 - as above
+        except (OutputError, UsageError) as error:
+            print(" ".join(str(error).split()), flush=True)  # noqa: T201 - as above
+        return

@@ -337,6 +337,12 @@ def _rounds(history: History) -> Section:
     rounds = list(history.rounds.values())[-_MOST_ROUNDS:]
     names = sorted({*history.parties, *(n for r in rounds for n in (*r.parties, *r.left_out))})
     last = rounds[-1] if rounds else None
+    measured = [
+        event
+        for event in sorted(history.evaluations.values(), key=lambda event: event.step)
+        if event.party_metrics
+    ]
+    metric = _metric_by_party(measured)
     return {
         "parties": [
             {
@@ -347,19 +353,23 @@ def _rounds(history: History) -> Section:
                 "joined": history.parties[name].time if name in history.parties else None,
                 "answered": sum(name in each.parties for each in rounds),
                 "left_out": sum(name in each.left_out for each in rounds),
-                "metrics": dict(flat(last.party_metrics.get(name, {}))) if last else {},
-                "accuracy": _points(
-                    (each.step, values[metric])
-                    for each in rounds
-                    if (values := each.party_metrics.get(name))
-                    for metric in ("accuracy", "loss")[:1]
-                    if isinstance(values.get(metric), (int, float))
+                "metrics": {
+                    **(dict(flat(last.party_metrics.get(name, {}))) if last else {}),
+                    **_of_validation(measured, name),
+                },
+                "curve": _points(
+                    (each.step, value)
+                    for each in measured[-_MOST_ROUNDS:]
+                    if isinstance(
+                        value := each.party_metrics.get(name, {}).get(metric), (int, float)
+                    )
                 ),
                 "why": next((r.left_out[name] for r in reversed(rounds) if name in r.left_out), ""),
             }
             for name in names[:_MOST_PARTIES]
         ],
         "num_more_parties": max(0, len(names) - _MOST_PARTIES),
+        "metric": metric,
         "rounds": [
             {
                 "number": each.step,
@@ -376,6 +386,18 @@ def _rounds(history: History) -> Section:
             for each in rounds
         ],
     }
+
+
+def _metric_by_party(measured: Sequence[Evaluated]) -> str:
+    """Return the metric that is drawn for each party: accuracy, another one, or else the loss."""
+    known = {name for event in measured for each in event.party_metrics.values() for name in each}
+    return min(known, key=lambda name: (name == "loss", "accuracy" not in name, name), default="")
+
+
+def _of_validation(measured: Sequence[Evaluated], party: str) -> dict[str, Any]:
+    """Return the metrics of the global model on a party's data, when it was measured last."""
+    latest = measured[-1].party_metrics.get(party, {}) if measured else {}
+    return {f"{_VALIDATION}{name}": value for name, value in flat(latest).items()}
 
 
 def _told(history: History) -> Section:

@@ -19,6 +19,7 @@ from elasticdl.events import (
     JobFailed,
     JobFinished,
     JobStarted,
+    Noted,
     PartyJoined,
     RecordsSkipped,
     RoundFinished,
@@ -106,6 +107,11 @@ def _failure(event: JobFailed) -> str:
     return f"Failed: {event.kind}: {event.message}"
 
 
+def _note(event: Noted) -> str:
+    message = " ".join(event.message.split())
+    return message if event.level == "info" else f"{event.level.capitalize()}: {message}"
+
+
 def _unknown(event: UnknownEvent) -> str:
     return f"{event.event}: an event that this version of elasticdl does not know"
 
@@ -123,6 +129,7 @@ _WORDS: Mapping[type[Event], Callable[[Any], str]] = {
     RoundFinished: _round,
     JobFinished: _end,
     JobFailed: _failure,
+    Noted: _note,
     UnknownEvent: _unknown,
 }
 
@@ -140,14 +147,18 @@ def metrics_text(metrics: Mapping[str, Any]) -> str:
 
 
 def brief(reason: str) -> str:
-    """Return a reason as a sentence can hold it: cut if it is very long, without a full stop.
+    """Return a reason as a sentence can hold it: without a full stop and, if long, without its middle.
+
+    A traceback says what happened in its last line.
 
     Example:
         >>> brief("The loss is nan.")
         'The loss is nan'
     """
-    cut = reason if len(reason) <= _MOST_OF_A_REASON else f"{reason[:_MOST_OF_A_REASON]} ..."
-    return cut.removesuffix(".")
+    if len(reason) > _MOST_OF_A_REASON:
+        half = _MOST_OF_A_REASON // 2
+        reason = f"{reason[:half]} ... {reason[-half:]}"
+    return reason.removesuffix(".")
 
 
 def duration_text(seconds: float) -> str:

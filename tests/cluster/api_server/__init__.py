@@ -44,10 +44,12 @@ can be tried by hand on a real server with KubeRay's CRDs; what was seen there i
 24. Deployments are listed in one namespace or in all, which is a right of its own.
 25. Of an object only the metadata, where the client accepts `as=PartialObjectMetadata`.
 26. A kind that an operator brings along is discovered by its group.
+27. A port of a pod is forwarded over a websocket, which takes the rights to get and to create
+    pods/portforward; where nothing listens, the connection is made and ends with the reason.
 
 Not there: Table and protobuf answers, OpenAPI, server-side apply, CEL rules, limit and continue
-(all is answered at once), strategic merging of lists, exec and port-forward, validation of built-in
-kinds, quotas that count, deleting what a namespace holds.
+(all is answered at once), strategic merging of lists, exec, port-forwards over SPDY, validation of
+built-in kinds, quotas that count, deleting what a namespace holds.
 """
 
 from __future__ import annotations

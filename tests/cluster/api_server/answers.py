@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from tests.cluster.api_server import patches, replies, streams
+from tests.cluster.api_server import forwarding, patches, replies, streams
 from tests.cluster.api_server.access import ANONYMOUS
 from tests.cluster.api_server.admission import check_metadata
 from tests.cluster.api_server.paths import Request, parsed
@@ -61,6 +61,7 @@ class Handler(BaseHTTPRequestHandler):
             user = api.users.get(authorization.removeprefix("Bearer "), "")
             if not user:
                 raise replies.unauthorized()
+        self._user = user
         if self.command == "GET" and (found := discovery(api.resources, address.path)):
             return self._reply(found)
         request = parsed(api, self.command, address.path, query)
@@ -87,6 +88,11 @@ class Handler(BaseHTTPRequestHandler):
         return self._reply(made, 201)
 
     def _get(self, api: ApiServer, asked: Request) -> None:
+        if asked.subresource == "portforward":
+            # Over a websocket it is a GET, and the right to create is asked for as well.
+            api.access.check(self._user, "create", asked.resource, asked.subresource,
+                             asked.namespace, asked.name)  # fmt: skip
+            return forwarding.forward(self, api, asked)
         if asked.subresource != "log":
             found = api.store.get(asked.resource, asked.namespace, asked.name)
             if _ONLY_METADATA in self.headers.get("Accept", ""):

@@ -55,7 +55,8 @@ def parsed(api: ApiServer, method: str, path: str, query: Mapping[str, str]) -> 
     resource = api.resource(group, version, plural)
     if resource is None or len(rest) > 3:
         return None
-    if subresource not in {"", "status" * resource.has_status, "log" * (resource is PODS)}:
+    parts = {"log", "portforward"} if resource is PODS else set()
+    if subresource not in {"", "status" * resource.has_status, *parts}:
         return None
     if method == "GET":
         is_watch = query.get("watch") in {"true", "True", "1"}

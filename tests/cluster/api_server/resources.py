@@ -117,7 +117,7 @@ def _resource_list(group_version: str, resources: list[Resource]) -> Object:
                  "namespaced": each.namespaced, "shortNames": list(each.short_names),
                  "verbs": ["create"] if each is ACCESS_REVIEWS else VERBS}  # fmt: skip
         listed.append(entry)
-        parts = ["status"] * each.has_status + ["log"] * (each is PODS)
+        parts = ["status"] * each.has_status + ["log", "portforward"] * (each is PODS)
         listed += [{**entry, "name": f"{each.plural}/{part}", "verbs": ["get", "patch", "update"],
                     "shortNames": []} for part in parts]  # fmt: skip
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version,

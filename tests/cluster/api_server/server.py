@@ -39,6 +39,7 @@ class ApiServer:
         faults: What goes wrong; a list that a test appends to.
         requests: What was asked for, as `verb resource`, in order.
         logs: Of pods, by namespace and name.
+        ports: Port of a pod -> port of this machine that is forwarded instead.
     """
 
     def __init__(self, rayjob_schema: Object | None, namespaces: tuple[str, ...] = ("default",)):
@@ -50,6 +51,7 @@ class ApiServer:
         self.faults: list[Fault] = []
         self.requests: list[str] = []
         self.logs: dict[tuple[str, str], PodLog] = {}
+        self.ports: dict[int, int] = {}
         self.resources = list(BUILT_IN)
         self.schemas: dict[Resource, Schema] = {}
         for name in namespaces:

@@ -3,7 +3,13 @@
 import os
 
 import pytest
-from tests.engines.elastic.training import MINIBATCH_SIZE, Training, counting_and, write_numbers
+from tests.engines.elastic.training import (
+    MINIBATCH_SIZE,
+    NUM_RECORDS,
+    Training,
+    counting_and,
+    write_numbers,
+)
 
 from elasticdl.data.data_index import DataIndex, FileEntry
 from elasticdl.engines.elastic import sent_index
@@ -48,6 +54,12 @@ LISTS_NOTHING = """
     sources.find_files = recordio._open = None
 """
 
+INFERS_NOTHING = """
+    from elasticdl.data import csv
+    csv._inferred_types = None
+del data_schema
+"""
+
 CHANGES_A_FILE = """
     from elasticdl.data import recordio
     from elasticdl.data.example import encode
@@ -57,11 +69,15 @@ CHANGES_A_FILE = """
 """
 
 
-def start(tmp_path, action, **environment):
+def start(tmp_path, action, data=None, **environment):
     (tmp_path / "data").mkdir()
     write_numbers(tmp_path / "data" / "numbers.recordio")
     model = counting_and(tmp_path, IN_A_WORKER.replace("{action}", action.strip()))
-    run = [f"--data={tmp_path / 'data'}", f"--minibatch_size={MINIBATCH_SIZE}", "--num_workers=2"]
+    run = [
+        f"--data={data or tmp_path / 'data'}",
+        f"--minibatch_size={MINIBATCH_SIZE}",
+        "--num_workers=2",
+    ]
     environment = {"TOLD": str(tmp_path / "driver"), **environment}
     return Training(tmp_path / "out", run, model=model, environment=environment)
 
@@ -71,6 +87,19 @@ def start(tmp_path, action, **environment):
 @pytest.mark.timeout(300)
 def test_workers_neither_list_nor_look_into_data(tmp_path):
     with start(tmp_path, LISTS_NOTHING) as training:
+        training.wait_for_the_end()
+
+    training.assert_each_record_counts(1)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_workers_are_told_what_columns_are(tmp_path):
+    numbers = "".join(f"{number}\n" for number in range(NUM_RECORDS))
+    (tmp_path / "numbers.csv").write_text(f"number\n{numbers}")
+
+    with start(tmp_path, INFERS_NOTHING, data=tmp_path / "numbers.csv") as training:
         training.wait_for_the_end()
 
     training.assert_each_record_counts(1)

@@ -61,6 +61,7 @@ from elasticdl.engines.elastic.worker import Assignment, Failure, Identity, Left
 from elasticdl.engines.elastic.worker_process import Died
 from elasticdl.engines.elastic.worker_warnings import WarningLog
 from elasticdl.engines.interrupts import Interrupts
+from elasticdl.engines.job_messages import aloud
 from elasticdl.engines.loop import split_arrays
 from elasticdl.engines.run import Run, Trained
 from elasticdl.errors import TrainingError, UnavailableError
@@ -460,7 +461,9 @@ class _Controller:
                 reason=reason,
             )
         )
-        self._run.reporter.note(f"Worker {process.slot} {reason}; {len(self._training())} go on.")
+        aloud(self._run.reporter).note(
+            f"Worker {process.slot} {reason}; {len(self._training())} go on."
+        )
         if not self._training():
             self._new_round("All workers are gone")
 

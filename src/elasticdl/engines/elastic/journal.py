@@ -17,6 +17,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from elasticdl.engines.job_messages import aloud
 from elasticdl.engines.progress import metrics_in_words
 from elasticdl.engines.step_events import joined_rows
 from elasticdl.events import (
@@ -159,4 +160,4 @@ class Journal:
         self._run.events.write(event)
         if isinstance(event, Evaluated):
             words = metrics_in_words(event.metrics, prefix="validation ")
-            self._run.reporter.note(f"step {event.step}: {words}")
+            aloud(self._run.reporter).note(f"step {event.step}: {words}")

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -35,6 +35,7 @@ from elasticdl.engines.federated.privacy import in_words, privately
 from elasticdl.engines.federated.status import Evaluation, Synced
 from elasticdl.engines.federated.updates import PartyUpdate
 from elasticdl.engines.interrupts import Interrupts
+from elasticdl.engines.job_messages import aloud
 from elasticdl.engines.progress import metrics_in_words
 from elasticdl.errors import TrainingError, UsageError
 from elasticdl.evaluation.metrics import add_states
@@ -181,7 +182,7 @@ class Aggregator:
             assert self.attendance.trainer is not None  # noqa: S101 - a party has joined
             return GlobalModel(_below(_MODEL, self.attendance.trainer.state()), 0, uuid.uuid4().hex)
         self.parties.load_state(_below(_PARTIES, checkpoint.state), checkpoint.metadata["parties"])
-        self.attempt.reporter.note(
+        aloud(self.attempt.reporter).note(
             f"Going on from round {checkpoint.step:,} in {self.attempt.folder.uri}."
         )
         return GlobalModel(
@@ -221,7 +222,7 @@ class Aggregator:
             **self._fusion_params,
         )
         if self.measure is None:
-            self._tell_evaluation(model, [reply.evaluation_metrics for reply in good])
+            self._tell_evaluation(model, {r.party: r.evaluation_metrics for r in good})
         metrics = self._results("training_metrics", [reply.training_metrics for reply in good])
         known = {k: v for k, v in model.metrics.items() if k.startswith("val_")}
         after = replace(
@@ -248,7 +249,7 @@ class Aggregator:
             )
         )
         for name, why in left_out.items():
-            self.attempt.reporter.note(f"Round {number} without {name!r}: {why}")
+            aloud(self.attempt.reporter).note(f"Round {number} without {name!r}: {why}")
         if self._measures_at_once:
             self._evaluate(after)
         self._keep(after)
@@ -295,10 +296,10 @@ class Aggregator:
         if not model.round:
             return
         if self.measure is not None:
-            self._tell_evaluation(model, [self.measure(self._restored(model))])
+            self._tell_evaluation(model, {}, [self.measure(self._restored(model))])
             return
         replies, _ = self.attendance.ask("evaluate", model.round, model.history, model.weights)
-        self._tell_evaluation(model, [reply.evaluation_metrics for reply in replies])
+        self._tell_evaluation(model, {r.party: r.evaluation_metrics for r in replies})
 
     def evaluated(self) -> Evaluation:
         """Have the parties measure the global model now, and return what each says.
@@ -358,14 +359,31 @@ class Aggregator:
             )
         return model, self._restored(model)
 
-    def _tell_evaluation(self, model: GlobalModel, states: list[MetricStates]) -> None:
-        metrics = self._results("evaluation_metrics", states)
+    def _tell_evaluation(
+        self,
+        model: GlobalModel,
+        by_party: Mapping[str, MetricStates],
+        others: Sequence[MetricStates] = (),
+    ) -> None:
+        """Tell how good a model is: on the parties' data, or on the aggregator's own."""
+        metrics = self._results("evaluation_metrics", [*by_party.values(), *others])
         if not metrics or self._evaluated_round == model.round:
             return
         self._evaluated_round = model.round
         model.metrics.update({f"val_{name}": value for name, value in metrics.items()})
-        self.attempt.events.write(Evaluated(step=model.round, epoch=model.round, metrics=metrics))
-        self.attempt.reporter.note(
+        self.attempt.events.write(
+            Evaluated(
+                step=model.round,
+                epoch=model.round,
+                metrics=metrics,
+                party_metrics={
+                    party: self._results("evaluation_metrics", [states])
+                    for party, states in by_party.items()
+                    if states
+                },
+            )
+        )
+        aloud(self.attempt.reporter).note(
             f"round {model.round}: " + metrics_in_words(metrics, prefix="validation ")
         )
 

@@ -25,6 +25,7 @@ from elasticdl.engines.federated.redaction import redacted
 from elasticdl.engines.federated.replies import problem_of, problem_of_metrics
 from elasticdl.engines.federated.silences import Silences
 from elasticdl.engines.federated.status import PartySeen
+from elasticdl.engines.job_messages import aloud
 from elasticdl.errors import TrainingError
 from elasticdl.events import PartyJoined
 
@@ -184,7 +185,7 @@ class Attendance:
             self.attempt.events.write(
                 PartyJoined(step=0, party=answer.party, num_examples=answer.num_examples)
             )
-            self.attempt.reporter.note(
+            aloud(self.attempt.reporter).note(
                 f"Party {answer.party!r} joined, with {answer.num_examples:,} examples."
             )
         for name in sorted(newcomers):

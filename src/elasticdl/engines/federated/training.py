@@ -90,7 +90,7 @@ def train(
             return Outcome(folder.uri, step, checkpoint.metadata["metrics"], already_done=True)
         verbs = AggregatorVerbs(begun, followed, serves, address)
         with open_control(verbs.at_once) as verbs.orders:
-            code_sha256 = copy_code(job, begun.scratch, checkpoint, reporter)
+            code_sha256 = copy_code(job, begun.scratch, checkpoint, begun.reporter)
             quiet_frameworks()
             opened = zoo.open_zoo(job.model.zoo)
             definition = zoo.define(job.model, context_of(job, Mode.TRAINING), opened)
@@ -98,7 +98,7 @@ def train(
             if not serves:
                 told.begin(step, job.federation.num_rounds)
             for note in definition.notes():
-                reporter.note(note)
+                begun.reporter.note(note)
             with open_parties(definition) as parties:
                 one = Aggregator(
                     begun,

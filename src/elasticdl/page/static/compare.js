@@ -4,8 +4,8 @@
 import { Chart } from "./charts.js";
 import { duration, el, moment, number, table } from "./dom.js";
 
-const COLOURS = ["c1", "c2", "c3", "c4", "c5", "c6"];
-const DASHES = [undefined, [6, 3], [2, 3]];
+export const COLOURS = ["c1", "c2", "c3", "c4", "c5", "c6"];
+export const DASHES = [undefined, [6, 3], [2, 3]];
 
 export class Comparison {
   /** `choose(name)` shows a job. */

@@ -2,7 +2,7 @@
 // sections. The server decides what is shown (page/view.py).
 
 import { Chart } from "./charts.js";
-import { Comparison } from "./compare.js";
+import { COLOURS, Comparison, DASHES } from "./compare.js";
 import { el, redrawn } from "./dom.js";
 import { Lanes } from "./lanes.js";
 import * as panels from "./panels.js";
@@ -12,6 +12,7 @@ const address = new URL(location.href);
 const token = address.searchParams.get("token");
 const state = { sections: {}, job: address.searchParams.get("job"), range: null, offset: 0 };
 const charts = new Map();
+const MOST_PARTIES = 12;
 let source = null;
 let lanes = null;
 let comparison = null;
@@ -79,6 +80,21 @@ function drawClock(data) {
     .draw(times, marks, range);
 }
 
+const unit = () => state.sections.head?.is_federated ? "round" : "step";
+
+function drawRounds(data) {
+  const section = byId("rounds");
+  panels.rounds(section, data);
+  const curves = (data?.parties ?? []).filter((party) => party.curve.x.length).map((party, at) => ({
+    ...party.curve, name: party.name, colour: COLOURS[at % COLOURS.length],
+    dash: DASHES[Math.floor(at / COLOURS.length) % DASHES.length], points: party.curve.x.length < 60,
+  }));
+  if (!curves.length) return;
+  const title = `Validation ${data.metric} of the global model at each party`;
+  chartIn(section.querySelector(".charts"), "parties", { title, unit: "round" })
+    .draw(curves.slice(0, MOST_PARTIES));
+}
+
 function rangeOf(data) {
   const end = Math.max(data.end, data.begin + 1);
   if (state.range === null) return [data.begin, end];
@@ -110,10 +126,10 @@ const draw = {
   curves: drawCurves,
   clock: drawClock,
   shards: (data) => panels.shards(byId("shards"), data),
-  rounds: (data) => panels.rounds(byId("rounds"), data),
-  checkpoints: (data) => panels.checkpoints(byId("checkpoints"), data),
+  rounds: drawRounds,
+  checkpoints: (data) => panels.checkpoints(byId("checkpoints"), data, unit()),
   evaluations: (data) => panels.evaluations(byId("evaluations"), data,
-    state.sections.curves?.best_step, (name) => answer("report", { job: state.job, name })),
+    state.sections.curves?.best_step, (name) => answer("report", { job: state.job, name }), unit()),
   told: (data) => panels.told(byId("told"), data),
   about: (data) => panels.about(byId("about"), data),
 };
@@ -151,13 +167,17 @@ function follow(job) {
     byId("clock").querySelector(".body").replaceChildren();
   }
   state.job = job;
-  source = new EventSource(answer("events", { job }));
+  const mine = new EventSource(answer("events", { job }));
+  source = mine;
   source.onmessage = (event) => {
     say("live", "● live");
     take(JSON.parse(event.data));
   };
-  source.onerror = () => say("lost", "○ disconnected: the server has stopped or is unreachable. Showing "
-    + "the last known state");
+  source.onerror = () => {
+    say("lost", "○ disconnected: the server has stopped or is unreachable. Showing the last known state");
+    // A refused request ends an event source; a cluster may have replaced the pod meanwhile.
+    if (mine.readyState === EventSource.CLOSED) setTimeout(() => mine === source && follow(job), 3000);
+  };
   const shown = new URL(location.href);
   shown.searchParams.delete("token");
   shown.searchParams.set("job", job);

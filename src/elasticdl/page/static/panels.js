@@ -14,7 +14,7 @@ export function head(section, data, now) {
   const cards = [
     ["Progress", data.progress || "unknown", `${data.is_federated ? "round" : "step"} ${number(data.step)}`],
     endCard(data, left),
-    ["Loss", number(data.loss), "of the last steps"],
+    ["Loss", number(data.loss), data.is_federated ? "of the last round" : "of the last steps"],
     data.is_federated ? null : ["Speed", data.examples_per_s === null ? "unknown"
       : `${number(data.examples_per_s, 3)}/s`,
     data.state === "running" ? "examples, over 15 s" : "examples, on average"],
@@ -37,7 +37,7 @@ export function head(section, data, now) {
 
 function endCard(data, left) {
   if (data.state === "running") {
-    return left === null ? ["Ends", "unknown", "not enough steps yet"]
+    return left === null ? ["Ends", "unknown", `not enough ${data.is_federated ? "rounds" : "steps"} yet`]
       : ["Ends", `in ${duration(left)}`, `at ${moment(data.ends_at)}`];
   }
   const ended = data.ended ?? data.last_time;
@@ -81,18 +81,18 @@ export function findings(section, data) {
       el("ul", { class: "findings" }, ...more.map(item))) : null);
 }
 
-export function checkpoints(section, data) {
+export function checkpoints(section, data, unit) {
   section.hidden = !data.rows.length;
   const rows = data.rows.toReversed().map((each) => [
     number(each.step), moment(each.time), bytes(each.num_bytes), duration(each.blocked_s),
     each.is_best ? "★ best" : "", each.is_kept ? "kept" : "deleted",
   ]);
   fill(body(section), el("p", {}, data.summary), table("Checkpoints, newest first",
-    ["step", "written", "size", "training paused", "best", "on disk"], rows,
+    [unit, "written", "size", "training paused", "best", "on disk"], rows,
     (at) => at === 0 || at === 2 || at === 3));
 }
 
-export function evaluations(section, data, best, reportUrl) {
+export function evaluations(section, data, best, reportUrl, unit) {
   const reports = Object.keys(data.reports);
   section.hidden = !data.rows.length && !data.final && !reports.length;
   const parts = [];
@@ -109,7 +109,7 @@ export function evaluations(section, data, best, reportUrl) {
       number(row.step) + (row.step === best ? " ★ best" : ""), moment(row.time),
       ...names.map((name) => number(own(row.metrics, name))),
     ]);
-    parts.push(table("Evaluations, newest first", ["step", "when", ...names], rows,
+    parts.push(table("Evaluations, newest first", [unit, "when", ...names], rows,
       (at) => at > 1));
   }
   fill(body(section), ...parts);
@@ -168,9 +168,15 @@ export function rounds(section, data) {
     ...names.map((name) => number(own(party.metrics, name))),
   ]);
   const telling = names.length ? "" : " The parties do not share their own metrics, or this log does not contain them.";
-  fill(body(section), 
+  const titles = names.map((name) => name.startsWith("val_") ? `validation ${name.slice(4)}` : `training ${name}`);
+  if (!data.rounds.length) {
+    fill(body(section), el("p", { class: "about" }, "No round has ended yet."),
+      table("Parties", ["party", "examples"], parties.map((row) => row.slice(0, 2)), (at) => at === 1));
+    return;
+  }
+  fill(body(section),
     table("Parties", ["party", "examples", "answers used", "left out", "last reason",
-      ...names.map((name) => `its ${name}`)], parties, (at) => at !== 0 && at !== 4),
+      ...titles], parties, (at) => at !== 0 && at !== 4),
     el("p", { class: "about" }, `${number(data.rounds.length)} rounds; a column is a round, a row a party. `
       + `■ model used, ✕ left out, · not selected.${telling}`),
     answers(data),
@@ -205,8 +211,8 @@ export function told(section, data) {
     el("time", {}, clock(time)), el("span", {}, text)));
   const fresh = el("ol", { class: "told", tabIndex: 0, "aria-label": "Events" }, ...lines);
   fill(place,
-    el("p", { class: "about" }, "The latest events except steps. The job's own output lines are not "
-      + "stored in its output folder; on Kubernetes: elasticdl job logs NAME --cluster=kubernetes."),
+    el("p", { class: "about" }, "The latest events and messages, without steps. What the model's code prints is not "
+      + "stored in the output folder; on Kubernetes: elasticdl job logs NAME --cluster=kubernetes."),
     fresh);
   fresh.scrollTop = atEnd ? fresh.scrollHeight : list.scrollTop;
 }

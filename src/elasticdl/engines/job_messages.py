@@ -1,0 +1,155 @@
+"""Messages of a job in its log: what its command tells people, beside the events.
+
+    reporter.note(...)              --> the person
+    logging.getLogger("elasticdl")  --> the person      both --> Noted events
+
+They are kept while an attempt runs: what comes before its start is written after it, what comes
+after its end is not. Passwords in addresses are left out. What a model's code prints is not seen
+here.
+
+Callers: `attempt.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Self
+
+from elasticdl.errors import ElasticDLError
+from elasticdl.events import JobFailed, JobFinished, JobStarted, Noted
+from elasticdl.job import without_password
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from elasticdl.engines.engine import Reporter
+    from elasticdl.events import Event
+    from elasticdl.tracking.follow import Log
+
+_log = logging.getLogger("elasticdl")
+
+_MOST_MESSAGES = 1_000
+_MOST_CHARACTERS = 2_000
+_NO_MORE = "More messages of this attempt are not kept."
+
+
+class MessageLog(logging.Filter):
+    """A log of events that also takes messages; its threads may share it.
+
+    A filter, because a handler would keep Python from printing warnings where a program has not
+    configured its logging.
+
+    Args:
+        log: Where events and messages go.
+
+    Attributes:
+        path: The file of the log.
+    """
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+        self.path = log.path
+        self._lock = threading.RLock()
+        self._waiting: list[Noted] = []
+        self._runs = False
+        self._num_messages = 0
+
+    def write(self, event: Event) -> None:
+        """Write an event to the log.
+
+        Raises:
+            OutputError: As the log's.
+        """
+        with self._lock:
+            if isinstance(event, (JobFinished, JobFailed)):
+                self._write_waiting()
+            self._log.write(event)
+            if isinstance(event, JobStarted):
+                self._runs, self._num_messages = True, 0
+                self._write_waiting()
+            elif isinstance(event, (JobFinished, JobFailed)):
+                self._runs = False
+
+    def publish(self) -> None:
+        """Make sure of the log.
+
+        Raises:
+            OutputError: As the log's.
+        """
+        self._log.publish()
+
+    def take(self, text: str, level: str = "info") -> None:
+        """Keep a message. A log that cannot be written is told by the next event."""
+        with self._lock:
+            if self._num_messages > _MOST_MESSAGES:
+                return
+            self._num_messages += 1
+            if self._num_messages > _MOST_MESSAGES:
+                text, level = _NO_MORE, "info"
+            self._waiting.append(
+                Noted(message=without_password(text)[:_MOST_CHARACTERS], level=level)
+            )
+            if self._runs:
+                with contextlib.suppress(ElasticDLError):
+                    self._write_waiting()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep a message of ElasticDL's code, and let it pass; see `logging.Filter`."""
+        if record.levelno >= logging.WARNING:
+            self.take(record.getMessage(), record.levelname.lower())
+        return True
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[Self]:
+        """Take what is logged meanwhile."""
+        _log.addFilter(self)
+        try:
+            yield self
+        finally:
+            _log.removeFilter(self)
+
+    def _write_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for message in waiting:
+            self._log.write(message)
+
+
+def aloud(reporter: Reporter) -> Reporter:
+    """Return a reporter whose notes are not kept: for what is an event of the log as well."""
+    return reporter.reporter if isinstance(reporter, Noting) else reporter
+
+
+class Noting:
+    """A reporter whose notes are kept in a log; see `engine.Reporter`.
+
+    Args:
+        reporter: Tells people.
+        messages: Where notes are kept.
+
+    Attributes:
+        reporter: See there.
+    """
+
+    def __init__(self, reporter: Reporter, messages: MessageLog) -> None:
+        self.reporter, self._messages = reporter, messages
+
+    def started(self, title: str, total: int, unit: str, done: int = 0) -> None:
+        """Tell it."""
+        self.reporter.started(title, total, unit, done)
+
+    def advanced(self, done: int, facts: Mapping[str, str]) -> None:
+        """Tell it."""
+        self.reporter.advanced(done, facts)
+
+    def note(self, message: str) -> None:
+        """Tell it, and keep it."""
+        self.reporter.note(message)
+        self._messages.take(message)
+
+    def ended(self) -> None:
+        """Tell it."""
+        self.reporter.ended()

@@ -1,0 +1,224 @@
+"""The page of a job on a cluster: this machine passes requests on to the head's pod.
+
+    browser --token of this machine--> proxy --port-forward, token of the pod--> page in the pod
+
+The page in the pod reads the log where the job writes it, so it shows events that are not on the
+object store yet. The proxy has a token and a URL of its own, which stay the same when the head is
+replaced and which nothing in the cluster knows. It passes on nothing that a browser sends but the
+path and the query.
+
+Callers: `api.py`, `cli/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Self
+from urllib.parse import quote, urlencode
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from elasticdl.cluster.head import Head, check_runs, connect, find_head
+from elasticdl.errors import ElasticDLError, UnavailableError, UsageError
+from elasticdl.page.security import new_token
+from elasticdl.page.server import guarded
+from elasticdl.page.serving import DEFAULT_LISTEN, parse_address, serve_app
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+    from elasticdl.cluster.kubernetes import Kubernetes
+
+_BETWEEN_TRIES_S = 2.0
+# Longer than a page is silent.
+_SILENT_S = 60.0
+_CHUNK_BYTES = 1 << 16
+_KEPT = {"content-type", "content-security-policy"}
+_PROBE = "/static/page.css"
+
+
+class Forward:
+    """Requests to the page in the head's pod of a job. Its methods are thread-safe.
+
+    Args:
+        cluster: Where the job is.
+        name: Of its RayJob.
+    """
+
+    def __init__(self, cluster: Kubernetes, name: str) -> None:
+        self._cluster, self._name = cluster, name
+        self._head: Head | None = None
+
+    def get(self, target: str) -> http.client.HTTPResponse:
+        """Return the answer to a request; its owner closes it.
+
+        Args:
+            target: Path and query.
+
+        Raises:
+            UsageError: The job has no page, or ports may not be forwarded.
+            UnavailableError: The page does not answer now.
+        """
+        head = self._head or find_head(self._cluster, self._name)
+        try:
+            answer = self._answer(head, target)
+        except Exception:
+            # Another pod may have taken its place.
+            self._head = None
+            raise
+        self._head = head
+        return answer
+
+    def answers(self) -> bool:
+        """Return whether the page answers.
+
+        Raises:
+            UsageError: As `get`.
+        """
+        try:
+            with self.get(_PROBE) as answer:
+                answer.read()
+                return answer.status == http.client.OK
+        except UnavailableError:
+            return False
+
+    def _answer(self, head: Head, target: str) -> http.client.HTTPResponse:
+        link = connect(self._cluster, head)
+        connection = http.client.HTTPConnection("127.0.0.1", head.port)
+        connection.sock = link
+        try:
+            link.settimeout(_SILENT_S)
+            joint = "&" if "?" in target else "?"
+            full = f"{target}{joint}{urlencode({'token': head.token})}"
+            connection.request("GET", full, headers={"Connection": "close"})
+            answer = connection.getresponse()
+        except (http.client.HTTPException, OSError) as error:
+            connection.close()
+            raise UnavailableError(
+                f"The page in the pod {head.pod} does not answer. It does while the training runs."
+            ) from error
+        if answer.status == http.client.FORBIDDEN:
+            # Another process listens there, or the pod is not the one that was looked at.
+            answer.close()
+            raise UnavailableError(f"What listens in the pod {head.pod} is not the job's page.")
+        return answer
+
+
+def create_proxy(forward: Forward, token: str, allowed_host: str = "") -> ASGIApp:
+    """Return the ASGI application that passes requests on.
+
+    Args:
+        forward: Where to.
+        token: The token that requests must carry.
+        allowed_host: An allowed host name besides this machine's own.
+    """
+
+    async def answer(request: Request) -> Response:
+        query = [each for each in request.query_params.multi_items() if each[0] != "token"]
+        target = quote(request.url.path) + (f"?{urlencode(query)}" if query else "")
+        try:
+            found = await run_in_threadpool(forward.get, target)
+        except ElasticDLError as error:
+            return PlainTextResponse(f"{error}\n", 503)
+        headers = {name: text for name, text in found.getheaders() if name.lower() in _KEPT}
+        return StreamingResponse(_chunks(found), found.status, headers)
+
+    return guarded(Starlette(routes=[Route("/{path:path}", answer)]), token, allowed_host)
+
+
+async def _chunks(answer: http.client.HTTPResponse) -> AsyncIterator[bytes]:
+    """Yield what a page sends, as it comes."""
+    with contextlib.closing(answer):
+        while True:
+            try:
+                chunk = await run_in_threadpool(answer.read1, _CHUNK_BYTES)
+            except (http.client.HTTPException, OSError):
+                # The pod is gone; browsers ask again.
+                return
+            if not chunk:
+                return
+            yield chunk
+
+
+def serve_forwarded(
+    cluster: Kubernetes, name: str, listen: str, tell: Callable[[str], None],
+    on_state: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Serve the page of a job on a cluster until the process is interrupted or terminated.
+
+    Args:
+        cluster: Where the job is.
+        name: Of its RayJob.
+        listen: `HOST:PORT` on this machine; port 0 selects a free port.
+        tell: Called with the URL once the page answers.
+        on_state: Called with what the job is doing, in words, until then.
+
+    Raises:
+        UsageError: `listen` is not an address, there is no such job, it has ended or has no page,
+            or ports of its pod may not be forwarded.
+        UnavailableError: The port is in use, or the server does not answer.
+    """
+    host, _ = parse_address(listen)
+    forward, told = Forward(cluster, name), ""
+    while True:
+        state = check_runs(cluster, name)
+        if forward.answers():
+            break
+        if state != told:
+            on_state(state)
+            told = state
+        threading.Event().wait(_BETWEEN_TRIES_S)
+    token = new_token()
+    serve_app(create_proxy(forward, token, host), token, listen, tell)
+
+
+class ForwardedPage:
+    """The page of a job on a cluster, served in a thread until the `with` block ends.
+
+    Args:
+        cluster: Where the job is.
+        name: Of its RayJob.
+        tell: Called in the thread with the URL once the page answers, or with the reason why
+            there is none.
+    """
+
+    def __init__(self, cluster: Kubernetes, name: str, tell: Callable[[str], None]) -> None:
+        self._forward, self._tell = Forward(cluster, name), tell
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="page", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # The thread may be waiting for the server; it ends with the process.
+        self._is_over.set()
+
+    def _work(self) -> None:
+        token = new_token()
+        try:
+            while not self._forward.answers():
+                if self._is_over.wait(_BETWEEN_TRIES_S):
+                    return
+            app = create_proxy(self._forward, token)
+            serve_app(app, token, DEFAULT_LISTEN, self._told, until=self._is_over)
+        except (UnavailableError, UsageError) as error:
+            self._tell(f"There is no job page: {error}")
+
+    def _told(self, url: str) -> None:
+        self._tell(f"Job page: {url}")

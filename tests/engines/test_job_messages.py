@@ -1,0 +1,121 @@
+"""What a training tells people is in its log of events as well."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from tests.cluster.test_progress import training
+
+import elasticdl
+from elasticdl.engines import job_messages
+from elasticdl.engines.job_messages import MessageLog, Noting
+from elasticdl.engines.progress import Silent
+from elasticdl.errors import OutputError
+from elasticdl.events import EventLog, JobFailed, JobFinished, JobStarted, Noted, read_events
+
+LOGGER = logging.getLogger("elasticdl")
+
+
+@pytest.fixture
+def log(tmp_path):
+    with EventLog(tmp_path / "events.jsonl") as log:
+        yield log
+
+
+def told(log):
+    """Return the kinds of events in a log, and the texts of messages."""
+    return [getattr(event, "message", event.event) for event in read_events(log.path)]
+
+
+def test_messages_lie_between_the_start_and_the_end_of_an_attempt(log):
+    messages = MessageLog(log)
+    reporter = Noting(Silent(), messages)
+
+    with messages.attached():
+        reporter.note("early")
+        messages.write(JobStarted(job_id="a"))
+        LOGGER.warning("a %s", "warning")
+        messages.write(JobFinished(step=1))
+        reporter.note("late")
+
+    LOGGER.warning("of another job")
+    assert told(log) == ["job_started", "early", "a warning", "job_finished"]
+
+
+def test_what_was_said_before_a_failure_is_kept_where_nothing_started(log):
+    messages = MessageLog(log)
+
+    messages.take("early")
+    messages.write(JobFailed(kind="DataError", message="failed"))
+
+    assert told(log) == ["early", "failed"]
+
+
+def test_a_job_that_was_done_before_gets_no_message(log):
+    MessageLog(log).take("trained already")
+
+    assert told(log) == []
+
+
+def test_passwords_are_left_out_and_messages_are_bounded(log, monkeypatch):
+    monkeypatch.setattr(job_messages, "_MOST_MESSAGES", 2)
+    messages = MessageLog(log)
+    messages.write(JobStarted(job_id="a"))
+
+    messages.take("no answer from postgresql://me:secret@host/runs")
+    messages.take("x" * 5000)
+    messages.take("one more")
+    messages.take("another one")
+
+    _, first, second, third = told(log)
+    assert first == "no answer from postgresql://me:***@host/runs"
+    assert len(second) == 2000
+    assert third == "More messages of this attempt are not kept."
+
+
+def test_a_log_that_cannot_be_written_is_no_matter_of_a_warning(log, monkeypatch):
+    messages = MessageLog(log)
+    messages.write(JobStarted(job_id="a"))
+
+    def full(event):
+        raise OutputError("There is no room.")
+
+    monkeypatch.setattr(log, "write", full)
+    messages.take("a message")
+    with pytest.raises(OutputError):
+        messages.write(JobFinished(step=1))
+
+
+def test_warnings_are_printed_as_before(log, run_python):
+    printed = run_python(
+        "import logging\n"
+        "from elasticdl.engines.job_messages import MessageLog\n"
+        "class Log:\n"
+        "    path = None\n"
+        "with MessageLog(Log()).attached():\n"
+        "    logging.getLogger('elasticdl').warning('a warning')\n"
+    ).stderr
+
+    assert printed == "a warning\n"
+
+
+def test_a_training_leaves_its_notes_and_warnings(tmp_path):
+    class Telling(Silent):
+        """Warns once, as code of ElasticDL does."""
+
+        def started(self, title, total, unit, done=0):
+            LOGGER.warning("a warning of a training")
+
+    options = training(tmp_path / "zoo")
+    elasticdl.train(**options, reporter=Telling())
+    elasticdl.train(**{**options, "num_epochs": 3}, reporter=Telling())
+
+    notes = [event for event in read_events(tmp_path / "zoo/out/events.jsonl")
+             if isinstance(event, Noted)]  # fmt: skip
+    assert [note.level for note in notes if note.message == "a warning of a training"] == [
+        "warning",
+        "warning",
+    ]
+    # The event of its start says that.
+    assert not any(note.message.startswith("Going on from step") for note in notes)
