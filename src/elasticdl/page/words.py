@@ -147,7 +147,7 @@ def metrics_text(metrics: Mapping[str, Any]) -> str:
 
 
 def brief(reason: str) -> str:
-    """Return a reason as a sentence can hold it: without a full stop and, if long, without its middle.
+    """Return a reason for a sentence: without a full stop and, if it is long, without its middle.
 
     A traceback says what happened in its last line.
 
