@@ -1,6 +1,6 @@
 """An S3 server for tests: moto, with puts to one object one after another, as S3 does them.
 
-    python s3_server.py     prints its port, serves until it is ended
+    python s3_server.py [ADDRESS]     prints its port, serves until it is ended; on 127.0.0.1
 
 Buckets: `honest` is S3. `plain` ignores conditions, as some stores with S3's API do. `lossy` loses
 the first answer to each put of a lock: it is done, and the client hears of an error.
@@ -9,6 +9,7 @@ the first answer to each put of a lock: it is done, and the client hears of an e
 from __future__ import annotations
 
 import io
+import sys
 import threading
 
 from moto.server import create_backend_app
@@ -51,6 +52,7 @@ class Store:
 
 
 if __name__ == "__main__":
-    server = make_server("127.0.0.1", 0, Store(), threaded=True)
+    address = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1"
+    server = make_server(address, 0, Store(), threaded=True)
     print(server.port, flush=True)
     server.serve_forever()

@@ -1,9 +1,10 @@
 """A container engine and a registry of a test's own, and a base image made of this machine's files.
 
-The engine is Debian's dockerd, reached through its socket as a user's is. The base image has this
-Python at its own place, which no login shell knows, and of the packages of its virtual environment
-only what pip asks for: their names, versions and requirements. So pip finds that ElasticDL has all
-it needs, at once; a container that is to train gets the packages themselves mounted.
+The engine is Debian's dockerd, or podman, reached through its socket as a user's is. The base image
+has this Python at its own place, which no login shell knows, and of the packages of its virtual
+environment only what pip asks for: their names, versions and requirements. So pip finds that
+ElasticDL has all it needs, at once; a container that is to train gets the packages themselves
+mounted.
 """
 
 from __future__ import annotations
@@ -123,10 +124,10 @@ class Containers:
         with socket.socket(socket.AF_UNIX) as looking:
             looking.connect(self.host.removeprefix("unix://"))
 
-    def _start(self, name: str, *command: str) -> None:
+    def _start(self, name: str, *command: str, env=None) -> None:
         with (self._folder / f"{name}.log").open("wb") as log:
             self._processes.append(
-                subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+                subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
             )
 
     def _wait(self, look) -> None:
@@ -145,6 +146,40 @@ class Containers:
                 return
 
 
+class PodmanContainers(Containers):
+    """Podman in place of dockerd, and one registry.
+
+    Attributes:
+        address: Of the registry: podman has to know one without TLS from its start.
+    """
+
+    def _start_engine(self) -> None:
+        missing = [name for name in ("podman", "docker-registry") if shutil.which(name) is None]
+        if missing or os.getuid() != 0:
+            raise NoContainersError(
+                "needs root, podman and a registry: apt-get install podman docker-registry"
+            )
+        self.address = self.registry()
+        place = self._folder
+        settings = {
+            "STORAGE": f'[storage]\ndriver = "overlay"\ngraphroot = "{place}/root"\n'
+            f'runroot = "{place}/run"\n',
+            "REGISTRIES": f'[[registry]]\nlocation = "{self.address}"\ninsecure = true\n',
+            # As dockerd has it: crun refuses cgroups of two versions, and root may not be allowed
+            # to raise limits.
+            "": '[containers]\nnetns = "host"\ndefault_ulimits = ["nofile=1024:1024"]\n'
+            '[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+            + ('runtime = "runc"\n' if shutil.which("runc") else ""),
+        }
+        environment = dict(os.environ)
+        for name, text in settings.items():
+            variable = "_".join(filter(None, ("CONTAINERS", name, "CONF")))
+            environment[variable] = str(place / f"{variable}.conf")
+            Path(environment[variable]).write_text(text)
+        self._start("podman", "podman", "system", "service", "--time=0", self.host, env=environment)
+        self._wait(self._look)
+
+
 def import_base(client) -> None:
     """Give an engine the base image."""
     python = Path(sys.executable).resolve().parent
@@ -154,6 +189,11 @@ def import_base(client) -> None:
         tag=BASE.partition(":")[2],
         changes=[f"ENV PATH={python}:/usr/local/bin:/usr/bin:/bin"],
     )
+    # Podman 4 forgets the tag.
+    name, _, tag = BASE.partition(":")
+    for image in client.images.list():
+        if any(each.endswith(f"{name}:latest") for each in image.tags):
+            image.tag(f"docker.io/{name}", tag)
 
 
 def base_tar() -> bytes:

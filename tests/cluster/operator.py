@@ -6,8 +6,10 @@
      +-> ValidationFailed
 
 It makes pods that run nothing, and runs the entrypoint once the submitter's pod is there: a real
-process of this machine, whose output is that pod's log, and whose exit code is the job's. It works
-on the server's store, so that faults of the server are those of the client under test only.
+process of this machine, whose output is that pod's log, and whose exit code is the job's. With
+`PodContainers` the pods of Ray are containers of their images, and the entrypoint runs in the
+head's. It works on the server's store, so that faults of the server are those of the client under
+test only.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from tests.cluster.pod_states import RUNNING, PodState, exited
 if TYPE_CHECKING:
     from tests.cluster.api_server.resources import Object
     from tests.cluster.api_server.server import ApiServer
+    from tests.cluster.pod_containers import ContainerEntrypoint, PodContainers
 
 _POLL_S = 0.05
 _ROLES = {"head", "worker", "submitter"}
@@ -51,6 +54,7 @@ class Operator:
         server: Where the RayJobs are.
         env: Environment variables of entrypoints, over those of the head's pod.
         rewrite: Makes of an entrypoint the command to run instead, since no image is there.
+        containers: What runs the pods of Ray, and entrypoints; None lets pods run nothing.
     """
 
     def __init__(
@@ -58,12 +62,13 @@ class Operator:
         server: ApiServer,
         env: Mapping[str, str] | None = None,
         rewrite: Callable[[str], str] = str,
+        containers: PodContainers | None = None,
     ) -> None:
         self._server, self._store = server, server.store
-        self._env, self._rewrite = dict(env or {}), rewrite
+        self._env, self._rewrite, self._containers = dict(env or {}), rewrite, containers
         self._held: dict[str, PodState] = {}
         self._refused: dict[str, str] = {}
-        self._drivers: dict[str, Entrypoint] = {}
+        self._drivers: dict[str, Entrypoint | ContainerEntrypoint] = {}
         self._is_stopping = False
         self._thread = threading.Thread(target=self._work, name="operator", daemon=True)
 
@@ -94,6 +99,8 @@ class Operator:
         with self._store.changed:
             pod = next(each for each in self._store.list(PODS)
                        if _role(each) == role and _is_running(each))  # fmt: skip
+            if self._containers is not None:
+                self._containers.kill(pod["metadata"]["name"])
             self._set_state(pod, state)
         for driver in list(self._drivers.values()):
             if driver.head == pod["metadata"]["name"]:
@@ -199,7 +206,7 @@ class Operator:
         if spec.get("shutdownAfterJobFinishes") and age_s >= spec.get("ttlSecondsAfterFinished", 0):
             self._delete_cluster(rayjob, with_submitter=False)
 
-    def _end_of(self, rayjob: Object, driver: Entrypoint) -> None:
+    def _end_of(self, rayjob: Object, driver: Entrypoint | ContainerEntrypoint) -> None:
         del self._drivers[rayjob["metadata"]["uid"]]
         code = driver.exit_code
         pods = {each["metadata"]["name"]: each for each in self._pods(rayjob)}
@@ -218,20 +225,28 @@ class Operator:
         self._report(rayjob, jobStatus="FAILED" if code else "SUCCEEDED",
                      message=said if code else "Job finished successfully.")  # fmt: skip
 
-    def _start(self, rayjob: Object, head: Object, submitter: Object) -> Entrypoint:
+    def _start(
+        self, rayjob: Object, head: Object, submitter: Object
+    ) -> Entrypoint | ContainerEntrypoint:
         """Run the entrypoint with the environment of the head's container."""
-        namespace = rayjob["metadata"]["namespace"]
-        [container, *_] = head["spec"]["containers"]
+        name, head_name = submitter["metadata"]["name"], head["metadata"]["name"]
+        command = self._rewrite(rayjob["spec"]["entrypoint"])
+        log = self._server.log(rayjob["metadata"]["namespace"], name)
+        if self._containers is not None:
+            return self._containers.run(command, head_name, name, log)
+        return Entrypoint(command, self._environment(head), head_name, name, log)
+
+    def _environment(self, pod: Object) -> dict[str, str]:
+        """Return the variables of a pod's container."""
+        [container, *_] = pod["spec"]["containers"]
         env: dict[str, str] = {}
         for source in container.get("envFrom", []):
-            secret = self._store.get(SECRETS, namespace, source["secretRef"]["name"])
+            secret = self._store.get(SECRETS, pod["metadata"]["namespace"],
+                                     source["secretRef"]["name"])  # fmt: skip
             env |= {key: b64decode(value).decode() for key, value in secret["data"].items()}
         for each in container.get("env", []):
-            env[each["name"]] = each["value"] if "value" in each else _field(head, each)
-        name = submitter["metadata"]["name"]
-        command = self._rewrite(rayjob["spec"]["entrypoint"])
-        return Entrypoint(command, {**env, **self._env}, head["metadata"]["name"], name,
-                          self._server.log(namespace, name))  # fmt: skip
+            env[each["name"]] = each["value"] if "value" in each else _field(pod, each)
+        return {**env, **self._env}
 
     def _keep_pods(self, rayjob: Object) -> list[Object]:
         """Create what is missing of a RayCluster, replace failed pods, return those of Ray."""
@@ -257,7 +272,7 @@ class Operator:
             missing = wanted - sum(_labels(each)["ray.io/group"] == group for each in pods)
             prefix = f"{name}-head-" if role == "head" else f"{name}-{group}-worker-"
             for _ in range(missing):
-                self._create_pod(cluster, role, prefix, labels, found["template"])
+                self._create_pod(cluster, role, prefix, labels, _with_command(found))
         return pods if len(pods) == sum(wanted for *_, wanted, _ in groups) else []
 
     def _create_submitter(self, rayjob: Object) -> None:
@@ -312,14 +327,27 @@ class Operator:
                 self._server.log(namespace, name).close()
                 self._store.delete(PODS, namespace, name, grace_s=0)
         elif pod["status"]["phase"] == "Pending":
-            self._set_state(pod, self._held.get(_role(pod), RUNNING))
+            state = self._held.get(_role(pod)) or self._begun(pod)
+            if state is not None:
+                self._set_state(pod, state)
+        elif pod["status"]["phase"] == "Running" and self._containers is not None:
+            state = self._containers.ended(name)
+            if state is not None:
+                self._set_state(pod, state)
+
+    def _begun(self, pod: Object) -> PodState | None:
+        """Let a pod begin to run; None if it has to wait for something."""
+        if self._containers is None or _role(pod) == "submitter":
+            return RUNNING
+        return self._containers.start(pod, self._environment(pod))
 
     def _has_ended(self, pod: str, grace_s: int) -> bool:
-        """End the driver that a pod of a head has; first politely."""
+        """End the container of a pod, and the driver that a head's has; first politely."""
+        is_gone = self._containers is None or self._containers.remove(pod, grace_s)
         drivers = [each for each in self._drivers.values() if each.head == pod and not each.is_over]
         for each in drivers:
             each.end(grace_s)
-        return not drivers
+        return is_gone and not drivers
 
     def _set_state(self, pod: Object, state: PodState) -> None:
         """Report a state of a pod, once, with its event."""
@@ -369,6 +397,19 @@ class Operator:
         mine = {rayjob["metadata"]["name"], rayjob["status"]["rayClusterName"]}
         return [each for each in self._store.list(PODS, rayjob["metadata"]["namespace"])
                 if _labels(each).get("ray.io/originated-from-cr-name") in mine]  # fmt: skip
+
+
+def _with_command(group: Object) -> Object:
+    """Return the template of a group's pods with the command that KubeRay gives them."""
+    template: Object = copy.deepcopy(group["template"])
+    params = "".join(
+        f" --{name}={value}" for name, value in group.get("rayStartParams", {}).items()
+    )
+    template["spec"]["containers"][0] |= {
+        "command": ["/bin/bash", "-lc", "--"],
+        "args": [f"ulimit -n 65536; ray start --block{params}"],
+    }
+    return template
 
 
 def _labels(pod: Object) -> dict[str, str]:

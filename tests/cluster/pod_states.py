@@ -44,6 +44,10 @@ CREATING = PodState("Pending", {"waiting": {"reason": "ContainerCreating"}})
 RUNNING = PodState("Running", {"running": {}}, {"podIP": "127.0.0.1"})
 
 
+def running_at(address: str) -> PodState:
+    return PodState("Running", {"running": {}}, {"podIP": address})
+
+
 def exited(code: int, reason: str | None = None) -> PodState:
     ended = {"exitCode": code, "reason": reason or ("Error" if code else "Completed")}
     return PodState("Failed" if code else "Succeeded", {"terminated": ended})

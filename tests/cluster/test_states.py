@@ -47,6 +47,7 @@ def container(state, **detail):
             "1 of 2 pods are running",
         ),
         (rayjob("Running", "RUNNING"), [pod(), pod()], Phase.RUNNING, "running on 2 of 4 workers"),
+        (rayjob("Running", "FAILED"), [pod()], Phase.RUNNING, "its command has ended"),
         (rayjob("Complete", "SUCCEEDED"), [], Phase.SUCCEEDED, "finished"),
         (rayjob("Complete", "STOPPED"), [], Phase.STOPPED, "the same command resumes"),
         (

@@ -24,6 +24,8 @@ _EXIT_CODE = re.compile(r"exit code (\d+)")
 _OUT_OF_MEMORY = "OOMKilled"
 _FINISHED = "Complete"
 _FAILED = {"Failed", "ValidationFailed"}
+# Of the command; KubeRay reports the end of the RayJob some seconds later.
+_COMMAND_ENDED = {"SUCCEEDED", "FAILED"}
 
 
 class Phase(StrEnum):
@@ -120,6 +122,8 @@ def _going_on(rayjob: Object, pods: Sequence[Object], events: Sequence[Object]) 
         return JobState(
             Phase.RUNNING, f"{message}; {why}" if why else message, num_running, advice=advice
         )
+    if status.get("jobStatus") in _COMMAND_ENDED:
+        return JobState(Phase.RUNNING, "its command has ended", num_running)
     why = why or _refused_pods(events)
     if not why and not status.get("jobDeploymentStatus"):
         return JobState(

@@ -9,6 +9,7 @@ from elasticdl.engines.elastic.deaths import (
     MAX_DEATHS_AT_A_BATCH,
     MAX_ROUNDS_WITHOUT_A_STEP,
     Deaths,
+    MemoryLosses,
     TooMany,
 )
 from elasticdl.errors import TrainingError
@@ -90,3 +91,10 @@ def noted(note, batch):
     """Return what is noted while this is done as well."""
     with note.working(batch.work, batch.epoch, batch.shard, batch.batch):
         return note.read()
+
+
+def test_workers_that_run_out_of_memory_end_the_job_unless_it_reaches_another_checkpoint():
+    losses = MemoryLosses(limit=3)
+
+    assert [losses.are_too_many(checkpoint=10) for _ in range(2)] == [False, False]
+    assert [losses.are_too_many(checkpoint=20) for _ in range(3)] == [False, False, True]

@@ -1,9 +1,11 @@
-"""`elasticdl train` on the machines of `hosts.py`, with its workers on other ones than the driver.
+"""`elasticdl train` on machines of this one, with its workers on other ones than the driver.
+
+The machines are network namespaces (`hosts.py`) or containers (`container_hosts.py`).
 
 Each update is written down with its worker, so that one which goes on by itself is seen even where
 it changes nothing.
 
-Callers: `test_hosts.py` and `tests/chaos/test_links.py`.
+Callers: `test_hosts.py`, `test_container_hosts.py` and `tests/chaos/test_links.py`.
 """
 
 import time
@@ -39,9 +41,21 @@ class Add(PlainAdd):
 
 
 class TrainingOnHosts(Training):
-    """`elasticdl train` on the head, with its workers on the other hosts."""
+    """`elasticdl train` on the head, with its workers on the other hosts.
 
-    def __init__(self, head, hosts, folder, num_epochs, *more):
+    Args:
+        head: Where it runs, and Ray's head as well.
+        hosts: Of the workers; others may be added to them.
+        folder: Which all hosts see.
+        num_epochs: How long it lasts, unless it is to hurry.
+        more: More arguments of the command.
+        code: More of the model's.
+        environment: Variables of the command.
+    """
+
+    def __init__(
+        self, head, hosts, folder, num_epochs, *more, code="", environment=RAY_ENVIRONMENT
+    ):
         self.head, self._hosts, self._folder = head, hosts, folder
         self._updates = folder / "updates"
         self._updates.touch()
@@ -53,9 +67,9 @@ class TrainingOnHosts(Training):
                 f"--num_workers=1..{NUM_WORKERS}", f"--ray_address={head.address}:{RAY_PORT}",
                 *more,
             ],
-            model=counting_and(folder, WRITES_DOWN_ITS_UPDATES.format(folder=folder)),
+            model=counting_and(folder, WRITES_DOWN_ITS_UPDATES.format(folder=folder) + code),
             run_by=head.command(),
-            environment=RAY_ENVIRONMENT,
+            environment=environment,
         )  # fmt: skip
 
     def updates(self, since_s):

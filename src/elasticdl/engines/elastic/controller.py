@@ -31,7 +31,11 @@ from elasticdl.engines import run as training_run
 from elasticdl.engines.elastic import worker_warnings
 from elasticdl.engines.elastic.bad_records import BadRecords
 from elasticdl.engines.elastic.board import Neighbours
-from elasticdl.engines.elastic.deaths import Deaths
+from elasticdl.engines.elastic.deaths import (
+    MAX_MEMORY_LOSSES_A_WORKER,
+    Deaths,
+    MemoryLosses,
+)
 from elasticdl.engines.elastic.decisions import (
     Action,
     Assign,
@@ -183,6 +187,11 @@ class _Controller:
         self._looked_around_s = 0.0
         self._num_started = 0
         self._fruitless = 0
+        self._memory_losses = MemoryLosses(
+            # The workers of this machine share its memory. In a cluster one machine may have less
+            # than the others, or other programs that take it.
+            1 if workers.ray_address is None else MAX_MEMORY_LOSSES_A_WORKER * workers.max
+        )
         # The longest that a batch took anywhere.
         self._slowest_s = 0.0
         self._deaths = Deaths()
@@ -211,10 +220,12 @@ class _Controller:
                 self._enter()
                 return self._run_to_the_end(interrupts)
             except ray.exceptions.OutOfMemoryError as error:
-                # Whichever process it was: it would happen again.
+                count = self._memory_losses.count
+                others = f" ({count} have since the newest checkpoint)" if count > 1 else ""
                 raise TrainingError(
-                    f"A worker ran out of memory: {str(error).splitlines()[0]} Use a smaller "
-                    "--minibatch_size, fewer workers on a machine, or machines with more memory."
+                    f"A worker ran out of memory{others}: {str(error).splitlines()[0]} Use a "
+                    "smaller --minibatch_size, fewer workers on a machine, or machines with more "
+                    "memory."
                 ) from error
             except (ray.exceptions.RayError, RayLostError) as error:
                 why = self._ray.why_lost()
@@ -539,11 +550,16 @@ class _Controller:
     def _hear(self, process: _Process, kind: str, answer: Any) -> None:
         try:
             value = ray.get(answer)
-        except (ray.exceptions.RayTaskError, ray.exceptions.OutOfMemoryError):
+        except ray.exceptions.RayTaskError:
             raise
         except ray.exceptions.RayError as error:
+            why = f"died ({type(error).__name__})"
+            if isinstance(error, ray.exceptions.OutOfMemoryError):
+                why = "ran out of memory"
+                if self._memory_losses.are_too_many(self._newest_step()):
+                    raise
             self._fruitless += process.state is State.STARTING
-            self._end(process, f"died ({type(error).__name__})")
+            self._end(process, why)
             return
         process.is_placed = True
         match value:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_DEATHS_AT_A_BATCH = 5
 MAX_ROUNDS_WITHOUT_A_STEP = 10
+MAX_MEMORY_LOSSES_A_WORKER = 3
 _SUSPICIOUS_DEATHS = 2
 
 # Of the validation data or not, epoch, shard, batch: whether it was made or computed on.
@@ -116,3 +117,31 @@ class Deaths:
 
 def _key(batch: BatchInWork) -> _Key:
     return batch.work == "evaluating", batch.epoch, batch.shard, batch.batch
+
+
+@dataclass
+class MemoryLosses:
+    """The workers that ran out of memory since the newest checkpoint.
+
+    Attributes:
+        limit: How many end the job: more replacements would not help.
+        count: How many there were.
+    """
+
+    limit: int
+    count: int = 0
+    _checkpoint: int = -1
+
+    def are_too_many(self, checkpoint: int) -> bool:
+        """Count another one.
+
+        Args:
+            checkpoint: Step of the newest checkpoint.
+
+        Returns:
+            Whether the job has to end.
+        """
+        if checkpoint != self._checkpoint:
+            self.count, self._checkpoint = 0, checkpoint
+        self.count += 1
+        return self.count >= self.limit
