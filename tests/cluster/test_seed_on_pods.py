@@ -34,9 +34,11 @@ from tests.cluster.pod_containers import PodContainers
 
 for package in ("docker", "s3fs", "moto"):
     pytest.importorskip(package)
-# A test may be the first to ask for all chapters.
+# `test_launch.py` has the same road with processes as pods, `test_image_containers.py` a training in
+# the image. A test may be the first to ask for all chapters.
 pytestmark = [
-    pytest.mark.containers, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)
+    pytest.mark.containers, pytest.mark.exhaustive, pytest.mark.ray, pytest.mark.slow,
+    pytest.mark.timeout(600),
 ]  # fmt: skip
 
 _PATIENCE_S = 240
