@@ -34,7 +34,7 @@ from tests.cluster.pod_containers import PodContainers
 
 for package in ("docker", "s3fs", "moto"):
     pytest.importorskip(package)
-# `test_launch.py` has the same road with processes as pods, `test_image_containers.py` a training in
+# `test_launch.py` has the same road with processes as pods, `test_image_containers.py` trains in
 # the image. A test may be the first to ask for all chapters.
 pytestmark = [
     pytest.mark.containers, pytest.mark.exhaustive, pytest.mark.ray, pytest.mark.slow,
