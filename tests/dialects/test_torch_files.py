@@ -321,6 +321,7 @@ def test_a_definition_trains_to_the_losss_own_minimum(define, arguments) -> None
         ("gradient_clipping = 2", ("norm", 2.0)),
         ("gradient_clipping = {'norm': 0.5}", ("norm", 0.5)),
         ("gradient_clipping = {'value': 0.5}", ("value", 0.5)),
+        ("import numpy as np\ngradient_clipping = np.float32(0.5)", ("norm", 0.5)),
     ],
 )
 def test_a_bound_on_gradients(define, code, expected):
@@ -350,6 +351,7 @@ def test_functions_of_updates_are_given_params(define):
         ("def gradient_clipping(): pass", "takes no argument"),
         ("lr_scheduler = 3", "expected a function of the optimizer"),
         ("precision = 'int8'", "precision is 'int8'"),
+        ("precision = torch.float64", "precision is torch.float64"),
     ],
 )
 def test_what_says_nothing_of_an_update_is_refused(refused, code, expected):
@@ -362,6 +364,13 @@ def test_what_says_nothing_of_an_update_is_refused(refused, code, expected):
         ("precision = 'bf16-mixed'", "bf16"),
         ("precision = '16-mixed'", "fp16"),
         ("precision = 'float32'", ""),
+        ("precision = torch.bfloat16", "bf16"),
+        ("precision = torch.float16", "fp16"),
+        ("precision = torch.float32", ""),
+        ("precision = 16", "fp16"),
+        ("precision = 32", ""),
+        ("precision = 4", ""),
+        ("precision = None", ""),
         ("def precision(labels, predictions): return 1.0", ""),
     ],
 )

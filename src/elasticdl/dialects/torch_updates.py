@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from elasticdl.definition import GradientClipping, Precision
@@ -86,15 +87,20 @@ def as_gradient_clipping(
 
 
 def as_precision(symbol: Symbol | None, reading: Reading) -> Precision:
-    """Return the format that a step computes in; a function of this name is a helper.
+    """Return the format that a step computes in; functions and other numbers are helpers.
 
     Raises:
         DefinitionError: It is none that is known.
     """
-    if symbol is None or not isinstance(symbol.value, str) or reading.framework != "torch":
+    if symbol is None or reading.framework != "torch":
         return ""
-    # As Lightning and Accelerate call them, too.
-    short = symbol.value.removesuffix("-mixed").replace("bfloat16", "bf16")
+    # As Lightning and Accelerate call them, and as PyTorch does: `16`, `torch.bfloat16`.
+    is_dtype = f"{type(symbol.value).__module__}.{type(symbol.value).__name__}" == "torch.dtype"
+    is_bits = type(symbol.value) is int and symbol.value in (16, 32)
+    if not (isinstance(symbol.value, str) or is_dtype or is_bits):
+        return ""
+    short = str(symbol.value).removeprefix("torch.").removesuffix("-mixed")
+    short = short.replace("bfloat16", "bf16")
     short = {"float16": "fp16", "16": "fp16", "float32": "", "fp32": "", "32": ""}.get(short, short)
     if short not in get_args(Precision):
         raise reading.error(
@@ -115,5 +121,6 @@ def _first_argument(symbol: Symbol) -> str | None:
 
 
 def _is_bound(value: object) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # NumPy's numbers are real ones, too.
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
     return is_number and math.isfinite(cast("float", value)) and cast("float", value) > 0

@@ -27,6 +27,22 @@ def step_lr(optimizer):
     return lr_scheduler.StepLR(optimizer, 1)
 
 
+class StepsWithEpoch:
+    """Like the schedulers of timm: it has to be given the number of the epoch."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def step(self, epoch, metric=None):
+        pass
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
 def rate(trainer):
     return trainer.optimizer.param_groups[0]["lr"]
 
@@ -38,12 +54,19 @@ def rate(trainer):
     ("returned", "expected"),
     [
         (lambda o: None, "None, which is no scheduler.*StepLR"),
-        (lambda o: o, "no scheduler"),
+        (lambda o: o, "returned an object of SGD, which is no scheduler"),
+        (StepsWithEpoch, r"step\(\) of StepsWithEpoch.*'epoch'"),
         (lambda o: {"scheduler": step_lr(o), "every": 2}, "'every' is nothing that is known"),
         (lambda o: {"scheduler": step_lr(o), "interval": "batch"}, 'Expected "step" or "epoch"'),
         (lambda o: {"scheduler": step_lr(o), "frequency": 0}, "frequency is 0.*above 0"),
         (lambda o: lr_scheduler.OneCycleLR(o, 0.1, 9), 'OneCycleLR.*"interval": "step"'),
         (lambda o: lr_scheduler.CyclicLR(o, 0.1, 1.0), "CyclicLR usually steps after each update"),
+        (
+            lambda o: lr_scheduler.SequentialLR(
+                o, [step_lr(o), lr_scheduler.OneCycleLR(o, 0.1, 9)], [1]
+            ),
+            "OneCycleLR usually steps after each update",
+        ),
         (
             lambda o: {"scheduler": lr_scheduler.ReduceLROnPlateau(o), "interval": "step"},
             "measured once an epoch",
@@ -148,6 +171,17 @@ def test_what_a_clipping_function_raises_is_the_users():
 
     with pytest.raises(UserCodeError, match=r"gradient_clipping\(\) raised:(.|\n)*of 2 parameters"):
         trainer.train_steps([batch_of(8)])
+
+
+def test_what_a_clipping_function_of_a_file_raises_is_said_once():
+    def clip(_):
+        raise UserCodeError("m.py:3: gradient_clipping() raised:\n  ValueError: no")
+
+    trainer = trainer_of(definition_of(gradient_clipping=clip))
+
+    with pytest.raises(UserCodeError) as raised:
+        trainer.train_steps([batch_of(8)])
+    assert str(raised.value).count("gradient_clipping() raised") == 1
 
 
 @pytest.mark.parametrize(

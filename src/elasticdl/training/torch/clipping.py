@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from elasticdl.definition import GradientClipping
-from elasticdl.errors import UserCodeError, raised_at, users_traceback
+from elasticdl.errors import ElasticDLError, UserCodeError, raised_at, users_traceback
 
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
@@ -37,6 +37,8 @@ def clipping_of(definition: ModelDefinition) -> Callable[[Sequence[nn.Parameter]
     def call(parameters: Sequence[nn.Parameter]) -> None:
         try:
             function(parameters)
+        except ElasticDLError:
+            raise
         except Exception as error:
             where = definition.where("gradient_clipping")
             raise UserCodeError(

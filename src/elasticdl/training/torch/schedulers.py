@@ -16,7 +16,8 @@ same on each of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -114,8 +115,9 @@ class Schedulers:
                 raise DefinitionError(
                     f"{self._where}: {type(schedule.scheduler).__name__} monitors "
                     f"{schedule.monitor!r}, which was not measured in epoch {epoch + 1} "
-                    f"(there is {', '.join(sorted(metrics))}). Give --validation_data, or say what "
-                    'else it monitors: {"scheduler": scheduler, "monitor": "loss"}.'
+                    f"(there is {', '.join(sorted(metrics))}). Give --validation_data, without "
+                    "--evaluation_steps or with no more than an epoch has, or say what else it "
+                    'monitors: {"scheduler": scheduler, "monitor": "loss"}.'
                 )
             self._step(schedule.scheduler, float(metrics[schedule.monitor]))
 
@@ -172,13 +174,21 @@ class Schedulers:
                 f"{unknown[0]!r} is nothing that is known about a scheduler.",
                 f"Expected {', '.join(_KEYS)}.",
             )
-        scheduler = said.get("scheduler")
+        scheduler: Any = said.get("scheduler")
         # Libraries have schedulers that are not derived from PyTorch's.
         has_all = all(callable(getattr(scheduler, name, None)) for name in _METHODS)
         if not has_all or isinstance(scheduler, Optimizer):
             raise self._error(
-                f"it returned {scheduler!r:.80}, which is no scheduler.",
+                f"it returned {_described(scheduler)}, which is no scheduler.",
                 "Return one of torch.optim.lr_scheduler, such as StepLR(optimizer, 30).",
+            )
+        is_plateau = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau)
+        if not is_plateau and (missing := _required(scheduler.step)):
+            raise self._error(
+                f"step() of {type(scheduler).__name__} needs {missing!r}, and schedulers step "
+                "without arguments.",
+                "Return one of torch.optim.lr_scheduler, or derive a class whose step() counts "
+                "by itself.",
             )
         if getattr(scheduler, "optimizer", self._optimizer) is not self._optimizer:
             raise self._error(
@@ -188,10 +198,11 @@ class Schedulers:
         interval = said.get("interval", "")
         if interval not in ("", "step", "epoch"):
             raise self._error(f"the interval is {interval!r}.", 'Expected "step" or "epoch".')
-        if not interval and isinstance(scheduler, _COUNT_UPDATES):
+        counts_updates = next((s for s in _all(scheduler) if isinstance(s, _COUNT_UPDATES)), None)
+        if not interval and counts_updates is not None:
             raise self._error(
-                f"{type(scheduler).__name__} usually steps after each update, and what does not "
-                "say so steps after each epoch.",
+                f"{type(counts_updates).__name__} usually steps after each update, and what does "
+                "not say so steps after each epoch.",
                 f'Say it: return {_EXAMPLE} (or "epoch").',
             )
         frequency = said.get("frequency", 1)
@@ -199,7 +210,6 @@ class Schedulers:
             raise self._error(
                 f"the frequency is {frequency!r}.", "Expected a whole number above 0."
             )
-        is_plateau = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau)
         monitor = said.get("monitor") or ("val_loss" if is_plateau else "")
         if not is_plateau:
             monitor = ""
@@ -212,3 +222,28 @@ class Schedulers:
 
     def _error(self, problem: str, way_out: str) -> ElasticDLError:
         return DefinitionError(f"{self._where}: lr_scheduler(): {problem} {way_out}")
+
+
+def _all(scheduler: Any) -> Iterator[Any]:
+    """Yield a scheduler, and those within one that joins several."""
+    yield scheduler
+    if isinstance(scheduler, (lr_scheduler.SequentialLR, lr_scheduler.ChainedScheduler)):
+        for each in scheduler._schedulers:  # noqa: SLF001 - no public name
+            yield from _all(each)
+
+
+def _required(step: Callable[..., Any]) -> str:
+    """Return the first argument that a call without arguments would miss."""
+    try:
+        parameters = inspect.signature(step).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    without = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = (p.name for p in parameters if p.default is p.empty and p.kind not in without)
+    return next(needed, "")
+
+
+def _described(value: Any) -> str:
+    if value is None:
+        return "None"
+    return f"an object of {type(value).__name__}"
