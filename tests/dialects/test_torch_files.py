@@ -376,3 +376,11 @@ def test_what_says_nothing_of_an_update_is_refused(refused, code, expected):
 )
 def test_precision_has_the_names_that_others_give_it(define, code, expected):
     assert define(f"{FILE}\n{code}\n").precision == expected
+
+
+def test_nothing_is_said_by_none(define):
+    definition = define(FILE + "\nlr_scheduler = averaged_model = gradient_clipping = None\n")
+
+    assert definition.create_lr_schedulers is None
+    assert definition.create_average is None
+    assert definition.gradient_clipping is None

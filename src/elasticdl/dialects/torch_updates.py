@@ -48,13 +48,15 @@ def as_function_of(
         DefinitionError: It is no function of one.
         UsageError: It needs a param that is not given.
     """
-    if symbol is None or reading.framework != "torch":
+    if symbol is None or symbol.value is None or reading.framework != "torch":
         return None
     takes = _first_argument(symbol)
     if takes is None:
+        takes_nothing = " that takes no argument" if callable(symbol.value) else ""
         raise reading.error(
             symbol,
-            f"{symbol.name} is {described(symbol.value)}; expected a function of the {what}.",
+            f"{symbol.name} is {described(symbol.value)}{takes_nothing}; expected a function of the "
+            f"{what}.",
             f"def {symbol.short_name}({what}): ...",
         )
     given = reading.params.declare(symbol, {takes})

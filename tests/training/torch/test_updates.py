@@ -125,6 +125,14 @@ def test_a_checkpoint_of_another_number_of_schedules_is_refused():
         trainer_of().load_state(state)
 
 
+def test_a_checkpoint_of_another_kind_of_schedule_is_refused():
+    state = trainer_of(definition_of(create_lr_schedulers=step_lr)).state()
+    cosine = definition_of(create_lr_schedulers=lambda o: lr_scheduler.CosineAnnealingLR(o, 9))
+
+    with pytest.raises(CorruptCheckpointError, match="0: StepLR in the checkpoint, CosineAnn"):
+        trainer_of(cosine).load_state(state)
+
+
 def test_what_a_schedule_raises_is_the_users():
     def fail(count):
         return 1 / (2 - count)

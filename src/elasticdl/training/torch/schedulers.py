@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from torch.optim import Optimizer, lr_scheduler
 
 from elasticdl.errors import (
@@ -33,11 +34,11 @@ from elasticdl.errors import (
 from elasticdl.training.torch.memory import CannotKeepError, Codec
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import nn
 
     from elasticdl.definition import ModelDefinition
 
+_CLASS = "class"
 _KEYS = ("scheduler", "interval", "frequency", "monitor")
 _COUNT_UPDATES = (lr_scheduler.OneCycleLR, lr_scheduler.CyclicLR)
 _METHODS = ("step", "state_dict", "load_state_dict")
@@ -52,6 +53,10 @@ class _Schedule:
     interval: Literal["step", "epoch"] = "epoch"
     frequency: int = 1
     monitor: str = ""
+
+
+def _class_of(schedule: _Schedule) -> str:
+    return type(schedule.scheduler).__name__
 
 
 class Schedulers:
@@ -138,6 +143,7 @@ class Schedulers:
                     "it functions that remember nothing, and numbers, texts and tensors else."
                 ) from error
             arrays |= {f"{number}/{name}": array for name, array in kept.items()}
+            arrays[f"{number}/{_CLASS}"] = np.frombuffer(_class_of(schedule).encode(), np.uint8)
         return arrays
 
     def load(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
@@ -148,6 +154,13 @@ class Schedulers:
             by_number.setdefault(int(of), {})[name] = array
         if len(by_number) != len(self._schedules):
             return [f"{len(by_number)} in the checkpoint, {len(self._schedules)} in the model file"]
+        problems = []
+        for number, schedule in enumerate(self._schedules):
+            saved, mine = by_number[number].pop(_CLASS).tobytes().decode(), _class_of(schedule)
+            if saved != mine:
+                problems.append(f"{number}: {saved} in the checkpoint, {mine} in the model file")
+        if problems:
+            return problems
         for number, schedule in enumerate(self._schedules):
             schedule.scheduler.load_state_dict(self._codec.to_values(by_number[number]))
         return []
