@@ -55,8 +55,8 @@ def as_function_of(
         takes_nothing = " that takes no argument" if callable(symbol.value) else ""
         raise reading.error(
             symbol,
-            f"{symbol.name} is {described(symbol.value)}{takes_nothing}; expected a function of the "
-            f"{what}.",
+            f"{symbol.name} is {described(symbol.value)}{takes_nothing}; expected a function of "
+            f"the {what}.",
             f"def {symbol.short_name}({what}): ...",
         )
     given = reading.params.declare(symbol, {takes})
