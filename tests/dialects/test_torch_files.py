@@ -62,6 +62,22 @@ def made_by(definition):
     return definition.create_optimizer()(parameters())
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from torch.optim import lr_scheduler",
+        "from torch import optim as gradient_clipping",
+        "from torch.optim import swa_utils as averaged_model",
+    ],
+)
+def test_a_module_that_the_file_imports_is_no_function_of_its(define, line) -> None:
+    definition = define(FILE.replace("import torch\n", f"import torch\n{line}\n", 1))
+
+    assert definition.create_lr_schedulers is None
+    assert definition.gradient_clipping is None
+    assert definition.create_average is None
+
+
 # --- whose model it is ---------------------------------------------------------------------------
 
 

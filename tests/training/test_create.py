@@ -35,6 +35,26 @@ def test_a_missing_torch_is_told_with_its_extra(monkeypatch):
         create_trainer(definition_of(), batch_of(8), minibatch_size=8, seed=1)
 
 
+def test_keras_on_another_framework_is_refused_by_name(run_python):
+    printed = run_python(
+        "import os\n"
+        "os.environ['KERAS_BACKEND'] = 'torch'\n"
+        "import keras\n"
+        "from tests.training.torch.conftest import batch_of, definition_of\n"
+        "from elasticdl.errors import DefinitionError\n"
+        "from elasticdl.training.create import create_trainer\n"
+        "import dataclasses\n"
+        "definition = dataclasses.replace(definition_of(keras.Sequential), framework='keras')\n"
+        "try:\n"
+        "    create_trainer(definition, batch_of(8), minibatch_size=8, seed=1)\n"
+        "except DefinitionError as error:\n"
+        "    print(error)\n"
+    )
+
+    assert "model.py:1: Keras runs on torch here (KERAS_BACKEND" in printed.stdout
+    assert "Set KERAS_BACKEND=tensorflow" in printed.stdout
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

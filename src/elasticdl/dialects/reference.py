@@ -99,10 +99,14 @@ class Reference:
         return isinstance(self.symbol.value, ModuleType)
 
     def find(self, name: str) -> Symbol | None:
-        """Return what the model's files call by this name, None if nothing."""
+        """Return what the model's files call by this name, None if nothing.
+
+        A module is none of it: `from torch.optim import lr_scheduler` is an import.
+        """
         for module in self.modules:
-            if hasattr(module, name):
-                return symbol_of(name, getattr(module, name), module)
+            value = getattr(module, name, None)
+            if hasattr(module, name) and not isinstance(value, ModuleType):
+                return symbol_of(name, value, module)
         return None
 
     def classes(self) -> list[Symbol]:

@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from elasticdl.training.generators import making_batch
+
 T = TypeVar("T")
 
 # One who draws may call somebody who does.
@@ -47,7 +49,7 @@ def seeded(seed: int) -> Iterator[None]:
     """Let nobody else draw, from a seed on."""
     with _one_at_a_time:
         reseed(seed)
-        with _drawing_from(_torchs(seed)):
+        with _drawing_from(_torchs(seed)), making_batch():
             yield
 
 
@@ -74,7 +76,7 @@ class Stream:
             # PyTorch may be loaded by the pipeline itself.
             self._torchs = self._torchs or _torchs(self._seed)
             try:
-                with _drawing_from(self._torchs):
+                with _drawing_from(self._torchs), making_batch():
                     yield
             finally:
                 self._state = _state()

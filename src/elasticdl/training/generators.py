@@ -14,7 +14,11 @@ enters the lock of its bit generator; the lock here exchanges the state meanwhil
 functions are methods of one `random.Random`, which gets a class that looks the thread up.
 A thread that no trainer has marked draws as ever, at the cost of that lookup (0.2 us a call).
 
-Callers: `zoo/imports.py`, before the user's files take functions from `random`, and the trainers.
+A new generator without a seed, `np.random.default_rng()`, would draw others in each run: where the
+user's code runs, in a step or for a batch, it gets its seed from these generators.
+
+Callers: `zoo/imports.py`, before the user's files take functions from `random`; the trainers; and
+`engines/randomness.py`, for batches.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ _REPLACED = ("random", "getrandbits", "seed", "getstate", "setstate")
 
 class _Thread(threading.local):
     generators: Generators | None = None
+    makes_batch = False
 
 
 _thread = _Thread()
@@ -245,6 +250,30 @@ class _Python(random.Random):
         return random.Random, (), self.getstate()
 
 
+@contextlib.contextmanager
+def making_batch() -> Iterator[None]:
+    """Say that this thread has the process' generators for itself meanwhile, seeded."""
+    before = _thread.makes_batch
+    _thread.makes_batch = True
+    try:
+        yield
+    finally:
+        _thread.makes_batch = before
+
+
+def _new_generator(seed: Any = None) -> np.random.Generator:
+    """Construct a new Generator; see `numpy.random.default_rng`."""
+    if seed is None and (_thread.makes_batch or _thread.generators is not None):
+        seed = np.random.randint(2**32, size=4, dtype=np.uint32)  # noqa: NPY002 - a seeded one
+    return _default_rng(seed)
+
+
+_default_rng = np.random.default_rng
+# As pickle finds it.
+_new_generator.__name__ = _new_generator.__qualname__ = "default_rng"
+_new_generator.__module__ = "numpy.random"
+
+
 def install() -> None:
     """Let `numpy.random` and `random` look up what a thread draws from; may be called again.
 
@@ -263,6 +292,7 @@ def install() -> None:
         state = np.random.get_state()  # noqa: NPY002 - users call np.random.*
         numpys.set_bit_generator(MT19937())
         np.random.set_state(state)  # noqa: NPY002 - as above
+    numpys.default_rng = _new_generator
     shared: Any = random._inst  # noqa: SLF001 - no public name
     if type(shared) is random.Random:
         shared.__class__ = _Python

@@ -1,6 +1,9 @@
 """What a training here would ignore, lose or sum up wrongly is refused by name."""
 
+import itertools
+import logging
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -78,12 +81,33 @@ def draw(module, x):
     torch.rand(1, generator=module.generator)
 
 
+class Decay:
+    """What a model asks for a number that gets smaller."""
+
+    def __init__(self):
+        self.value = 1.0
+
+    def __call__(self):
+        self.value *= 0.9
+        return self.value
+
+
+def ask(module, x):
+    module.decay()
+
+
+def pull(module, x):
+    next(module.numbers)
+
+
 OUTSIDE = {
     "the attribute calls": (count, {"calls": 0}),
     "the attribute hidden": (carry, {"hidden": torch.zeros(4)}),
     "the attribute queue": (enqueue, {"queue": deque()}),
     "the buffer cache, which is not persistent,": (move_the_cache, {}),
     "the attribute generator": (draw, {"generator": torch.Generator()}),
+    "the attribute decay": (ask, {"decay": Decay()}),
+    "the attribute numbers": (pull, {"numbers": itertools.count()}),
 }
 
 
@@ -93,6 +117,100 @@ def test_memory_that_no_checkpoint_holds_is_refused_when_the_trainer_is_made(wha
 
     with pytest.raises(DefinitionError, match=f"model.py:1: {what} of the model changes with"):
         trainer_of(definition_of(lambda: Remembering(remember, **attributes)))
+
+
+CALLS = 0
+
+
+class CountsInItsFile(nn.Linear):
+    def forward(self, x):
+        global CALLS  # noqa: PLW0603 - that is what is tried
+        CALLS += 1
+        return super().forward(x)
+
+
+class CountsInItsClass(nn.Linear):
+    calls = 0
+
+    def forward(self, x):
+        type(self).calls += 1
+        return super().forward(x)
+
+
+def with_a_hook_that_counts():
+    calls = 0
+
+    def scaled(module, given, output):
+        nonlocal calls
+        calls += 1
+        return output * min(1.0, calls / 10)
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    model[1].register_forward_hook(scaled)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("create_model", "what"),
+    [
+        (lambda: CountsInItsFile(4, 3), "the variable CALLS, which CountsInItsFile.forward uses,"),
+        (lambda: CountsInItsClass(4, 3), "the class attribute CountsInItsClass.calls"),
+        (with_a_hook_that_counts, "what the forward hooks of 1 remember"),
+    ],
+)
+def test_memory_beside_the_model_is_refused_too(create_model, what):
+    with pytest.raises(DefinitionError, match=f"{what} changes with every call"):
+        trainer_of(definition_of(create_model))
+
+
+class CountingLoss(nn.CrossEntropyLoss):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, output, label):
+        self.calls += 1
+        return super().forward(output, label) * min(1.0, self.calls / 10)
+
+
+def counting_loss():
+    calls = 0
+
+    def loss(outputs, labels):
+        nonlocal calls
+        calls += 1
+        return nn.functional.cross_entropy(outputs, labels) * min(1.0, calls / 10)
+
+    return loss
+
+
+@pytest.mark.parametrize("loss", [CountingLoss(), counting_loss()])
+def test_a_loss_that_remembers_its_calls_is_refused(loss):
+    with pytest.raises(DefinitionError, match="the loss remembers something that changes with"):
+        trainer_of(definition_of(loss=loss))
+
+
+class Listed(nn.Module):
+    """Has its layers in a list as well, and an object that knows the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.out, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(4)
+        self.steps = [self.norm, self.out]
+        self.log = logging.getLogger(__name__)
+        self.owner = SimpleNamespace(model=self)
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, x):
+        self.calls += self.training
+        for step in self.steps:
+            x = step(x)
+        self.log.debug("called")
+        return x
+
+
+def test_what_is_in_the_state_dict_may_be_reached_by_attributes_too():
+    trainer_of(definition_of(Listed))
 
 
 def fill_the_cache(module, x):

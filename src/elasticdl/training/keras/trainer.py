@@ -21,6 +21,7 @@ from elasticdl.data.batch import Arrays, Batch, describe, leaves, map_arrays, st
 from elasticdl.definition import Mode, ModelDefinition
 from elasticdl.errors import (
     CorruptCheckpointError,
+    DefinitionError,
     ElasticDLError,
     UserCodeError,
     raised_at,
@@ -100,6 +101,7 @@ class KerasTrainer:
         slot: int = 0,
         deterministic: bool = True,
     ) -> None:
+        _check_backend(definition)
         if deterministic:
             tf.config.experimental.enable_op_determinism()
         self.step = 0
@@ -791,6 +793,22 @@ class KerasTrainer:
             return any(
                 not np.array_equal(old, v.numpy()) for old, v in zip(before, means, strict=True)
             )
+
+
+def _check_backend(definition: ModelDefinition) -> None:
+    """Make sure that Keras computes with TensorFlow.
+
+    Raises:
+        DefinitionError: KERAS_BACKEND, or keras.json, says another one.
+    """
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise DefinitionError(
+            f"{definition.origin}: Keras runs on {backend} here (KERAS_BACKEND, in the environment "
+            "or the model file, or ~/.keras/keras.json); ElasticDL trains Keras models on "
+            "TensorFlow only. Set KERAS_BACKEND=tensorflow, or write a PyTorch module "
+            "(TorchModuleWrapper and JaxLayer need Keras on those backends)."
+        )
 
 
 def _as_addend(state: tf.Tensor) -> tf.Tensor:

@@ -2,20 +2,23 @@
 
 A copy of the module runs the same two examples twice in training mode, with the same seed and the
 same parameters and buffers. What is different after the second run than after the first is memory
-that no checkpoint holds: a counter in an attribute, a hidden state, a buffer that is not
-persistent, a random generator of its own. A resumed training would go on differently, so it is
-refused by name. What is computed again from the same inputs (a cache) is the same after both runs,
-and is allowed.
+that no checkpoint holds: a counter in an attribute or in an object that is one, a hidden state, a
+buffer that is not persistent, a random generator of its own, a variable of the file or of a class,
+what a forward hook closes over. A resumed training would go on differently, so it is refused by
+name. What is computed again from the same inputs (a cache) is the same after both runs, and is
+allowed.
 
-Callers: `trainer.py`, when it is made.
+Callers: `trainer.py`, when it is made; `optimizer.py` compares digests.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 # Nested values deeper than this are not looked at.
 _DEPTH = 4
+# It is called by functions of ours, which know the order of its arguments.
+_DEPTH_OF_A_LOSS = 7
 _DRAW = (random.Random, np.random.Generator, np.random.RandomState)
 _OF_MODULES = vars(nn.Module()).keys()
 
@@ -59,15 +64,43 @@ def check_nothing_outside(
         _restore(tried, kept)
         first = dict(_remembered(tried))
         run(tried)
+        _restore(tried, kept)
         second = dict(_remembered(tried))
     except Exception:  # noqa: BLE001 - the first step will say what is wrong, on a batch of the data
         return
     changed = [name for name, digest in second.items() if first.get(name) != digest]
     if changed:
         raise DefinitionError(
-            f"{origin}: {changed[0]} of the model changes with every call of `forward` in "
+            f"{origin}: {changed[0]} changes with every call of `forward` in "
             "training, and is in no checkpoint, so a resumed training would go on differently. "
             "Keep it in a buffer: self.register_buffer(name, torch.tensor(value))."
+        )
+
+
+def check_loss(compute: Callable[[], object], loss: object, where: object) -> None:
+    """Make sure that a loss remembers nothing from call to call: it is in no checkpoint.
+
+    Args:
+        compute: Calls the loss on the same outputs and labels, with the same seed.
+        loss: The user's function, module or object.
+        where: `file:line` of the loss.
+
+    Raises:
+        DefinitionError: It remembers something.
+    """
+    try:
+        compute()
+        first = digest(loss, _DEPTH_OF_A_LOSS)
+        compute()
+        second = digest(loss, _DEPTH_OF_A_LOSS)
+    except Exception:  # noqa: BLE001 - the first step will say what is wrong, on a batch of the data
+        return
+    if first != second:
+        raise DefinitionError(
+            f"{where}: the loss remembers something that changes with every call (an attribute, a "
+            "buffer, or a variable that it uses), and that is in no checkpoint, so a resumed "
+            "training would go on differently. Keep it in a buffer of the model, changed by "
+            "`forward` in training, and return it with the outputs."
         )
 
 
@@ -90,22 +123,52 @@ def _remembered(model: nn.Module) -> Iterator[tuple[str, str]]:
         for name, buffer in module._buffers.items():  # noqa: SLF001 - see `buffers.is_kept`
             if buffer is not None and not is_kept(module, name):
                 where = ".".join(part for part in (prefix, name) if part)
-                yield f"the buffer {where}, which is not persistent,", digest(buffer)
+                yield (
+                    f"the buffer {where}, which is not persistent, of the model",
+                    digest(buffer),
+                )
         for name, value in vars(module).items():
             if name not in _OF_MODULES:
                 where = ".".join(part for part in (prefix, name) if part)
-                yield f"the attribute {where}", digest(value)
+                yield f"the attribute {where} of the model", digest(value)
+        hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]  # noqa: SLF001 - no public name
+        yield f"what the forward hooks of {prefix or 'the model'} remember", digest(hooks)
+    yield from _remembered_by_code(model)
 
 
-def digest(value: Any) -> str:
-    """Return a digest of what a value holds: numbers, text, tensors, and containers of them."""
+def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield what classes of the user's hold, and the variables that their functions use."""
+    for kind in dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__):
+        if _is_of_torch(kind):
+            continue
+        for name, value in vars(kind).items():
+            if isinstance(value, FunctionType):
+                for variable in _globals_of(value):
+                    yield (
+                        f"the variable {variable}, which {kind.__name__}.{name} uses,",
+                        digest(value.__globals__[variable]),
+                    )
+            elif not name.startswith("__"):
+                yield f"the class attribute {kind.__name__}.{name}", digest(value)
+
+
+def digest(value: Any, depth: int = _DEPTH) -> str:
+    """Return a digest of what a value holds: numbers, text, tensors, containers, attributes."""
     hasher = hashlib.blake2b(digest_size=16)
-    _feed(hasher, value, _DEPTH)
+    _feed(hasher, value, depth, {})
     return hasher.hexdigest()
 
 
-def _feed(hasher: Any, value: Any, depth: int) -> None:
-    if isinstance(value, (bool, int, float, str, type(None))):
+def _feed(hasher: Any, value: Any, depth: int, seen: dict[int, int]) -> None:
+    """Add a value to a hash.
+
+    Args:
+        hasher: The hash.
+        value: What it is to depend on.
+        depth: Of the values within it that are looked at.
+        seen: Object -> the depth that it was looked at with.
+    """
+    if isinstance(value, (bool, int, float, str, type(None), itertools.count)):
         hasher.update(repr(value).encode())
     elif isinstance(value, torch.Tensor):
         array = value.detach().cpu()
@@ -114,13 +177,49 @@ def _feed(hasher: Any, value: Any, depth: int) -> None:
             hasher.update(to_array(array).tobytes())
     elif isinstance(value, (np.ndarray, torch.Generator, *_DRAW)):
         hasher.update(_bytes_of(value))
-    elif depth and isinstance(value, Mapping):
+    elif depth > seen.get(id(value), 0):
+        seen[id(value)] = depth
+        for item in _held_by(value, hasher):
+            _feed(hasher, item, depth - 1, seen)
+
+
+def _held_by(value: Any, hasher: Any) -> Iterator[Any]:
+    """Yield what is within a value: items, attributes, what a function closes over or reads."""
+    if isinstance(value, (ModuleType, type)):
+        return
+    if isinstance(value, Mapping):
         for key, item in value.items():
             hasher.update(repr(key).encode() if isinstance(key, (str, int)) else b"?")
-            _feed(hasher, item, depth - 1)
-    elif depth and hasattr(value, "__iter__") and hasattr(value, "__len__"):
-        for item in value:
-            _feed(hasher, item, depth - 1)
+            yield item
+    elif hasattr(value, "__iter__") and hasattr(value, "__len__"):
+        yield from value
+    if _is_of_torch(type(value)) and not isinstance(value, nn.Module):
+        return
+    if isinstance(value, MethodType):
+        yield value.__self__
+        value = value.__func__
+    if isinstance(value, FunctionType) and not _is_of_torch(value):
+        for cell in value.__closure__ or ():
+            # Empty where what it names is not made yet.
+            yield getattr(cell, "cell_contents", None)
+        yield from [value.__globals__[name] for name in _globals_of(value)]
+    elif isinstance(vars_of := getattr(value, "__dict__", None), dict):
+        # Names need not tell two objects apart: what is compared is one object, at two times.
+        yield from list(vars_of.values())
+
+
+def _globals_of(function: FunctionType) -> list[str]:
+    return sorted(_names_in(function.__code__) & function.__globals__.keys())
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """Return the names that a function, and those within it, may look up in its file."""
+    within = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return {*code.co_names}.union(*map(_names_in, within))
+
+
+def _is_of_torch(what: Any) -> bool:
+    return str(getattr(what, "__module__", "")).partition(".")[0] == "torch"
 
 
 def _bytes_of(value: Any) -> bytes:

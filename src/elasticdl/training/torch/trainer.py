@@ -53,7 +53,7 @@ from elasticdl.training.torch.losses import BatchLoss, Loss
 from elasticdl.training.torch.metrics import Addends, TorchMetrics, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
 from elasticdl.training.torch.outputs import as_arrays, detached, map_tensors
-from elasticdl.training.torch.outside import check_nothing_outside
+from elasticdl.training.torch.outside import check_loss, check_nothing_outside
 from elasticdl.training.torch.precision import MixedPrecision
 from elasticdl.training.torch.refusals import Refusals, check_class, parameters_of
 from elasticdl.training.torch.schedulers import Schedulers
@@ -162,8 +162,8 @@ class TorchTrainer:
             )
         self.hooks = TorchHooks(self._schedulers, measures_averages=bool(self._averages))
         # Two of them: torch.export takes a size of one for a constant.
-        self._example = map_arrays(lambda a: np.concatenate([a[:1], a[:1]]), example.features)
-        self._check_nothing_outside()
+        self._example = _twice(example.features)
+        self._check_nothing_outside(example.labels)
         self._outputs_split = False
         self._is_evaluation_checked = False
         self._anchors: dict[str, torch.Tensor] = {}
@@ -660,7 +660,7 @@ class TorchTrainer:
         self._takes_float64 = False
         return find_adapter(self.model, example.features, where, run)
 
-    def _check_nothing_outside(self) -> None:
+    def _check_nothing_outside(self, labels: Arrays) -> None:
         args, kwargs = self._adapt(self._tensors(self._example))
 
         def run(model: nn.Module) -> None:
@@ -668,9 +668,25 @@ class TorchTrainer:
                 model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
 
         check_nothing_outside(self.model, run, self._definition.origin)
+        loss = self._definition.loss
+        if loss is None or labels is None:
+            return
+
+        def compute() -> None:
+            with self._looking():
+                outputs = self._forward(self._tensors(self._example))
+                with torch.enable_grad(), self._precision.autocast():
+                    loss(outputs, self._label_tensors(_twice(labels)))
+
+        check_loss(compute, loss, self._definition.where("loss"))
 
     def _tensors_kept(self) -> dict[str, torch.Tensor]:
         return {**self._parameters, **self._buffers.tensors()}
+
+
+def _twice(arrays: Arrays) -> Arrays:
+    """Return the first example two times."""
+    return map_arrays(lambda a: np.concatenate([a[:1], a[:1]]), arrays)
 
 
 def _dense(parameter: nn.Parameter) -> torch.Tensor:
