@@ -38,7 +38,7 @@ def page_of(output: str | None) -> AbstractContextManager[object]:
 def page_in_pod(output: str | None) -> AbstractContextManager[object] | None:
     """Return a context manager that serves a training's page in a pod of a cluster.
 
-    Who follows the job reaches it through a port-forward. None elsewhere.
+    Followers of the job reach it through a port-forward. Returns None outside a cluster.
     """
     token, port = os.environ.get(PAGE_TOKEN_VARIABLE), os.environ.get(PAGE_PORT_VARIABLE, "")
     if output is None or not token or not port.isdecimal():

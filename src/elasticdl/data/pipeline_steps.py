@@ -45,8 +45,8 @@ def _each(call: str, effect: str, instead: str) -> Problem:
 
 
 _PROBLEMS = {
-    "_TakeDataset": _each("take()", "it would take so many of each part", _CHOOSE),
-    "_SkipDataset": _each("skip()", "it would leave out so many of each part", _CHOOSE),
+    "_TakeDataset": _each("take()", "it would take that many records from each part", _CHOOSE),
+    "_SkipDataset": _each("skip()", "it would drop that many records from each part", _CHOOSE),
     "_TakeWhileDataset": _each("take_while()", "it would end each part, not the epoch", _CHOOSE),
     "_ShardDataset": _each(
         "shard()", "it would leave out most of each part", "Each worker has a share already."

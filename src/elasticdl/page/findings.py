@@ -36,7 +36,7 @@ _EVALUATIONS_AFTER = 2
 _WORSE_BY, _TIMES_NOISE = 0.05, 4.0
 _ENOUGH_FOR_NOISE = 8
 _MEAN_OF = 3
-# A speed is measured over so many seconds, and over no less than the shorter time.
+# Speeds before and after a loss are measured over up to 60 s, and never over less than 3 s.
 _SPEED_S, _LEAST_SPEED_S = 60.0, 3.0
 # A worker without a batch for a shorter time is seen in its lane only.
 _LEAST_BEHIND_S = 10.0

@@ -4,7 +4,7 @@ import keras
 from shared import mlp, numbers, table_schema
 
 GROUP = "Input"
-EXPECT = "refused: the same command goes on from the last checkpoint"
+EXPECT = "refused: run the same command again to resume from the last checkpoint"
 REFUSAL = "initial_epoch"
 JOB = {"initial_epoch": 1}
 

@@ -30,7 +30,7 @@ class Averages:
 
     Args:
         definition: Makes them, if it does.
-        model: Whose weights they follow; not trained yet.
+        model: The model to average, before its first update.
 
     Raises:
         DefinitionError: What is made does not follow that model.

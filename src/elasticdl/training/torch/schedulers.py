@@ -7,8 +7,9 @@ the words of Lightning, or a list of either:
 
 `interval` is "epoch" (the default) or "step": a scheduler steps after the validation of an epoch,
 or after an update, each `frequency`th one. `monitor` names the metric that a ReduceLROnPlateau
-looks at. OneCycleLR and CyclicLR count updates by PyTorch's documentation, and epochs if nobody
-says so: their interval has to be said.
+looks at.
+OneCycleLR and CyclicLR are meant to step after each update, so they need an explicit
+interval: the default would be wrong.
 
 A scheduler steps once an update of the job, however many workers share it, and its state is the
 same on each of them.
@@ -64,7 +65,7 @@ class Schedulers:
 
     Args:
         definition: Makes them.
-        optimizer: Whose learning rates they set; made before, and not loaded yet.
+        optimizer: The optimizer whose learning rates they set, before a checkpoint is loaded.
         parameters: The model's, by name.
 
     Raises:
