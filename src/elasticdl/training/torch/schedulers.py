@@ -7,8 +7,7 @@ the words of Lightning, or a list of either:
 
 `interval` is "epoch" (the default) or "step": a scheduler steps after the validation of an epoch,
 or after an update, each `frequency`th one. `monitor` names the metric that a ReduceLROnPlateau
-looks at.
-OneCycleLR and CyclicLR are meant to step after each update, so they need an explicit
+looks at. OneCycleLR and CyclicLR are meant to step after each update, so they need an explicit
 interval: the default would be wrong.
 
 A scheduler steps once an update of the job, however many workers share it, and its state is the
