@@ -433,7 +433,7 @@ DATA_RULES = {
     ),
     "the training data is not the same again": Broken(
         DATA,
-        [("np.random.permutation(10)", "np.random.default_rng().permutation(10)")],
+        [("np.random.permutation(10)", "np.random.Generator(np.random.PCG64()).permutation(10)")],
         "warning",
         [
             "training: made a second time, the generator yields other examples",

@@ -126,7 +126,7 @@ class CountsInItsFile(nn.Linear):
     def forward(self, x):
         global CALLS  # noqa: PLW0603 - that is what is tried
         CALLS += 1
-        return super().forward(x)
+        return super().forward(x) * min(1.0, CALLS / 1e6)
 
 
 class CountsInItsClass(nn.Linear):
@@ -134,7 +134,7 @@ class CountsInItsClass(nn.Linear):
 
     def forward(self, x):
         type(self).calls += 1
-        return super().forward(x)
+        return super().forward(x) * min(1.0, self.calls / 1e6)
 
 
 def with_a_hook_that_counts():
@@ -182,6 +182,25 @@ def counting_loss():
         return nn.functional.cross_entropy(outputs, labels) * min(1.0, calls / 10)
 
     return loss
+
+
+SEEN = []
+
+
+class NotesInItsFile(nn.Linear):
+    def forward(self, x):
+        SEEN.append(float(x.mean()))
+        return super().forward(x)
+
+
+def noting_loss(outputs, labels):
+    computed = nn.functional.cross_entropy(outputs, labels)
+    SEEN.append(float(computed))
+    return computed
+
+
+def test_what_changes_no_number_is_no_reason_to_refuse():
+    trainer_of(definition_of(lambda: NotesInItsFile(4, 3), loss=noting_loss))
 
 
 @pytest.mark.parametrize("loss", [CountingLoss(), counting_loss()])

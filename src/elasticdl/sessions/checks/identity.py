@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # What draws random numbers that nobody can seed, or leaves an order to chance.
 _CAUSES = {
     r"default_rng\(\s*\)": "a generator of its own, without a seed",
+    r"(PCG64|MT19937|Philox|SFC64|RandomState)\(\s*\)": "a generator of its own, without a seed",
     r"random\.Random\(\s*\)": "a generator of its own, without a seed",
     r"from_non_deterministic_state": "a generator of its own, without a seed",
     r"os\.urandom|SystemRandom|secrets\.|uuid4": "the system's random numbers",

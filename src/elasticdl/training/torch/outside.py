@@ -3,10 +3,13 @@
 A copy of the module runs the same two examples twice in training mode, with the same seed and the
 same parameters and buffers. What is different after the second run than after the first is memory
 that no checkpoint holds: a counter in an attribute or in an object that is one, a hidden state, a
-buffer that is not persistent, a random generator of its own, a variable of the file or of a class,
-what a forward hook closes over. A resumed training would go on differently, so it is refused by
-name. What is computed again from the same inputs (a cache) is the same after both runs, and is
-allowed.
+buffer that is not persistent, a random generator of its own, what a forward hook closes over. A
+resumed training would go on differently, so it is refused by name. What is computed again from the
+same inputs (a cache) is the same after both runs, and is allowed.
+
+A variable of the file or of a class, and what a loss remembers, may serve the user's own eyes (a
+list of losses, say): it is refused where the second run gives other numbers than the first;
+otherwise `engines/file_variables.py` warns of it.
 
 Callers: `trainer.py`, when it is made; `optimizer.py` compares digests.
 """
@@ -47,7 +50,8 @@ def check_nothing_outside(
 
     Args:
         model: The module; it stays as it is.
-        run: Calls a module on the same examples in training mode, with the same seed.
+        run: Calls a module on the same examples in training mode, with the same seed, and returns
+            its outputs.
         origin: For errors.
 
     Raises:
@@ -60,12 +64,15 @@ def check_nothing_outside(
     kept = {name: tensor.detach().clone() for name, tensor in _kept(tried)}
     try:
         tried.train()
-        run(tried)
+        outputs = digest(run(tried))
         _restore(tried, kept)
-        first = dict(_remembered(tried))
-        run(tried)
+        first, in_code = dict(_remembered(tried)), dict(_remembered_by_code(tried))
+        same = digest(run(tried)) == outputs
         _restore(tried, kept)
         second = dict(_remembered(tried))
+        if not same:
+            first |= in_code
+            second |= dict(_remembered_by_code(tried))
     except Exception:  # noqa: BLE001 - the first step will say what is wrong, on a batch of the data
         return
     changed = [name for name, digest in second.items() if first.get(name) != digest]
@@ -81,7 +88,7 @@ def check_loss(compute: Callable[[], object], loss: object, where: object) -> No
     """Make sure that a loss remembers nothing from call to call: it is in no checkpoint.
 
     Args:
-        compute: Calls the loss on the same outputs and labels, with the same seed.
+        compute: Calls the loss on the same outputs and labels, with the same seed, and returns it.
         loss: The user's function, module or object.
         where: `file:line` of the loss.
 
@@ -89,9 +96,10 @@ def check_loss(compute: Callable[[], object], loss: object, where: object) -> No
         DefinitionError: It remembers something.
     """
     try:
-        compute()
+        before = digest(compute())
         first = digest(loss, _DEPTH_OF_A_LOSS)
-        compute()
+        if digest(compute()) == before:
+            return
         second = digest(loss, _DEPTH_OF_A_LOSS)
     except Exception:  # noqa: BLE001 - the first step will say what is wrong, on a batch of the data
         return
@@ -133,7 +141,6 @@ def _remembered(model: nn.Module) -> Iterator[tuple[str, str]]:
                 yield f"the attribute {where} of the model", digest(value)
         hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]  # noqa: SLF001 - no public name
         yield f"what the forward hooks of {prefix or 'the model'} remember", digest(hooks)
-    yield from _remembered_by_code(model)
 
 
 def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, str]]:
@@ -144,6 +151,8 @@ def _remembered_by_code(model: nn.Module) -> Iterator[tuple[str, str]]:
         for name, value in vars(kind).items():
             if isinstance(value, FunctionType):
                 for variable in _globals_of(value):
+                    if isinstance(value.__globals__[variable], (torch.Generator, *_DRAW)):
+                        continue  # `engines/file_variables.py` refuses it where it draws.
                     yield (
                         f"the variable {variable}, which {kind.__name__}.{name} uses,",
                         digest(value.__globals__[variable]),

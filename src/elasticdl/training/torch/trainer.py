@@ -663,20 +663,20 @@ class TorchTrainer:
     def _check_nothing_outside(self, labels: Arrays) -> None:
         args, kwargs = self._adapt(self._tensors(self._example))
 
-        def run(model: nn.Module) -> None:
+        def run(model: nn.Module) -> object:
             with torch.no_grad(), self._drawing(self.slot):
-                model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+                return model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
 
         check_nothing_outside(self.model, run, self._definition.origin)
         loss = self._definition.loss
         if loss is None or labels is None:
             return
 
-        def compute() -> None:
+        def compute() -> object:
             with self._looking():
                 outputs = self._forward(self._tensors(self._example))
                 with torch.enable_grad(), self._precision.autocast():
-                    loss(outputs, self._label_tensors(_twice(labels)))
+                    return loss(outputs, self._label_tensors(_twice(labels)))
 
         check_loss(compute, loss, self._definition.where("loss"))
 
