@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 Precision: TypeAlias = Literal["", "bf16", "fp16"]
+LossWithin: TypeAlias = Literal["", "forward", "training_step"]
 
 
 class Mode(StrEnum):
@@ -233,6 +234,9 @@ class ModelDefinition:
             `torch.optim.swa_utils` that follows its weights; it is what is evaluated and published.
         precision: For PyTorch: the format that a step computes in where that is safe (autocast):
             "bf16", "fp16", or "" for that of the weights.
+        loss_within: For PyTorch: where the model computes its loss by itself, so that `loss` is
+            None: in `forward`, which is given the labels, or in the `training_step` of a
+            LightningModule.
         compiled: The model is a Keras model that was compiled: loss and metrics are those it was
             compiled with, and labels are pairs (labels, sample weights).
         class_weight: Returns how much the examples of each class count in training: class ->
@@ -267,6 +271,7 @@ class ModelDefinition:
     gradient_clipping: GradientClipping | Callable[[Sequence[Any]], Any] | None = None
     create_average: Callable[[Any], Any] | None = None
     precision: Precision = ""
+    loss_within: LossWithin = ""
     compiled: bool = False
     class_weight: Callable[[], Mapping[int, float] | None] | None = None
     create_metrics: Callable[[Mode], MetricFunctions] = no_metrics

@@ -20,6 +20,9 @@ DRAWS = {
     "multinomial": lambda: torch.multinomial(torch.ones(20), 10),
     "dropout": lambda: torch.nn.functional.dropout(torch.ones(20)),
     "distribution": lambda: torch.distributions.Normal(0.0, 1.0).sample((3,)),
+    "random_split": lambda: torch.tensor(
+        list(torch.utils.data.random_split(range(20), [12, 8])[0])
+    ),
     "exponential_": lambda: torch.empty(3).exponential_(),
 }
 

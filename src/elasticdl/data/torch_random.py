@@ -35,7 +35,7 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call an operation, with the generator if it draws and was given none."""
+        """Call an operation, with the generator if it draws from that of the process."""
         del types
         named = dict(kwargs or {})
         if torch.Tag.nondeterministic_seeded in func.tags and _is_on_cpu(args, named):
@@ -47,7 +47,9 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> tuple[Any, dict[str, Any]]:
         names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001 - no public name
         if "generator" in names:
-            is_given = names.index("generator") < len(args) or named.get("generator") is not None
+            is_given = names.index("generator") < len(args) or not _is_the_process(
+                named.get("generator")
+            )
             return func, named if is_given else {**named, "generator": self._generator}
         # torch.rand and its like have another overload for it.
         overload = func._overloadname  # noqa: SLF001 - no public name
@@ -55,6 +57,12 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if other not in func.overloadpacket.overloads():
             return func, named
         return getattr(func.overloadpacket, other), {**named, "generator": self._generator}
+
+
+def _is_the_process(generator: torch.Generator | None) -> bool:
+    """Return whether a generator is that of the process; `random_split` names it."""
+    # An operation is given another object each time, of the same generator.
+    return generator is None or generator._cdata == torch.default_generator._cdata  # noqa: SLF001
 
 
 def _is_on_cpu(args: Sequence[Any], named: Mapping[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from elasticdl.dialects import (
     elasticdl_spec,
     ibmfl_spec,
     keras_class,
+    lightning_module,
 )
 from elasticdl.errors import DefinitionError, UsageError
 
@@ -57,6 +58,7 @@ DIALECTS: tuple[Dialect, ...] = (
     elasticdl_module,
     elasticdl_spec,
     keras_class,
+    lightning_module,
     abstractions,
     ibmfl_spec,
 )

@@ -23,9 +23,9 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from elasticdl.definition import Input, ModelDefinition, RecordInput
+from elasticdl.definition import BatchesInput, Input, ModelDefinition, RecordInput
 from elasticdl.dialects.class_weight import as_class_weight
-from elasticdl.dialects.frameworks import framework_of, framework_of_model
+from elasticdl.dialects.frameworks import framework_of, framework_of_model, is_lightning
 from elasticdl.dialects.inputs import as_input, schema_of, with_schema
 from elasticdl.dialects.losses import as_loss
 from elasticdl.dialects.metrics import evaluation_metrics, with_weighted
@@ -42,6 +42,7 @@ from elasticdl.dialects.reference import (
     Symbol,
     function_of,
 )
+from elasticdl.dialects.torch_loaders import LoaderFunctions
 from elasticdl.dialects.torch_updates import (
     as_function_of,
     as_gradient_clipping,
@@ -60,6 +61,8 @@ NEEDS = "a model (model, custom_model), input_fn or feed or dataset_fn, loss, op
 
 MODELS = ("model", "custom_model", "CustomModel")
 _REQUIRED = ("loss", "optimizer")
+# Makes batches by itself; only files of PyTorch are asked for it.
+_LOADER = "train_dataloader"
 _OVERRIDES = ("input_fn", "loss", "optimizer")
 _OPTIONAL = (
     "data_schema",
@@ -81,12 +84,20 @@ def matches(reference: Reference) -> bool:
     """Return whether the files have functions of the contract, and the symbol can be a model."""
     value = reference.symbol.value
     if inspect.isclass(value):
-        if framework_of_model(value) is None:
+        if framework_of_model(value) is None or _trains_itself(reference, value):
             return False
         if any(hasattr(value, name) for name in DEFAULTS):
             # A class that brings its own functions; ambiguous only if the file is complete too.
             return not _missing(dataclasses.replace(reference, overrides={}))
+    elif any(_trains_itself(reference, symbol.value) for symbol in reference.classes()):
+        return False
     return any(reference.find(name) for name in CONTRACT_FUNCTIONS)
+
+
+def _trains_itself(reference: Reference, value: Any) -> bool:
+    """Return whether a class is a LightningModule, in a file without what it says itself."""
+    names = (*MODELS, *_REQUIRED)
+    return is_lightning(value, "LightningModule") and not any(map(reference.find, names))
 
 
 def define(reference: Reference) -> ModelDefinition:
@@ -99,6 +110,9 @@ def define(reference: Reference) -> ModelDefinition:
     """
     reading = Reading(NAME, TITLE, reference, _found(reference), Params(reference.params))
     missing = _missing(reference)
+    if list(missing) == ["loss"] and _framework_there(reference) == "torch":
+        # Models of Hugging Face compute it by themselves; the trainer asks this one's `forward`.
+        missing = {}
     if missing:
         flags = [f"--{name}=FILE.FUNCTION" for name in _OVERRIDES if name in missing]
         raise reading.error(
@@ -114,13 +128,18 @@ def define(reference: Reference) -> ModelDefinition:
     opener = None
     if reader := newest.find("custom_data_reader"):
         opener = ReaderOpener(reader, reading)
-    model_input = as_input(
-        newest.required(_input_name(reference, reading)),
-        reading,
-        metadata=opener.metadata if opener else lambda: None,
-    )
+    input_function = newest.required(_input_name(reference, reading))
+    model_input: Input
+    if input_function.short_name == _LOADER:
+        loaders = LoaderFunctions(input_function, newest.find("val_dataloader"), reading)
+        model_input = BatchesInput(loaders.open_epochs)
+    else:
+        model_input = as_input(
+            input_function, reading, metadata=opener.metadata if opener else lambda: None
+        )
     read_schema = schema_of(newest.find("data_schema"), reading)
-    loss = as_loss(newest.required("loss"), reading)
+    has_loss = newest.find("loss") is not None
+    loss = as_loss(newest.required("loss"), reading) if has_loss else None
     as_factory = (
         as_torch_optimizer_factory if reading.framework == "torch" else as_optimizer_factory
     )
@@ -149,6 +168,7 @@ def define(reference: Reference) -> ModelDefinition:
         create_model=_checked(create_model, model, reading),
         input=with_schema(model_input, read_schema),
         loss=loss,
+        loss_within="" if has_loss else "forward",
         create_optimizer=create_optimizer,
         create_lr_schedulers=create_lr_schedulers,
         gradient_clipping=gradient_clipping,
@@ -163,7 +183,7 @@ def define(reference: Reference) -> ModelDefinition:
         params=dict(reference.params),
         places=places_of(
             model=model,
-            input=newest.find(_input_name(reference, reading)),
+            input=input_function,
             loss=newest.find("loss"),
             optimizer=newest.find("optimizer"),
             lr_scheduler=newest.find("lr_scheduler"),
@@ -225,9 +245,20 @@ def _missing(reference: Reference) -> dict[str, str]:
     missing = {}
     if reference.names_a_file and not has(*MODELS):
         missing["model"] = "model (or custom_model)"
-    if not has(*INPUT_FUNCTIONS):
+    if not has(*INPUT_FUNCTIONS) and not _has_loader(reference):
         missing["input_fn"] = "input_fn (or feed, dataset_fn)"
     return missing | {name: name for name in _REQUIRED if not has(name)}
+
+
+def _framework_there(reference: Reference) -> Framework | None:
+    """Return the framework of the models that are there; None if it is not clear."""
+    there = [s for name in MODELS if (s := reference.find(name))] or [reference.symbol]
+    frameworks = {framework_of(symbol, reference.modules) for symbol in there}
+    return frameworks.pop() if len(frameworks) == 1 else None
+
+
+def _has_loader(reference: Reference) -> bool:
+    return reference.find(_LOADER) is not None and _framework_there(reference) == "torch"
 
 
 def _model(reference: Reference, reading: Reading) -> Symbol:
@@ -294,6 +325,8 @@ def _input_name(reference: Reference, reading: Reading) -> str:
     if "input_fn" in reference.overrides:
         return "input_fn"
     there = [symbol for name in INPUT_FUNCTIONS if (symbol := reference.find(name))]
+    if not there:
+        return _LOADER
     if any(symbol.value is not there[0].value for symbol in there):
         raise reading.error(
             there[0],

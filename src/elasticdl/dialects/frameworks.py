@@ -32,6 +32,7 @@ _FRAMEWORKS: dict[str, Framework] = {
     "tf_keras": "keras",
     "torch": "torch",
 }
+_LIGHTNING = {"lightning", "pytorch_lightning"}
 _MODELS: dict[Framework, str] = {"keras": "Model", "torch": "Module"}
 
 
@@ -62,6 +63,24 @@ def framework_of_model(value: Any) -> Framework | None:
         if framework and ancestor.__name__ == _MODELS[framework]:
             return framework
     return None
+
+
+def is_lightning(value: Any, name: str) -> bool:
+    """Return whether a class descends from a class of Lightning's, under either of its names."""
+    kind = value if inspect.isclass(value) else type(value)
+    return any(_is_lightnings(k) and k.__name__ == name for k in inspect.getmro(kind))
+
+
+def overridden(kind: type, name: str) -> bool:
+    """Return whether a class of Lightning's is given a method of the user's in a descendant."""
+    for ancestor in inspect.getmro(kind):
+        if name in vars(ancestor):
+            return not _is_lightnings(ancestor) and _root(ancestor) != "torch"
+    return False
+
+
+def _is_lightnings(kind: type) -> bool:
+    return _root(kind) in _LIGHTNING
 
 
 def is_of_torch(value: Any) -> bool:

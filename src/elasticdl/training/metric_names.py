@@ -1,4 +1,4 @@
-"""Names that a metric cannot have: results are kept by name, beside the loss."""
+"""Names of metrics: those that one cannot have, and the stage that a logged one begins with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from collections.abc import Iterable
 from elasticdl.errors import DefinitionError
 
 _VALIDATION = "val_"
+# As modules of Lightning name what they log: train_acc, val/loss.
+_STAGES = {
+    "train": "",
+    "training": "",
+    "val": _VALIDATION,
+    "valid": _VALIDATION,
+    "validation": _VALIDATION,
+    "test": _VALIDATION,
+}
 
 
 def check_names(names: Iterable[str], where: str, *, taken: Iterable[str] = ("loss",)) -> None:
@@ -40,3 +49,19 @@ def check_names(names: Iterable[str], where: str, *, taken: Iterable[str] = ("lo
             f"{where}: two metrics are named {twice[0]!r}; only one of them would be reported. "
             "Give each a name of its own, name=... for a Keras metric."
         )
+
+
+def split_stage(logged: str) -> tuple[str, str]:
+    """Return what a logged name is reported with, and the rest of it: `val/acc` -> `val_`, `acc`.
+
+    Args:
+        logged: As a step of Lightning's logs it: `acc`, `train_loss`, `val/acc`.
+
+    Returns:
+        `val_` for a stage that evaluates, else nothing; and the name without its stage.
+    """
+    for stage, prefix in _STAGES.items():
+        rest = logged[len(stage) + 1 :]
+        if rest and logged.startswith((f"{stage}_", f"{stage}/")):
+            return prefix, rest
+    return "", logged

@@ -1,5 +1,7 @@
 """Records, and the plain loop, that the features of this folder share."""
 
+import warnings
+
 import numpy as np
 import torch
 from torch import nn
@@ -156,3 +158,56 @@ def loop(
 def _batch(records, data, input_fn):
     features, labels = input_fn(records[: data.batch_size])
     return torch.tensor(features), torch.tensor(labels)
+
+
+def fit_lightning(data, module, input_fn, **flags):
+    """Return what Lightning's own Trainer logs in each epoch, and the module.
+
+    Args:
+        data: Records, and how to train on them.
+        module: A LightningModule that logs `train_loss` of an epoch, and `val_loss`.
+        input_fn: Records -> (features, labels).
+        flags: Of the Trainer.
+    """
+    import lightning as L  # noqa: N812 - as its users call it; few features need it
+    from lightning.pytorch.loggers.logger import Logger
+
+    class Noted(Logger):
+        name, version = "noted", 0
+
+        def __init__(self):
+            super().__init__()
+            self.epochs = [{} for _ in range(data.epochs)]
+
+        def log_metrics(self, metrics, step=None):
+            self.epochs[metrics.pop("epoch")].update(metrics)
+
+        def log_hyperparams(self, *args, **kwargs):
+            pass
+
+    def batches(records):
+        starts = range(0, len(records), data.batch_size)
+        made = [_batch(records[first:], data, input_fn) for first in starts]
+        # A list of batches alone would be a list of loaders.
+        return torch.utils.data.DataLoader(made, batch_size=None)
+
+    logger = Noted()
+    trainer = L.Trainer(
+        max_epochs=data.epochs,
+        accelerator="cpu",
+        logger=logger,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+        **flags,
+    )
+    with warnings.catch_warnings():
+        # Lightning 2.6 asks PyTorch in a way that PyTorch 2.13 has come to dislike.
+        warnings.simplefilter("ignore", FutureWarning)
+        trainer.fit(module, batches(data.train), batches(data.validation))
+    history = {"loss": [epoch.pop("train_loss") for epoch in logger.epochs]}
+    for name in logger.epochs[0]:
+        history[name.replace("train_", "")] = [epoch[name] for epoch in logger.epochs]
+    return history, module

@@ -23,6 +23,12 @@ class TakesAll(TakesDict):
         return self.out(x)
 
 
+class TakesSome(ByName):
+    def forward(self, before=None, left=None, right=None):
+        assert before is None
+        return super().forward(left, right)
+
+
 class Lazy(nn.Sequential):
     def __init__(self):
         super().__init__(nn.LazyLinear(5), nn.LazyBatchNorm1d(), nn.LazyLinear(3))
@@ -39,6 +45,7 @@ class Lazy(nn.Sequential):
         (lambda x: {"x": x, "other": x}, TakesAll),
         (lambda x: {"right": x[:, 1:], "left": x[:, :1], "unused": x}, ByName),
         (lambda x: (x[:, :1], x[:, 1:]), ByName),
+        (lambda x: {"right": x[:, 1:], "left": x[:, :1]}, TakesSome),
         (lambda x: {"anything": x}, Lazy),
     ],
 )

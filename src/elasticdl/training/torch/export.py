@@ -22,7 +22,7 @@ _FILE = "model.pt2"
 _MOST_SHOWN = 200
 
 
-def export(model: nn.Module, arguments: Arguments, folder: Path) -> list[str]:
+def export(model: nn.Module, arguments: Arguments | None, folder: Path) -> list[str]:
     """Write `model.pt2`, a program of torch.export that needs no code of the user's.
 
     It is for the CPU, in evaluation mode, and takes any number of examples.
@@ -30,12 +30,19 @@ def export(model: nn.Module, arguments: Arguments, folder: Path) -> list[str]:
     Args:
         model: The module; it stays as it is.
         arguments: Two examples, as `forward` takes them. One would be taken for a constant.
+            None if the module has no `forward`.
         folder: An existing folder.
 
     Returns:
         The names that were written. A module that PyTorch cannot export trains and predicts all
         the same: the reason is logged and the name left out.
     """
+    if arguments is None:
+        _log.warning(
+            "The model has no forward(), so it is not exported for serving. It trains and predicts "
+            "all the same; what serves it needs its code."
+        )
+        return []
     try:
         with warnings.catch_warnings(), torch.no_grad():
             # What torch.export warns of concerns its own future.

@@ -16,6 +16,9 @@ class TorchHooks:
     Args:
         schedulers: They step after an epoch.
         measures_averages: Evaluations measure averages of the weights.
+
+    Attributes:
+        epoch: The number of the epoch, from 0.
     """
 
     observes_batches = False
@@ -24,6 +27,7 @@ class TorchHooks:
 
     def __init__(self, schedulers: Schedulers, *, measures_averages: bool) -> None:
         self._schedulers, self._measures_averages = schedulers, measures_averages
+        self.epoch = 0
 
     def check_sharing(self) -> None:
         """Find nothing: nothing looks at what workers share."""
@@ -37,7 +41,7 @@ class TorchHooks:
         pass
 
     def epoch_begin(self, epoch: int) -> None:  # noqa: D102
-        pass
+        self.epoch = epoch
 
     def batch_begin(self, step: int) -> None:  # noqa: D102
         pass

@@ -5,6 +5,7 @@
     {"user": ..., "item": ...}   (self, user, item)    model(user=..., item=...)
     {"image": ...}               (self, x)             model(x), else model({"image": x})
     {"user": ..., "item": ...}   (self, features)      model(features)
+    {"ids": ..., "mask": ...}    (self, ids=None, ...) model(ids=..., mask=...)
     (a, b)                       (self, left, right)   model(a, b)
 
 Entries that `forward` does not take are left out, as a functional Keras model leaves them out.
@@ -69,7 +70,9 @@ def _candidates(model: nn.Module, features: Arrays, origin: Origin) -> Sequence[
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     missing = [name for name in required if name not in features]
-    if required and not missing:
+    # Where nothing is required, as in models of Hugging Face, names say what is meant.
+    are_names = bool(required) or set(features) <= set(takes)
+    if are_names and not missing:
         names = list(features) if takes_all else [name for name in takes if name in features]
         return [lambda features: ((), {name: features[name] for name in names})]
     if len(required) > 1:

@@ -156,10 +156,17 @@ class Loss:
             DefinitionError: There is no loss, it is no tensor, or it has no value per example to
                 be weighted.
         """
-        if self._definition.loss is None:
+        loss = self._definition.loss
+        if loss is None:
             raise DefinitionError(f"{self._definition.origin}: there is no loss to train with.")
+        return self.computed(lambda: loss(outputs, labels), weights, num_examples)
+
+    def computed(
+        self, compute: Callable[[], Any], weights: torch.Tensor | None, num_examples: int
+    ) -> BatchLoss:
+        """Return the loss of a batch that code of the user's computes; see `of`."""
         with _Watch() as watch:
-            loss = self._definition.loss(outputs, labels)
+            loss = compute()
         if not isinstance(loss, torch.Tensor):
             raise DefinitionError(
                 f"{self._definition.where('loss')}: the loss is a {type(loss).__name__}; expected "
@@ -188,12 +195,7 @@ class Loss:
         )
 
     def check_splits(
-        self,
-        outputs: Any,
-        labels: Any,
-        weights: torch.Tensor | None,
-        num_examples: int,
-        whole: BatchLoss,
+        self, num_examples: int, whole: BatchLoss, part: Callable[[slice], BatchLoss]
     ) -> None:
         """Make sure that sums over parts of a batch give the loss of the batch.
 
@@ -202,11 +204,9 @@ class Loss:
         is checked in each.
 
         Args:
-            outputs: The model's, detached.
-            labels: As tensors.
-            weights: Sample weights.
             num_examples: Examples in the batch.
             whole: The loss of the batch.
+            part: Returns the loss of some of its examples.
 
         Raises:
             DefinitionError: They do not.
@@ -228,16 +228,16 @@ class Loss:
         self._num_checks += 1
         # Two cuts: the parts of one may weigh as much as they have examples by accident.
         for first in {max(1, num_examples // 3), num_examples // 2}:
-            self._check_split(first, (outputs, labels, weights), num_examples, whole)
+            self._check_split(first, num_examples, whole, part)
 
-    def _check_split(self, first: int, tensors: Any, num_examples: int, whole: BatchLoss) -> None:
+    def _check_split(
+        self, first: int, num_examples: int, whole: BatchLoss, of: Callable[[slice], BatchLoss]
+    ) -> None:
         once, precision = float(whole.value), whole.precision
         parts, sums, divisors = [], 0.0, 0.0
         for rows in (slice(0, first), slice(first, num_examples)):
-            # An output that is no row per example stays: it is the same for all of them.
-            out, theirs, mine = (_rows(x, rows, num_examples) for x in tensors)
             try:
-                part = self.of(out, theirs, mine, len(range(num_examples)[rows]))
+                part = of(rows)
             except Exception as error:
                 raise DefinitionError(
                     f"{self._definition.where('loss')}: the loss of a batch of {num_examples} "
@@ -317,7 +317,9 @@ def spread(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
     return weights.expand_as(values) if fits else None
 
 
-def _rows(tree: Any, rows: slice, num_examples: int) -> Any:
+def rows_of(tree: Any, rows: slice, num_examples: int) -> Any:
+    """Return some examples of a batch; what has no row an example stays as it is."""
+
     def of_examples(tensor: torch.Tensor) -> torch.Tensor:
         return tensor[rows] if tensor.ndim and len(tensor) == num_examples else tensor
 

@@ -73,6 +73,7 @@ class Memory:
         optimizer: Its hooks, and the attributes of its class where that is the user's.
         parameters: Those of the model, by name.
         origin: For errors.
+        may_be_scheduled: It comes with schedulers, which the trainer has.
 
     Raises:
         DefinitionError: A hook remembers what cannot be kept, or there is a scheduler that no
@@ -84,11 +85,13 @@ class Memory:
         optimizer: torch.optim.Optimizer,
         parameters: Mapping[str, nn.Parameter],
         origin: Origin,
+        *,
+        may_be_scheduled: bool = False,
     ) -> None:
         self._optimizer, self._origin = optimizer, origin
         self._codec = Codec(parameters)
         self.state()
-        is_scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched")
+        is_scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched") and not may_be_scheduled
         if is_scheduled and not any(_is_scheduler(place.get()) for place in self._places()):
             raise DefinitionError(
                 f"{origin}: a learning rate scheduler was made for the optimizer, and nothing here "

@@ -70,7 +70,13 @@ class OptimizerState:
         _check_zero_grad(tried, definition)
         self.optimizer = _created(definition, list(given))
         self._codec = Codec(parameters)
-        self._memory = Memory(self.optimizer, parameters, definition.where("optimizer"))
+        self._memory = Memory(
+            self.optimizer,
+            parameters,
+            definition.where("optimizer"),
+            # `configure_optimizers` makes both.
+            may_be_scheduled=definition.loss_within == "training_step",
+        )
         self._num_groups = len(self.optimizer.param_groups)
         self._begins_with_slots = bool(self.optimizer.state)
         self._functions = {

@@ -55,8 +55,13 @@ _STEPS = (
 _ALONE = "It trains in one process without --global_batch_size."
 
 
-def check_class(model: nn.Module, origin: Origin) -> None:
-    """Make sure that a model is trained by its `forward` alone.
+def check_class(model: nn.Module, origin: Origin, *, own_steps: bool = False) -> None:
+    """Make sure that a model is trained by its `forward` alone, or by steps of its own.
+
+    Args:
+        model: The module.
+        origin: For errors.
+        own_steps: Its dialect has read its steps and hooks.
 
     Raises:
         DefinitionError: Its class has training steps or hooks of its own, keeps state beside
@@ -64,7 +69,7 @@ def check_class(model: nn.Module, origin: Origin) -> None:
     """
     for kind in type(model).__mro__:
         mine = [name for name in _STEPS if callable(vars(kind).get(name))]
-        if mine and not kind.__module__.startswith("torch."):
+        if mine and not own_steps and not kind.__module__.startswith("torch."):
             raise DefinitionError(
                 f"{_place(vars(kind)[mine[0]], origin)}: {kind.__name__} has {_counted(mine)}, "
                 "which would be ignored: a step here is the model's `forward`, the `loss` and the "

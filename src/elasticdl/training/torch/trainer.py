@@ -48,16 +48,19 @@ from elasticdl.training.torch.buffers import Buffers, differs
 from elasticdl.training.torch.clipping import clipping_of
 from elasticdl.training.torch.determinism import be_deterministic, keep_uncompiled, seeded
 from elasticdl.training.torch.hooks import TorchHooks
+from elasticdl.training.torch.inner_loss import InnerLossSteps, check_takes_labels
 from elasticdl.training.torch.inputs import Adapter, find_adapter
+from elasticdl.training.torch.lightning import LightningSteps, Progress
 from elasticdl.training.torch.losses import BatchLoss, Loss
 from elasticdl.training.torch.metrics import Addends, TorchMetrics, summed
 from elasticdl.training.torch.optimizer import OptimizerState, gradient_for
-from elasticdl.training.torch.outputs import as_arrays, detached, map_tensors
+from elasticdl.training.torch.outputs import as_arrays
 from elasticdl.training.torch.outside import check_loss, check_nothing_outside
 from elasticdl.training.torch.precision import MixedPrecision
 from elasticdl.training.torch.refusals import Refusals, check_class, parameters_of
 from elasticdl.training.torch.schedulers import Schedulers
 from elasticdl.training.torch.statistics import Parts, Statistics, change_of
+from elasticdl.training.torch.steps import ForwardSteps, Stepped, Steps, Tensors
 from elasticdl.training.torch.tensors import batch_tensors, to_array, to_tensor
 from elasticdl.training.trainer import (
     Contribution,
@@ -132,8 +135,7 @@ class TorchTrainer:
         self._generators.seed(seed)
         with self._generators.used(), seeded(seed % 2**63, self._device):
             self.model = self._create_model()
-            self._loss = Loss(definition)
-            self._adapt = self._find_adapter(example)
+            self._steps = self._create_steps(example)
             self._parameters, given = parameters_of(self.model, definition.origin)
             self._buffers = Buffers(self.model)
             self._statistics = Statistics(self._buffers, definition.origin)
@@ -163,7 +165,7 @@ class TorchTrainer:
         self.hooks = TorchHooks(self._schedulers, measures_averages=bool(self._averages))
         # Two of them: torch.export takes a size of one for a constant.
         self._example = _twice(example.features)
-        self._check_nothing_outside(example.labels)
+        self._check_nothing_outside(example)
         self._outputs_split = False
         self._is_evaluation_checked = False
         self._anchors: dict[str, torch.Tensor] = {}
@@ -251,28 +253,32 @@ class TorchTrainer:
         del so_far
         self.check_evaluation(batch)
         with self._telling("evaluate", batch), self._averages.in_place(), self._looking():
-            return self._evaluated(batch)[0]
+            tensors = self._batch_tensors(batch)
+            return self._states(self._steps.evaluation(self.model, tensors), tensors)
 
     def predict(self, features: Arrays) -> Arrays:
         """See `trainer.Trainer`."""
         self.check_evaluation(Batch(features, None, 0))
         batch = Batch(features, None, 0)
         with self._telling("predict", batch), self._averages.in_place(), self._looking():
-            return map_arrays(_to_rows, as_arrays(self._forward(self._tensors(features))))
+            outputs = self._steps.outputs(self.model, self._tensors(features))
+            return map_arrays(_to_rows, as_arrays(outputs))
 
     def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
         """See `trainer.Examiner`."""
         del so_far
         self.check_evaluation(batch)
         with self._telling("evaluate", batch), self._averages.in_place(), self._looking():
-            states, outputs, labels, weights = self._evaluated(batch)
-            values = self.evaluation_metrics.values(detached(outputs), labels)
-            if "loss" in states:
-                alone = [
-                    self._loss_of(_row(outputs, i), _row(labels, i), _row(weights, i), 1).value
-                    for i in range(batch.num_examples)
-                ]
-                values = {"loss": torch.stack(alone), **values}
+            tensors = self._batch_tensors(batch)
+            stepped = self._steps.evaluation(self.model, tensors)
+            states, outputs = self._states(stepped, tensors), stepped.outputs
+            values: dict[str, torch.Tensor] = {}
+            if isinstance(self._steps, ForwardSteps):
+                values = self.evaluation_metrics.values(outputs, tensors.labels)
+                if stepped.loss is not None:
+                    values = {"loss": self._steps.of_each(tensors, outputs), **values}
+            else:
+                outputs = self._steps.outputs(self.model, tensors.features)
         return Examined(
             states,
             map_arrays(_to_rows, as_arrays(outputs)),
@@ -288,7 +294,7 @@ class TorchTrainer:
         with suppress(Exception), self._generators.used(), self._looking() as buffers:
             before = {n: p.detach().clone() for n, p in self._parameters.items()} | buffers
             try:
-                self._forward(self._tensors(batch.features))
+                self._steps.check_evaluation(self.model, self._batch_tensors(batch))
                 self._is_evaluation_checked = True
             finally:
                 changed = [n for n, t in self._tensors_kept().items() if differs(before[n], t)]
@@ -298,21 +304,16 @@ class TorchTrainer:
         self._refusals.check_unchanged(changed)
         self._is_evaluation_checked = is_checked
 
-    def _evaluated(self, batch: Batch) -> tuple[MetricStates, Any, Any, torch.Tensor | None]:
-        features = self._tensors(batch.features)
-        labels, weights = self._label_tensors(batch.labels), self._label_tensors(batch.weights)
-        outputs = self._forward(features)
-        states = summed(
-            [
-                self.evaluation_metrics.addends(
-                    detached(outputs), labels, weights, batch.num_examples
-                )
-            ]
+    def _states(self, stepped: Stepped, batch: Tensors) -> MetricStates:
+        """Return the metric states of an evaluated batch."""
+        addends = self.evaluation_metrics.addends(
+            stepped.outputs, batch.labels, batch.weights, batch.num_examples
         )
-        if self._definition.loss is not None and labels is not None:
-            loss = self._loss_of(outputs, labels, weights, batch.num_examples)
-            states = {"loss": _loss_state([float(loss.value)], [float(loss.divisor)]), **states}
-        return states, outputs, labels, weights
+        states = summed([{**addends, **stepped.metrics}])
+        if stepped.loss is None:
+            return states
+        loss = _loss_state([float(stepped.loss.value)], [float(stepped.loss.divisor)])
+        return {"loss": loss, **states}
 
     def finish(self) -> None:
         """See `trainer.Trainer`."""
@@ -371,7 +372,8 @@ class TorchTrainer:
     def export(self, folder: Any) -> list[str]:
         """Write what serving needs into a folder; returns the names written."""
         with self._generators.used():
-            return export.export(self.model, self._adapt(self._tensors(self._example)), folder)
+            arguments = self._steps.arguments(self.model, self._tensors(self._example))
+            return export.export(self.model, arguments, folder)
 
     def pull_towards(self, weights: Weights | None, strength: float) -> None:
         """See `trainer.Pulled`."""
@@ -446,21 +448,23 @@ class TorchTrainer:
         if not self.model.training:
             self.model.train()
         self._clear_gradients()
-        features = self._tensors(batch.features)
-        labels, weights = self._label_tensors(batch.labels), self._label_tensors(batch.weights)
+        tensors = self._batch_tensors(batch)
         with self._drawing(self.slot):
-            outputs = self._forward(features)
-            loss = self._loss_of(outputs, labels, weights, batch.num_examples)
+            stepped = self._steps.training(self.model, tensors)
+            loss = stepped.loss
+            assert loss is not None  # noqa: S101 - a training step has one
             self._precision.scaled(loss.value).backward()  # type: ignore[no-untyped-call]
             self._precision.unscale(self._gradients())
             self._add_pull()
         self._refusals.check_still_trainable(self._parameters)
-        seen = detached(outputs)
         with torch.no_grad():
             if is_summed:
-                self._loss.check_splits(seen, labels, weights, batch.num_examples, loss)
-            metrics = self.training_metrics.addends(seen, labels, weights, batch.num_examples)
-        return _Step(dataclasses.replace(loss, value=loss.value.detach()), metrics)
+                self._steps.check_splits(self.model, tensors, stepped)
+            metrics = self.training_metrics.addends(
+                stepped.outputs, tensors.labels, tensors.weights, batch.num_examples
+            )
+        loss = dataclasses.replace(loss, value=loss.value.detach())
+        return _Step(loss, {**metrics, **stepped.metrics})
 
     def _check_outputs_split(self, batch: Batch) -> None:
         """Compare outputs of a batch with those of two parts of it, once, in evaluation mode.
@@ -470,7 +474,9 @@ class TorchTrainer:
         statistics does the same as in training: that is a difference which is documented.
         """
         size = batch.num_examples
-        if self._outputs_split or size == 1 or any(map(_has_no_statistics, self.model.modules())):
+        if self._outputs_split or size == 1 or not isinstance(self._steps, ForwardSteps):
+            return
+        if any(map(_has_no_statistics, self.model.modules())):
             return
         self._outputs_split = True
         first = max(1, size // 3)
@@ -494,7 +500,8 @@ class TorchTrainer:
     def _outputs_of(self, features: Arrays, rows: slice) -> list[torch.Tensor]:
         # What a call does to buffers shall not make the outputs of the next one others.
         with self._buffers.restored():
-            outputs = as_arrays(self._forward(self._tensors(_rows(features, rows))))
+            part = self._tensors(_rows(features, rows))
+            outputs = as_arrays(self._steps.outputs(self.model, part))
         tensors = [t for t in leaves(outputs) if isinstance(t, torch.Tensor)]
         return [(torch.view_as_real(t) if t.is_complex() else t).double() for t in tensors]
 
@@ -505,9 +512,9 @@ class TorchTrainer:
         a batch is no sum of anything, and hides what other modules do.
         """
         size = batch.num_examples
-        features, first = batch.features, max(1, size // 3)
         if size == 1:
-            features, size = map_arrays(lambda a: np.concatenate([a, a]), features), 2
+            batch, size = _doubled(batch), 2
+        tensors, first = self._batch_tensors(batch), max(1, size // 3)
         changes = []
         quiet = [m for m in self.model.modules() if isinstance(m, _QUIET) and m.training]
         now = {name: tensor.clone() for name, tensor in self._buffers.tensors().items()}
@@ -516,9 +523,8 @@ class TorchTrainer:
                 module.training = False
             for rows in (slice(None), slice(0, first), slice(first, size)):
                 self._buffers.set(before)
-                part = _rows(features, rows)
                 with torch.no_grad(), self._drawing(self.slot):
-                    self._forward(self._tensors(part))
+                    self._steps.touch(self.model, tensors.rows(rows))
                 after = self._buffers.tensors()
                 changed = {name: change_of(before[name], after[name]) for name in after}
                 changes.append({name: c for name, c in changed.items() if c is not None})
@@ -542,17 +548,6 @@ class TorchTrainer:
     def _gradients(self) -> list[torch.Tensor]:
         return [p.grad for p in self._parameters.values() if p.grad is not None]
 
-    def _forward(self, features: Any) -> Any:
-        args, kwargs = self._adapt(features)
-        with self._precision.autocast():
-            return self.model(*args, **kwargs)
-
-    def _loss_of(
-        self, outputs: Any, labels: Any, weights: torch.Tensor | None, num_examples: int
-    ) -> BatchLoss:
-        with self._precision.autocast():
-            return self._loss.of(outputs, labels, weights, num_examples)
-
     def _clear_gradients(self) -> None:
         for parameter in self._parameters.values():
             parameter.grad = None
@@ -563,6 +558,14 @@ class TorchTrainer:
             self._device,
             self._definition.origin,
             keeps_float64=self._takes_float64,
+        )
+
+    def _batch_tensors(self, batch: Batch) -> Tensors:
+        return Tensors(
+            self._tensors(batch.features),
+            self._label_tensors(batch.labels),
+            self._label_tensors(batch.weights),
+            batch.num_examples,
         )
 
     def _label_tensors(self, labels: Arrays) -> Any:
@@ -620,7 +623,7 @@ class TorchTrainer:
 
     def _outputs_again(self, batch: Batch) -> Any:
         with self._looking():
-            return self._forward(self._tensors(batch.features))
+            return self._steps.outputs(self.model, self._tensors(batch.features))
 
     # --- making it ------------------------------------------------------------------------
 
@@ -631,11 +634,25 @@ class TorchTrainer:
                 f"{self._definition.where('model')}: the model is a {type(model).__module__}."
                 f"{type(model).__name__}; expected a torch.nn.Module."
             )
-        check_class(model, self._definition.origin)
+        own_steps = self._definition.loss_within == "training_step"
+        check_class(model, self._definition.origin, own_steps=own_steps)
         if isinstance(self._definition.loss, nn.Module):
             # It may have tensors of its own: the weights of classes.
             self._definition.loss.to(self._device)
         return model.to(self._device)
+
+    def _create_steps(self, example: Batch) -> Steps:
+        definition, precision = self._definition, self._precision
+        loss = Loss(definition)
+        if definition.loss_within == "training_step":
+            progress = Progress(definition.origin, lambda: self.step, lambda: self.hooks.epoch)
+            return LightningSteps(definition, loss, precision, self._looking, progress)
+        if definition.loss_within == "forward":
+            check_takes_labels(self.model, definition.origin)
+        adapt = self._find_adapter(example)
+        if definition.loss_within == "forward":
+            return InnerLossSteps(definition, adapt, loss, precision, self._looking)
+        return ForwardSteps(definition, adapt, loss, precision)
 
     def _find_adapter(self, example: Batch) -> Adapter:
         """Run the model once: lazy modules learn their shapes, and what does not fit is told.
@@ -660,23 +677,23 @@ class TorchTrainer:
         self._takes_float64 = False
         return find_adapter(self.model, example.features, where, run)
 
-    def _check_nothing_outside(self, labels: Arrays) -> None:
-        args, kwargs = self._adapt(self._tensors(self._example))
+    def _check_nothing_outside(self, example: Batch) -> None:
+        batch = self._batch_tensors(_doubled(example))
 
         def run(model: nn.Module) -> object:
             with torch.no_grad(), self._drawing(self.slot):
-                return model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+                return self._steps.touch(model, copy.deepcopy(batch))
 
         check_nothing_outside(self.model, run, self._definition.origin)
         loss = self._definition.loss
-        if loss is None or labels is None:
+        if loss is None or example.labels is None:
             return
 
         def compute() -> object:
             with self._looking():
-                outputs = self._forward(self._tensors(self._example))
+                outputs = self._steps.outputs(self.model, batch.features)
                 with torch.enable_grad(), self._precision.autocast():
-                    return loss(outputs, self._label_tensors(_twice(labels)))
+                    return loss(outputs, batch.labels)
 
         check_loss(compute, loss, self._definition.where("loss"))
 
@@ -687,6 +704,14 @@ class TorchTrainer:
 def _twice(arrays: Arrays) -> Arrays:
     """Return the first example two times."""
     return map_arrays(lambda a: np.concatenate([a[:1], a[:1]]), arrays)
+
+
+def _doubled(batch: Batch) -> Batch:
+    """Return the first example of a batch two times."""
+    features, labels, weights = map(_twice, (batch.features, batch.labels, batch.weights))
+    return dataclasses.replace(
+        batch, features=features, labels=labels, weights=weights, num_examples=2
+    )
 
 
 def _dense(parameter: nn.Parameter) -> torch.Tensor:
@@ -720,11 +745,6 @@ def _is_near(one: torch.Tensor, other: torch.Tensor | None) -> bool:
     # As coarse as bfloat16, in which a module may compute: what examples share is more than that.
     largest = float(one[torch.isfinite(one)].abs().max()) if torch.isfinite(one).any() else 0.0
     return bool(torch.allclose(one, other, rtol=0.0, atol=0.02 * largest + 1e-6, equal_nan=True))
-
-
-def _row(tree: Any, row: int) -> Any:
-    """Return a batch of one example."""
-    return map_tensors(lambda tensor: tensor[row : row + 1], tree)
 
 
 def _rows(arrays: Arrays, rows: slice) -> Arrays:

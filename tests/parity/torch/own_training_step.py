@@ -1,4 +1,4 @@
-"""LightningModule."""
+"""A `training_step` and `configure_optimizers` in a plain module, beside loss and optimizer."""
 
 import torch
 from shared import loop, net, numbers, table_schema
@@ -12,8 +12,8 @@ data_schema, input_fn = table_schema, numbers
 loss = nn.MSELoss()
 
 
-class LightningModule(nn.Module):
-    """As lightning's: a module that brings its step and its optimizer."""
+class Trained(nn.Module):
+    """A module that brings its step and its optimizer."""
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters())
@@ -23,7 +23,7 @@ class LightningModule(nn.Module):
         return ((self(x) - y) ** 2).mean()
 
 
-class Net(LightningModule):
+class Net(Trained):
     def __init__(self):
         super().__init__()
         self.inner = net()

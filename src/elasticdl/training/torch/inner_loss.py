@@ -1,0 +1,139 @@
+"""A model that computes its loss by itself, as those of Hugging Face do.
+
+    outputs = model(**features, labels=labels)       in training and evaluation
+    outputs.loss, outputs["loss"], outputs[0]        the loss: of an object, a dict, a tuple
+    outputs = model(**features)                      in prediction
+
+The labels are what the input function returns as such; the argument of `forward` is `labels`.
+Metrics are given all outputs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from elasticdl.errors import DefinitionError
+from elasticdl.training.torch.outputs import detached
+from elasticdl.training.torch.steps import Stepped, Tensors, check_parts
+
+if TYPE_CHECKING:
+    from elasticdl.definition import ModelDefinition, Origin
+    from elasticdl.training.torch.inputs import Adapter, Arguments
+    from elasticdl.training.torch.losses import BatchLoss, Loss
+    from elasticdl.training.torch.precision import MixedPrecision
+
+
+def check_takes_labels(model: nn.Module, origin: Origin) -> None:
+    """Make sure that a model can compute a loss.
+
+    Raises:
+        DefinitionError: `forward` has no argument for the labels.
+    """
+    if "labels" not in inspect.signature(model.forward).parameters:
+        raise DefinitionError(
+            f"{origin}: there is no loss, and {type(model).__name__}.forward has no argument "
+            "labels to compute one from. Add the loss to the model file: "
+            "def loss(labels, predictions): ..."
+        )
+
+
+class InnerLossSteps:
+    """The steps of a module whose `forward` is given the labels; see `steps.Steps`.
+
+    Args:
+        definition: For errors.
+        adapt: Makes arguments of features.
+        loss: Reads what `forward` returns.
+        precision: What it is computed in.
+        looking: Runs the model in evaluation mode meanwhile, without a trace.
+    """
+
+    def __init__(
+        self,
+        definition: ModelDefinition,
+        adapt: Adapter,
+        loss: Loss,
+        precision: MixedPrecision,
+        looking: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self._definition, self._adapt, self._loss = definition, adapt, loss
+        self._precision, self._looking = precision, looking
+
+    def outputs(self, model: nn.Module, features: Any) -> Any:
+        """See `Steps`; the field for a loss is empty."""
+        args, kwargs = self._adapt(features)
+        with self._precision.autocast():
+            return model(*args, **kwargs)
+
+    def training(self, model: nn.Module, batch: Tensors) -> Stepped:
+        """See `Steps`.
+
+        Raises:
+            DefinitionError: There is no loss among the outputs, or no labels.
+        """
+        if batch.labels is None:
+            raise DefinitionError(
+                f"{self._definition.where('input')}: the input function returns no labels, and the "
+                "model computes its loss of them. Return (features, labels)."
+            )
+        returned: list[Any] = []
+
+        def compute() -> torch.Tensor:
+            returned.append(self.touch(model, batch))
+            return self._loss_in(returned[0], type(model).__name__)
+
+        loss = self._loss.computed(compute, batch.weights, batch.num_examples)
+        return Stepped(loss, detached(returned[0]))
+
+    def evaluation(self, model: nn.Module, batch: Tensors) -> Stepped:
+        """See `Steps`."""
+        if batch.labels is None:
+            return Stepped(None, detached(self.outputs(model, batch.features)))
+        return self.training(model, batch)
+
+    def touch(self, model: nn.Module, batch: Tensors) -> Any:
+        """See `Steps`."""
+        args, kwargs = self._adapt(batch.features)
+        with self._precision.autocast():
+            return model(*args, **{**kwargs, "labels": batch.labels})
+
+    def arguments(self, model: nn.Module, features: Any) -> Arguments:
+        """See `Steps`."""
+        del model
+        return self._adapt(features)
+
+    def check_evaluation(self, model: nn.Module, batch: Tensors) -> None:
+        """See `Steps`."""
+        self.outputs(model, batch.features)
+
+    def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
+        """See `Steps`: the model is run on parts, in evaluation mode."""
+        del stepped
+
+        def of(part: Tensors) -> BatchLoss:
+            with self._looking():
+                loss = self.training(model, part).loss
+            assert loss is not None  # noqa: S101 - a training step has one
+            return loss
+
+        check_parts(self._loss, model, batch, of)
+
+    def _loss_in(self, outputs: Any, name: str) -> torch.Tensor:
+        if isinstance(outputs, Mapping):
+            loss = outputs.get("loss")
+        elif isinstance(outputs, (list, tuple)) and not hasattr(outputs, "loss"):
+            loss = outputs[0] if outputs else None
+        else:
+            loss = getattr(outputs, "loss", None)
+        if not isinstance(loss, torch.Tensor):
+            raise DefinitionError(
+                f"{self._definition.origin}: {name} was given labels and returned no loss among "
+                "its outputs. Add the loss to the model file: def loss(labels, predictions): ..."
+            )
+        return loss
