@@ -126,7 +126,8 @@ class NamedMetric:
 
     Attributes:
         name: What it is reported as.
-        metric: A Keras `Metric` or a function `(labels, predictions)` of one value an example.
+        metric: A `Metric` of Keras or TorchMetrics, or a function `(labels, predictions)` of one
+            value an example. One of TorchMetrics is updated by `(predictions, labels)`.
         output: Which of several model outputs it looks at; None for the only one.
         weighted: Sample weights count in it, as in Keras' `weighted_metrics`; in others they do
             not, as in its `metrics`.
@@ -242,7 +243,8 @@ class ModelDefinition:
         class_weight: Returns how much the examples of each class count in training: class ->
             weight, or None.
         create_metrics: What to measure in a mode.
-        create_callbacks: Keras callbacks of the user's.
+        create_callbacks: Callbacks of the user's: Keras' for a Keras model, for a PyTorch model
+            objects as `training/torch/callbacks.py` calls them.
         labels_as_numpy: The user's functions treat labels as numpy arrays
             (`labels.flatten()`), also while a step is being compiled.
         predictions: Returns what is written of a batch of outputs: name -> array; None, or a

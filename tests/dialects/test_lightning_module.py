@@ -133,6 +133,16 @@ def test_its_data_module_is_read(tmp_path, data):
 
 
 REFUSED = {
+    "metric object": (
+        {
+            "methods": """
+            def setup(self, stage):
+                from torchmetrics import MeanSquaredError
+                self.error = MeanSquaredError()
+            """
+        },
+        r"error of the model is a metric of TorchMetrics.*self\.log\(name, ",
+    ),
     "validation hook": (
         {"methods": "def on_validation_epoch_end(self):\n    pass\n"},
         r"net\.py:\d+: Net has on_validation_epoch_end\(\), which nothing here would call",
@@ -204,3 +214,26 @@ def test_a_loss_that_couples_examples_is_refused_where_sums_are_shared(tmp_path,
 def test_without_data_it_says_what_could_be_added(tmp_path, data):
     with pytest.raises(DefinitionError, match="there is no data for it"):
         train(tmp_path, data / "data.recordio", written(tmp_path, data=""))
+
+
+def test_what_a_module_does_by_itself_is_refused_beside_it(tmp_path, data):
+    more = INPUT + "\n\ndef eval_metrics_fn():\n    return {}\n"
+
+    with pytest.raises(DefinitionError, match="nothing here would read eval_metrics_fn"):
+        train(tmp_path, data / "data.recordio", written(tmp_path, data=more))
+
+
+def test_callbacks_of_the_file_are_called(tmp_path, data):
+    stopping = """
+
+class Stop:
+    def on_epoch_end(self, epoch, logs):
+        self.model.stop_training = epoch == 1
+
+
+def callbacks():
+    return [Stop()]
+"""
+    zoo = written(tmp_path, data=INPUT + stopping)
+
+    assert train(tmp_path, data / "data.recordio", zoo, num_epochs=5).step == 2 * 8

@@ -59,10 +59,11 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return getattr(func.overloadpacket, other), {**named, "generator": self._generator}
 
 
-def _is_the_process(generator: torch.Generator | None) -> bool:
+def _is_the_process(generator: Any) -> bool:
     """Return whether a generator is that of the process; `random_split` names it."""
     # An operation is given another object each time, of the same generator.
-    return generator is None or generator._cdata == torch.default_generator._cdata  # noqa: SLF001
+    mine: Any = torch.default_generator
+    return generator is None or generator._cdata == mine._cdata  # noqa: SLF001 - no public name
 
 
 def _is_on_cpu(args: Sequence[Any], named: Mapping[str, Any]) -> bool:

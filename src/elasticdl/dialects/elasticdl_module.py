@@ -24,12 +24,14 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import BatchesInput, Input, ModelDefinition, RecordInput
+from elasticdl.dialects.callbacks import as_callbacks
 from elasticdl.dialects.class_weight import as_class_weight
 from elasticdl.dialects.frameworks import framework_of, framework_of_model, is_lightning
 from elasticdl.dialects.inputs import as_input, schema_of, with_schema
 from elasticdl.dialects.losses import as_loss
 from elasticdl.dialects.metrics import evaluation_metrics, with_weighted
 from elasticdl.dialects.models import as_model_factory
+from elasticdl.dialects.near_names import near_names
 from elasticdl.dialects.optimizers import as_optimizer_factory, as_torch_optimizer_factory
 from elasticdl.dialects.params import Params, described
 from elasticdl.dialects.readers import ReaderOpener
@@ -51,7 +53,7 @@ from elasticdl.dialects.torch_updates import (
 from elasticdl.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from elasticdl.dialects.frameworks import Framework
 
@@ -154,7 +156,7 @@ def define(reference: Reference) -> ModelDefinition:
         reading,
     )
     class_weight = as_class_weight(newest.find("class_weight"), reading)
-    create_callbacks = _callbacks(newest.find("callbacks"), reading)
+    create_callbacks = as_callbacks(newest.find("callbacks"), reading)
     create_processor = _processor(newest.find("PredictionOutputsProcessor"), reading)
     create_model = (
         functools.partial(_import_model, newest, model.name, reading)
@@ -181,6 +183,7 @@ def define(reference: Reference) -> ModelDefinition:
         create_outputs_processor=create_processor,
         open_source=opener,
         params=dict(reference.params),
+        notes=functools.partial(near_names, reading),
         places=places_of(
             model=model,
             input=input_function,
@@ -340,15 +343,6 @@ def _input_name(reference: Reference, reading: Reading) -> str:
 def _is_first_generation(model_input: Input) -> bool:
     """Return whether labels were numpy arrays when this contract was written."""
     return isinstance(model_input, RecordInput)
-
-
-def _callbacks(symbol: Symbol | None, reading: Reading) -> Callable[[], Sequence[Any]]:
-    if symbol is None:
-        return list
-    if not callable(symbol.value):
-        return lambda: list(symbol.value)
-    params = reading.params.declare(symbol)
-    return lambda: list(call(symbol, **params) or ())
 
 
 def _processor(symbol: Symbol | None, reading: Reading) -> Callable[[], Any] | None:

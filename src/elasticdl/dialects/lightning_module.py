@@ -23,6 +23,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.definition import BatchesInput, Input, Mode, ModelDefinition
+from elasticdl.dialects.callbacks import as_callbacks
 from elasticdl.dialects.frameworks import is_lightning, overridden
 from elasticdl.dialects.inputs import as_input, schema_of, with_schema
 from elasticdl.dialects.models import as_model_factory
@@ -63,6 +64,8 @@ _SUPPORTED = {
     "parameters",
     "named_parameters",
 }
+# Of other model files, in the place of what a module does by itself.
+_OF_MODEL_FILES = ("eval_metrics_fn", "weighted_metrics_fn", "lr_scheduler", "class_weight")
 # Of what a scheduler is told to be, for a logger of the learning rate.
 _OF_LOGGERS = ("name", "strict")
 _INSTEAD = {
@@ -110,11 +113,19 @@ def define(reference: Reference) -> ModelDefinition:
             f"--{name} names another {name}, and {module.name} has its own within.",
             f"Leave out --{name}, and change the module.",
         )
+    for name in _OF_MODEL_FILES:
+        if function := reference.find(name):
+            raise reading.error(
+                function,
+                f"nothing here would read {name}: {module.name} has its own within.",
+                f"Move it into {module.name}, or give it another name.",
+            )
     models = _Models(module, reading)
     model_input, place = _input(module, models, reading)
     schema = schema_of(reference.find("data_schema"), reading)
     create_average = as_function_of("model", reference.find("averaged_model"), reading)
     clipping = as_gradient_clipping(reference.find("gradient_clipping"), reading)
+    create_callbacks = as_callbacks(reference.find("callbacks"), reading)
     reading.params.check()
     return ModelDefinition(
         origin=reading.origin,
@@ -128,6 +139,7 @@ def define(reference: Reference) -> ModelDefinition:
         gradient_clipping=clipping,
         create_average=create_average,
         precision=as_precision(reference.find("precision"), reading),
+        create_callbacks=create_callbacks,
         params=dict(reference.params),
         places=places_of(
             model=module,
@@ -135,6 +147,7 @@ def define(reference: Reference) -> ModelDefinition:
             loss=_method(module, "training_step"),
             optimizer=_method(module, "configure_optimizers"),
             lr_scheduler=_method(module, "configure_optimizers"),
+            callbacks=reference.find("callbacks"),
         ),
     )
 

@@ -3,8 +3,9 @@
 `eval_metrics_fn(predictions, labels)` computes values: scalars, averaged over examples.
 `eval_metrics_fn()` returns metrics: `{name: metric}`, or `{output: {name: metric}}` for a model
 with several outputs. A metric is a Keras `Metric` (object, class or name) or a function of
-labels and predictions in either order; for a PyTorch model it is such a function. A list works
-where Keras takes one.
+labels and predictions in either order; for a PyTorch model it is such a function, or a `Metric` of
+TorchMetrics. A list works where Keras takes one, and a `MetricCollection` of TorchMetrics stands
+for its metrics.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from elasticdl.definition import MetricFunctions, Mode, NamedMetric, no_metrics
-from elasticdl.dialects import keras_objects
+from elasticdl.dialects import keras_objects, torch_metrics
 from elasticdl.dialects.argument_order import by_name, takes_outputs_and_labels
 from elasticdl.dialects.params import described
 from elasticdl.dialects.reading import Reading, call, mro_has
@@ -111,10 +112,17 @@ def _named(
 
     if value is None:
         return ()
+    if torch_metrics.is_collection(value):
+        value = dict(value.items())
     if isinstance(value, Mapping):
         metrics: list[NamedMetric] = []
         for name, item in value.items():
-            if isinstance(item, Mapping):
+            if torch_metrics.is_collection(item):
+                metrics += [
+                    NamedMetric(f"{name}_{inner}", metric(inner, given))
+                    for inner, given in item.items()
+                ]
+            elif isinstance(item, Mapping):
                 metrics += [
                     NamedMetric(f"{name}_{inner}", metric(inner, given), name)
                     for inner, given in item.items()
@@ -138,8 +146,11 @@ def _metric(symbol: Symbol, name: str, value: Any, reading: Reading, *, shared: 
         raise reading.error(
             symbol,
             f"the metric {name!r} of {symbol.name} is Keras's, and the model is PyTorch's.",
-            "Expected a function (labels, predictions) of one value an example.",
+            "Expected a function (labels, predictions) of one value an example, or a metric of "
+            "TorchMetrics.",
         )
+    if torch_metrics.is_metric(value):
+        return torch_metrics.as_metric(symbol, name, value, reading, shared=shared)
     if isinstance(value, str):
         # Functions of Keras are (y_true, y_pred), as the definition has them.
         return keras_objects.metric(value, symbol)

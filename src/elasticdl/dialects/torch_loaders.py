@@ -145,7 +145,7 @@ def epochs_of(
 def _prepare(loader: Any, epoch: int) -> None:
     """Let what a loader draws depend on the epoch, not on how often it was asked before."""
     for owner in (loader, loader.sampler, loader.batch_sampler):
-        generator = getattr(owner, "generator", None)
+        generator: Any = getattr(owner, "generator", None)
         if hasattr(generator, "manual_seed"):
             # From the generator of the process, which is seeded by (seed, epoch).
             generator.manual_seed(int(np.random.randint(2**31)))  # noqa: NPY002 - a seeded one

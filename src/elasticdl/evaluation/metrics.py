@@ -22,7 +22,7 @@ def add_states(states: Iterable[MetricStates], ordered: Collection[str] = ()) ->
         ordered: Metrics whose states do not add up (`Metrics.ordered`): the last ones count.
 
     Returns:
-        float64 arrays with the shapes of the inputs.
+        float64 arrays with the shapes of the inputs; those of `ordered` may be the inputs.
 
     Example:
         >>> one = {"loss": (np.float32(3.0), np.float32(2))}
@@ -36,5 +36,7 @@ def add_states(states: Iterable[MetricStates], ordered: Collection[str] = ()) ->
                 for mine, other in zip(total[name], arrays, strict=True):
                     np.add(mine, other, out=mine)
             else:
-                total[name] = tuple(np.array(array, dtype=np.float64) for array in arrays)
+                # What is not added to is not copied: it may be all that was seen so far.
+                copied = None if name in ordered else True
+                total[name] = tuple(np.array(a, dtype=np.float64, copy=copied) for a in arrays)
     return total

@@ -80,7 +80,7 @@ def net(outputs=1):
     return nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, outputs))
 
 
-def loop(
+def loop(  # noqa: C901, PLR0915 - a plain loop is a long one
     data,
     model,
     optimizer,
@@ -95,6 +95,8 @@ def loop(
     average=None,
     after_update=lambda: None,
     after_epoch=lambda _: None,
+    callbacks=(),
+    metrics=None,
 ):
     """Return the losses of a plain loop over records in their order, and the model.
 
@@ -112,14 +114,20 @@ def loop(
         average: An `AveragedModel` of the model; it is evaluated and returned.
         after_update: Called then.
         after_epoch: Called then, with the loss of the validation.
+        callbacks: Objects with methods such as `on_epoch_end`.
+        metrics: Name -> metric of TorchMetrics.
     """
+    tell = _begin(callbacks, model, optimizer)
+    metrics = metrics or {}
     scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
     autocast = torch.autocast("cpu", precision, enabled=precision is not None)
     history = {"loss": [], "val_loss": []} | ({"val_metric": []} if metric else {})
-    for _ in range(data.epochs):
+    for epoch in range(data.epochs):
         model.train()
+        tell("on_epoch_begin", epoch)
         total, counted = 0.0, 0.0
-        for first in range(0, len(data.train), data.batch_size):
+        for number, first in enumerate(range(0, len(data.train), data.batch_size)):
+            tell("on_train_batch_begin", number)
             features, labels = _batch(data.train[first:], data, input_fn)
             optimizer.zero_grad()
             with autocast:
@@ -135,12 +143,19 @@ def loop(
             after_update()
             total += value.item() * count(labels)
             counted += count(labels)
+            tell("on_train_batch_end", number, {"loss": total / counted})
+            if getattr(model, "stop_training", False):
+                break
         history["loss"].append(total / counted)
         evaluated = average.module if average else model
         evaluated.eval()
+        tell("on_test_begin")
+        for each in metrics.values():
+            each.reset()
         total, counted, measured = 0.0, 0.0, 0.0
         with torch.no_grad():
-            for first in range(0, len(data.validation), data.batch_size):
+            for number, first in enumerate(range(0, len(data.validation), data.batch_size)):
+                tell("on_test_batch_begin", number)
                 features, labels = _batch(data.validation[first:], data, input_fn)
                 with autocast:
                     outputs = evaluated(features)
@@ -148,11 +163,37 @@ def loop(
                 total += value.item() * count(labels)
                 counted += count(labels)
                 measured += metric(outputs, labels).item() * len(labels) if metric else 0.0
+                for each in metrics.values():
+                    each.update(outputs, labels)
+                tell("on_test_batch_end", number, {"loss": total / counted})
         history["val_loss"].append(total / counted)
-        after_epoch(history["val_loss"][-1])
         if metric:
             history["val_metric"].append(measured / len(data.validation))
+        for name, each in metrics.items():
+            history.setdefault(f"val_{name}", []).append(each.compute().tolist())
+        logs = {name: values[-1] for name, values in history.items()}
+        tell("on_test_end", {n.removeprefix("val_"): v for n, v in logs.items() if "val_" in n})
+        tell("on_epoch_end", epoch, logs)
+        after_epoch(history["val_loss"][-1])
+        if getattr(model, "stop_training", False):
+            break
+    tell("on_train_end")
     return history, average.module if average else model
+
+
+def _begin(callbacks, model, optimizer):
+    """Give callbacks what they work on; return what calls a method of each that has it."""
+
+    def tell(moment, *args):
+        for each in callbacks:
+            if hasattr(each, moment):
+                getattr(each, moment)(*args)
+
+    for each in callbacks:
+        each.model, each.optimizer = model, optimizer
+        model.stop_training = False
+    tell("on_train_begin")
+    return tell
 
 
 def _batch(records, data, input_fn):

@@ -343,7 +343,7 @@ def test_a_parameter_that_is_frozen_in_training_is_refused():
     trainer.train_steps([batch_of(8)])
     seven.features[0, 0] = 7
 
-    with pytest.raises(DefinitionError, match="requires_grad of bias became False in training"):
+    with pytest.raises(DefinitionError, match="requires_grad of bias became False in a step"):
         trainer.train_steps([seven])
 
 

@@ -1,84 +1,187 @@
-"""The moments of a run: the end of an epoch, for learning rate schedulers."""
+"""The moments of a run: the user's callbacks, and schedulers of the learning rate."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from elasticdl.errors import DefinitionError
+from elasticdl.training.torch.callback_state import CallbackMemory, TorchValues
+from elasticdl.training.torch.callbacks import BATCH_MOMENTS, TEST_BATCH_MOMENTS
+from elasticdl.training.torch.touched import Touched
+
 if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import nn
+
+    from elasticdl.training.torch.callbacks import Callbacks
     from elasticdl.training.torch.schedulers import Schedulers
+    from elasticdl.training.torch.touched import Modes
     from elasticdl.training.trainer import State
+
+_STOPS = "stop_training"
+_TOUCHED = "model"
 
 
 class TorchHooks:
-    """Lets every other moment pass; see `trainer.Hooks`.
+    """Calls callbacks, and lets schedulers step after an epoch; see `trainer.Hooks`.
 
     Args:
-        schedulers: They step after an epoch.
+        callbacks: The user's.
+        model: What is trained.
+        optimizer: Of it.
+        modes: Of the model.
+        schedulers: They step after an epoch, and after the callbacks.
         measures_averages: Evaluations measure averages of the weights.
+        drawing: (Moment, number in it) -> seeds what is drawn meanwhile.
+        changed: Called where callbacks may have changed which parameters train.
 
     Attributes:
         epoch: The number of the epoch, from 0.
+
+    Raises:
+        DefinitionError: A callback cannot be called, or kept.
     """
 
-    observes_batches = False
-    observes_test_batches = False
-    stop_requested = False
-
-    def __init__(self, schedulers: Schedulers, *, measures_averages: bool) -> None:
-        self._schedulers, self._measures_averages = schedulers, measures_averages
+    def __init__(
+        self,
+        callbacks: Callbacks,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        modes: Modes,
+        schedulers: Schedulers,
+        *,
+        measures_averages: bool,
+        drawing: Callable[[int, int], AbstractContextManager[None]],
+        changed: Callable[[], None],
+    ) -> None:
+        self._callbacks, self._model, self._optimizer = callbacks, model, optimizer
+        self._modes, self._schedulers, self._drawing = modes, schedulers, drawing
+        self._measures_averages, self._changed = measures_averages, changed
+        values = TorchValues(model, optimizer, callbacks.objects)
+        self._memory = CallbackMemory(callbacks, values)
+        self._touched = Touched(model, optimizer, modes, values, callbacks.where)
         self.epoch = 0
+        self.observes_batches = callbacks.any_has(BATCH_MOMENTS)
+        self.observes_test_batches = callbacks.any_has(TEST_BATCH_MOMENTS)
+
+    @property
+    def stop_requested(self) -> bool:
+        """A callback has set `stop_training`, of its own or of the model."""
+        return bool(self._callbacks) and (
+            getattr(self._model, _STOPS, False) is True or self._callbacks.ask_to_stop()
+        )
 
     def check_sharing(self) -> None:
-        """Find nothing: nothing looks at what workers share."""
+        """See `trainer.Hooks`."""
+        found = self._callbacks.with_one_of(TEST_BATCH_MOMENTS)
+        if found is not None:
+            callback, moment = found
+            raise DefinitionError(
+                f"{self._callbacks.where}: the callback {type(callback).__name__} has {moment}(). "
+                "Workers share the batches of an evaluation, so each would call it for other ones. "
+                "Use on_test_end(logs), which sees the metrics of all, or train in one process."
+            )
 
     def train_begin(  # noqa: D102 - see trainer.Hooks, here and below
         self, *, num_epochs: int, num_steps: int | None, resumes: bool
     ) -> None:
-        pass
+        del num_epochs, num_steps
+        if not self._callbacks:
+            return
+        setattr(self._model, _STOPS, False)
+        self._touched.begin()
+        with self._moment("on_train_begin", in_training=True):
+            self._callbacks.give(self._model, self._optimizer)
+            self._callbacks.call("on_train_begin")
+        self._memory.begun()
+        if not resumes:
+            self._touched.keep()
 
     def committed(self, *, leads: bool) -> None:  # noqa: D102
         pass
 
     def epoch_begin(self, epoch: int) -> None:  # noqa: D102
         self.epoch = epoch
+        # A plain loop calls model.train() here.
+        self._modes.forget()
+        self._call("on_epoch_begin", epoch)
 
     def batch_begin(self, step: int) -> None:  # noqa: D102
-        pass
+        self._call("on_train_batch_begin", step)
 
     def batch_end(self, step: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        pass
+        self._call("on_train_batch_end", step, logs=logs)
 
     def test_begin(self) -> None:  # noqa: D102
-        pass
+        self._call("on_test_begin", in_training=False)
 
     def test_batch_begin(self, number: int) -> None:  # noqa: D102
-        pass
+        self._call("on_test_batch_begin", number, in_training=False)
 
     def test_batch_end(self, number: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        pass
+        self._call("on_test_batch_end", number, logs=logs, in_training=False)
 
     def test_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        pass
+        self._call("on_test_end", logs=logs, in_training=False)
+        # As in a plain loop, model.train() follows an evaluation.
+        self._modes.forget()
 
     def epoch_end(self, epoch: int, logs: Mapping[str, Any]) -> None:  # noqa: D102
+        self._call("on_epoch_end", epoch, logs=logs, in_training=False)
         self._schedulers.epoch_ended(epoch, logs)
 
     def train_end(self, logs: Mapping[str, Any]) -> None:  # noqa: D102
-        pass
+        self._call("on_train_end", logs=logs, in_training=False)
 
     def state(self) -> dict[str, Any]:
-        """Return nothing: what schedulers remember is part of the trainer's state."""
-        return {}
+        """See `trainer.Hooks`; what schedulers remember is part of the trainer's state."""
+        if not self._callbacks:
+            return {}
+        # A callback may have asked for the end just before a checkpoint.
+        kept, touched = self._memory.keep()[0], self._touched.keep()[0]
+        return {**kept, _TOUCHED: touched, _STOPS: self.stop_requested}
 
     def arrays(self) -> State:
-        """Return nothing: what schedulers remember is part of the trainer's state."""
-        return {}
+        """See `trainer.Hooks`."""
+        if not self._callbacks:
+            return {}
+        arrays: dict[str, np.ndarray[Any, Any]] = self._memory.keep()[1]
+        return arrays | self._touched.keep()[1]
 
     def load_state(self, state: Mapping[str, Any], arrays: State) -> None:  # noqa: D102
-        pass
+        if not self._callbacks:
+            return
+        self._touched.load(state.get(_TOUCHED, {}), arrays)
+        self._changed()
+        self._memory.load(state, arrays)
+        setattr(self._model, _STOPS, bool(state.get(_STOPS, False)))
 
     def measures_averages(self, state: Mapping[str, Any]) -> bool:
         """See `trainer.Hooks`."""
         del state
         return self._measures_averages
+
+    def _call(
+        self,
+        moment: str,
+        *number: int,
+        logs: Mapping[str, Any] | None = None,
+        in_training: bool = True,
+    ) -> None:
+        if self._callbacks.any_has((moment,)):
+            with self._moment(moment, *number, in_training=in_training):
+                self._callbacks.call(moment, *number, logs=logs)
+
+    @contextmanager
+    def _moment(self, moment: str, number: int = 0, *, in_training: bool) -> Iterator[None]:
+        """Let callbacks do what they do; it is the same on every worker and after a resume."""
+        with (
+            self._drawing(zlib.crc32(moment.encode()), number),
+            self._touched.watched(moment, in_training=in_training),
+        ):
+            yield
+        self._changed()

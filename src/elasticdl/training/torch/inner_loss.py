@@ -108,9 +108,9 @@ class InnerLossSteps:
         del model
         return self._adapt(features)
 
-    def check_evaluation(self, model: nn.Module, batch: Tensors) -> None:
+    def check_evaluation(self, model: nn.Module, batch: Tensors) -> Any:
         """See `Steps`."""
-        self.outputs(model, batch.features)
+        return detached(self.outputs(model, batch.features))
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
         """See `Steps`: the model is run on parts, in evaluation mode."""
@@ -122,7 +122,7 @@ class InnerLossSteps:
             assert loss is not None  # noqa: S101 - a training step has one
             return loss
 
-        check_parts(self._loss, model, batch, of)
+        check_parts(self._loss, batch, of)
 
     def _loss_in(self, outputs: Any, name: str) -> torch.Tensor:
         if isinstance(outputs, Mapping):

@@ -181,7 +181,7 @@ class LightningSteps:
             assert loss is not None  # noqa: S101 - a training step has one
             return loss
 
-        check_parts(self._loss, model, batch, of)
+        check_parts(self._loss, batch, of)
 
     def _call(self, model: nn.Module, name: str, given: Any) -> Any:
         """Call a step with what it takes: the batch, and its index if it wants one."""
@@ -233,11 +233,11 @@ class _BatchIndex:
             "of updates."
         )
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
     __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = _refuse
-    __int__ = __index__ = __float__ = __bool__ = __hash__ = _refuse  # type: ignore[assignment]
-    __str__ = __format__ = _refuse  # type: ignore[assignment]
+    __int__ = __index__ = __float__ = __bool__ = __hash__ = _refuse
+    __str__ = __format__ = _refuse
 
 
 class _Logged:

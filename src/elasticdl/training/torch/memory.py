@@ -12,7 +12,7 @@ checkpoint; what cannot be kept is refused when the trainer is made.
 
 Parameters in them are named, not copied. Values are turned into JSON with arrays beside it.
 
-Callers: `optimizer.py`.
+Callers: `optimizer.py`, `schedulers.py`, `callback_state.py`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Memory:
         )
         for number, hook in enumerate(hooks):
             places += _of_function(hook, f"hook {number}", seen)
-        if not _is_of_library(type(self._optimizer)):
+        if not is_of_library(type(self._optimizer)):
             theirs = vars(self._optimizer).keys() - _OF_EVERY_OPTIMIZER
             places += _of_object(self._optimizer, "optimizer", sorted(theirs), seen)
         return places
@@ -276,7 +276,7 @@ def _of_globals(function: types.FunctionType, name: str, seen: set[int]) -> Iter
     for variable in sorted(assigned | used):
         value = values.get(variable)
         keeps = isinstance(value, (MutableSequence, MutableMapping, torch.Tensor, set))
-        if variable in assigned or keeps or _has_state(value):
+        if variable in assigned or keeps or has_state(value):
             yield from _of_value(_in_dict(f"{name}, {variable}", values, variable), seen)
         elif isinstance(value, types.FunctionType) and value.__globals__ is values:
             yield from _of_function(value, f"{name}, {variable}", seen)
@@ -299,10 +299,10 @@ def _of_value(place: _Place, seen: set[int]) -> Iterator[_Place]:
     seen.add(id(value))
     if isinstance(value, nn.Parameter) or _is_constant(value):
         return
-    if _has_state(value) or isinstance(value, (torch.Tensor, np.ndarray, *_CONTAINERS.values())):
+    if has_state(value) or isinstance(value, (torch.Tensor, np.ndarray, *_CONTAINERS.values())):
         yield place
         return
-    if hasattr(value, "__dict__") and not _is_of_library(type(value)):
+    if hasattr(value, "__dict__") and not is_of_library(type(value)):
         yield from _of_object(value, place.name, sorted(vars(value)), seen)
         return
     # Neither plain nor a library's own: `_read` says that it cannot be kept.
@@ -334,7 +334,7 @@ def _in_dict(name: str, values: dict[str, Any], key: str) -> _Place:
 def _read(value: Any) -> Any:
     if isinstance(value, torch.optim.Optimizer):
         raise CannotKeepError(f"another optimizer, {type(value).__name__},")
-    if _has_state(value):
+    if has_state(value):
         return dict(value.state_dict())
     if isinstance(value, (*_NUMBERS, np.generic, torch.Tensor, np.ndarray)):
         return value
@@ -345,7 +345,7 @@ def _read(value: Any) -> Any:
 
 def _write(place: _Place, saved: Any) -> None:
     value = place.get()
-    if _has_state(value):
+    if has_state(value):
         value.load_state_dict(saved)
     elif isinstance(value, torch.Tensor) and value.shape == getattr(saved, "shape", None):
         with torch.no_grad():
@@ -363,7 +363,8 @@ def _write(place: _Place, saved: Any) -> None:
         place.put(saved)
 
 
-def _has_state(value: Any) -> bool:
+def has_state(value: Any) -> bool:
+    """Return whether an object has state_dict() and load_state_dict()."""
     return (
         not isinstance(value, type)
         and callable(getattr(value, "state_dict", None))
@@ -382,12 +383,13 @@ def _is_constant(value: Any) -> bool:
         return True
     draws = isinstance(value, _DRAWS)
     return (
-        _is_of_library(type(value))
+        is_of_library(type(value))
         and not draws
-        and not _has_state(value)
+        and not has_state(value)
         and (not isinstance(value, (torch.Tensor, np.ndarray, *_CONTAINERS.values())))
     )
 
 
-def _is_of_library(kind: type[Any]) -> bool:
+def is_of_library(kind: type[Any]) -> bool:
+    """Return whether a class is not the user's own."""
     return kind.__module__.partition(".")[0] in _LIBRARIES

@@ -1,6 +1,7 @@
 """Metrics as states that add up: each is a mean over examples, kept as (sum, count).
 
-With sample weights the count is the sum of the weights.
+With sample weights the count is the sum of the weights. Metrics of TorchMetrics have states of
+their own (`metric_states.py`), and sample weights do not count in them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from elasticdl.errors import DefinitionError
 from elasticdl.training.means import mean_of
 from elasticdl.training.metric_names import check_names
 from elasticdl.training.torch.losses import spread
+from elasticdl.training.torch.metric_states import StatefulMetric, is_metric
 
 if TYPE_CHECKING:
     from elasticdl.definition import MetricFunctions, NamedMetric
@@ -32,29 +34,99 @@ class TorchMetrics:
 
     Args:
         functions: What is measured. A named metric is a function `(labels, predictions)` that
-            returns one value an example, or their mean.
+            returns one value an example, or their mean; or a metric of TorchMetrics.
         where: The user's file, for errors.
 
     Raises:
-        DefinitionError: A metric is not a function, or is called `loss`.
+        DefinitionError: A metric is neither, or is called `loss`.
     """
 
     def __init__(self, functions: MetricFunctions, *, where: str) -> None:
         self._functions = functions
         self._where = functions.where or where
         check_names([named.name for named in functions.named], self._where)
-        for named in functions.named:
+        self._means = [named for named in functions.named if not is_metric(named.metric)]
+        self._with_states = {
+            named.name: (StatefulMetric(named.name, named.metric, self._where), named)
+            for named in functions.named
+            if is_metric(named.metric)
+        }
+        self._must_add_up = False
+        weighted = next((n for _, n in self._with_states.values() if n.weighted), None)
+        if weighted is not None:
+            raise DefinitionError(
+                f"{self._where}: the metric {weighted.name!r} is a "
+                f"{type(weighted.metric).__name__} of TorchMetrics, to which sample weights cannot "
+                "be applied. Move it to eval_metrics_fn, or return a function of one value an "
+                "example."
+            )
+        for named in self._means:
             if hasattr(named.metric, "update_state") or not callable(named.metric):
                 raise DefinitionError(
                     f"{where}: the metric {named.name!r} is a {type(named.metric).__name__}; a "
                     "PyTorch model is measured by functions (labels, predictions) of one value "
-                    "an example."
+                    "an example, or by metrics of TorchMetrics."
                 )
 
     @property
     def ordered(self) -> frozenset[str]:
-        """See `trainer.Metrics`: sums of values and counts add up."""
-        return frozenset()
+        """See `trainer.Metrics`: sums of values and counts add up; states are carried."""
+        return frozenset() if self._must_add_up else frozenset(self._with_states)
+
+    def require_sums(self, why: str) -> None:
+        """See `trainer.Trainer`.
+
+        Raises:
+            DefinitionError: The states of a metric cannot be added up.
+        """
+        for metric, _ in self._with_states.values():
+            metric.require_sum(why)
+        self._must_add_up = True
+
+    def states(
+        self, outputs: Any, labels: Any, weights: torch.Tensor | None, num_examples: int,
+        so_far: MetricStates | None,
+    ) -> MetricStates:  # fmt: skip
+        """Return the states of a batch; those of metrics in `ordered` after it.
+
+        Args:
+            outputs: See `addends`, as the next three.
+            labels: As tensors.
+            weights: Sample weights.
+            num_examples: Examples in the batch.
+            so_far: The states before it.
+
+        Raises:
+            DefinitionError: See `addends`; or a metric of TorchMetrics keeps something beside its
+                states.
+        """
+        found = summed([self.addends(outputs, labels, weights, num_examples)])
+        theirs: dict[str, tuple[np.ndarray[Any, Any], ...]] = {}
+        for name, (metric, named) in self._with_states.items():
+            selected = _select(outputs, named)
+            if self._must_add_up:
+                theirs[name] = metric.share(selected, labels)
+            else:
+                theirs[name] = metric.carried((so_far or {}).get(name), selected, labels)
+        return {**found, **theirs}
+
+    def problem(self, outputs: Any, labels: Any) -> DefinitionError | None:
+        """Return what is wrong with metrics that have states, found on a batch like those to come.
+
+        Args:
+            outputs: The model's outputs, detached.
+            labels: As tensors; None tells nothing.
+        """
+        if labels is None:
+            return None
+        try:
+            for metric, named in self._with_states.values():
+                metric.rehearse(_select(outputs, named), labels, sums=self._must_add_up)
+        except DefinitionError as error:
+            return error
+        except Exception:  # noqa: BLE001 - the evaluation will say it, on a batch of the data
+            return None
+        return None
 
     def addends(
         self, outputs: Any, labels: Any, weights: torch.Tensor | None, num_examples: int
@@ -83,7 +155,7 @@ class TorchMetrics:
             check_names([*values, *(named.name for named in self._functions.named)], self._where)
             for name, value in values.items():
                 addends[name] = self._addend(name, value, weights, num_examples)
-        for named in self._functions.named:
+        for named in self._means:
             value = named.metric(labels, _select(outputs, named))
             addends[named.name] = self._addend(named.name, value, weights, num_examples)
         return addends
@@ -113,7 +185,7 @@ class TorchMetrics:
             labels: As tensors.
         """
         values: dict[str, torch.Tensor] = {}
-        for named in self._functions.named:
+        for named in self._means:
             value = torch.as_tensor(named.metric(labels, _select(outputs, named))).detach()
             if value.ndim:
                 values[named.name] = value.to(torch.float64).reshape(len(value), -1).mean(1)
@@ -121,12 +193,19 @@ class TorchMetrics:
 
     def direction(self, name: str) -> Literal["min", "max"] | None:
         """See `trainer.Metrics`; a function does not say it."""
-        del name
-        return None
+        metric, _ = self._with_states.get(name, (None, None))
+        better = None if metric is None else metric.higher_is_better
+        return None if better is None else "max" if better else "min"
 
     def results(self, states: MetricStates) -> dict[str, float | list[float]]:
         """Return the value of each metric from summed states."""
-        return {name: mean_of(*state) for name, state in states.items()}
+        results: dict[str, float | list[float]] = {}
+        for name, state in states.items():
+            if name in self._with_states:
+                results |= self._with_states[name][0].result(state)
+            else:
+                results[name] = mean_of(*state)
+        return results
 
 
 def summed(steps: Sequence[Addends]) -> MetricStates:

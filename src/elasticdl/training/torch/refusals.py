@@ -82,6 +82,17 @@ def check_class(model: nn.Module, origin: Origin, *, own_steps: bool = False) ->
                 "gradients with processes that are not of this job. Return the module itself; "
                 "--num_workers=N trains it on several workers."
             )
+        if any(kind.__module__ == "torchmetrics.metric" for kind in type(module).__mro__):
+            instead = (
+                "Log the value of each batch, which is averaged: self.log(name, "
+                "torchmetrics.functional.accuracy(...))."
+                if own_steps
+                else "Return it from eval_metrics_fn()."
+            )
+            raise DefinitionError(
+                f"{origin}: {name} of the model is a metric of TorchMetrics, whose states are in "
+                f"no checkpoint and are not shared by workers. {instead}"
+            )
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             raise DefinitionError(
                 f"{_place(type(module).get_extra_state, origin)}: {type(module).__name__} "
@@ -236,6 +247,10 @@ class Refusals:
             "without validation data, and evaluate and predict with a module that changes nothing."
         )
 
+    def callbacks_called(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Take those that train now for those that train: callbacks may freeze and set free."""
+        self._trainable = [p.requires_grad for p in parameters.values()]
+
     def check_still_trainable(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Make sure that the same parameters are trained as at the beginning.
 
@@ -251,8 +266,9 @@ class Refusals:
         )
         raise DefinitionError(
             f"{self._origin}: requires_grad of {name} became {parameter.requires_grad} in "
-            "training. No checkpoint holds that, so a resumed training would go on differently. "
-            "Decide which parameters are trained when the model is made."
+            "a step. No checkpoint holds that, so a resumed training would go on differently. "
+            "Decide which parameters are trained when the model is made, or in a callback "
+            "(callbacks()), of which it is kept."
         )
 
 

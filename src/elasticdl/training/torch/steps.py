@@ -93,8 +93,12 @@ class Steps(Protocol):
         """Return what `forward` is called with, for an export; None if there is no `forward`."""
         ...
 
-    def check_evaluation(self, model: nn.Module, batch: Tensors) -> None:
-        """Call the model as evaluation and prediction do; labels may be missing."""
+    def check_evaluation(self, model: nn.Module, batch: Tensors) -> Any:
+        """Call the model as evaluation and prediction do; labels may be missing.
+
+        Returns:
+            Its outputs, detached; None where it keeps them to itself.
+        """
         ...
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
@@ -106,16 +110,13 @@ class Steps(Protocol):
         ...
 
 
-def check_parts(
-    loss: Loss, model: nn.Module, batch: Tensors, of: Callable[[Tensors], BatchLoss]
-) -> None:
+def check_parts(loss: Loss, batch: Tensors, of: Callable[[Tensors], BatchLoss]) -> None:
     """Make sure of a batch's parts where a model computes the loss by itself: it is run on them.
 
     A model that draws in evaluation mode cannot be compared.
 
     Args:
         loss: Knows what it has checked already.
-        model: The module; its mode stays.
         batch: A batch.
         of: Returns the loss of a batch in evaluation mode, and leaves no trace.
 
@@ -124,13 +125,9 @@ def check_parts(
     """
     if batch.num_examples == 1:
         return
-    was_training = model.training
-    try:
-        whole = of(batch)
-        if float(of(batch).value) == float(whole.value):
-            loss.check_splits(batch.num_examples, whole, lambda rows: of(batch.rows(rows)))
-    finally:
-        model.train(was_training)
+    whole = of(batch)
+    if float(of(batch).value) == float(whole.value):
+        loss.check_splits(batch.num_examples, whole, lambda rows: of(batch.rows(rows)))
 
 
 class ForwardSteps:
@@ -177,9 +174,9 @@ class ForwardSteps:
         del model
         return self._adapt(features)
 
-    def check_evaluation(self, model: nn.Module, batch: Tensors) -> None:
+    def check_evaluation(self, model: nn.Module, batch: Tensors) -> Any:
         """See `Steps`."""
-        self.outputs(model, batch.features)
+        return detached(self.outputs(model, batch.features))
 
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
         """See `Steps`: the loss of parts is computed of the same outputs."""

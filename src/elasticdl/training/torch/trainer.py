@@ -45,6 +45,7 @@ from elasticdl.training.divisors import check_divides_by_examples
 from elasticdl.training.torch import export, failures
 from elasticdl.training.torch.averages import Averages
 from elasticdl.training.torch.buffers import Buffers, differs
+from elasticdl.training.torch.callbacks import Callbacks
 from elasticdl.training.torch.clipping import clipping_of
 from elasticdl.training.torch.determinism import be_deterministic, keep_uncompiled, seeded
 from elasticdl.training.torch.hooks import TorchHooks
@@ -62,6 +63,7 @@ from elasticdl.training.torch.schedulers import Schedulers
 from elasticdl.training.torch.statistics import Parts, Statistics, change_of
 from elasticdl.training.torch.steps import ForwardSteps, Stepped, Steps, Tensors
 from elasticdl.training.torch.tensors import batch_tensors, to_array, to_tensor
+from elasticdl.training.torch.touched import Modes
 from elasticdl.training.trainer import (
     Contribution,
     Examined,
@@ -143,12 +145,14 @@ class TorchTrainer:
             self.optimizer = self._optimizer.optimizer
             self._averages = Averages(definition, self.model)
             self._schedulers = Schedulers(definition, self.optimizer, self._parameters)
+            callbacks = Callbacks(definition.create_callbacks(), definition.where("callbacks"))
         self._clip, self._given = clipping_of(definition), given
         trained = {id(parameter) for parameter in given}
         self._named_trainable = [
             (name, parameter)
             for name, parameter in self._parameters.items()
-            if parameter.requires_grad and id(parameter) in trained
+            # A callback may set free what is frozen now; sums over workers have room for it.
+            if id(parameter) in trained and (parameter.requires_grad or callbacks)
         ]
         self._trainable = [p for _, p in self._named_trainable]
         self._refusals = Refusals(self.model, self._parameters, definition.origin)
@@ -157,12 +161,17 @@ class TorchTrainer:
         self.evaluation_metrics = TorchMetrics(
             definition.create_metrics(Mode.EVALUATION), where=where
         )
-        if definition.create_callbacks():
-            raise DefinitionError(
-                f"{definition.where('callbacks')}: callbacks are Keras's; a PyTorch model cannot "
-                "have any. Remove them, or return an empty list."
-            )
-        self.hooks = TorchHooks(self._schedulers, measures_averages=bool(self._averages))
+        self._modes = Modes(self.model)
+        self.hooks = TorchHooks(
+            callbacks,
+            self.model,
+            self.optimizer,
+            self._modes,
+            self._schedulers,
+            measures_averages=bool(self._averages),
+            drawing=self._drawing,
+            changed=lambda: self._refusals.callbacks_called(self._parameters),
+        )
         # Two of them: torch.export takes a size of one for a constant.
         self._example = _twice(example.features)
         self._check_nothing_outside(example)
@@ -246,15 +255,16 @@ class TorchTrainer:
         """See `trainer.Rehearser`: nothing is compiled for an update, so there is nothing to do."""
 
     def require_sums(self, why: str) -> None:
-        """See `trainer.Trainer`: all metrics are sums here."""
+        """See `trainer.Trainer`."""
+        for metrics in (self.training_metrics, self.evaluation_metrics):
+            metrics.require_sums(why)
 
     def evaluate(self, batch: Batch, so_far: MetricStates | None = None) -> MetricStates:
         """See `trainer.Trainer`."""
-        del so_far
         self.check_evaluation(batch)
         with self._telling("evaluate", batch), self._averages.in_place(), self._looking():
             tensors = self._batch_tensors(batch)
-            return self._states(self._steps.evaluation(self.model, tensors), tensors)
+            return self._states(self._steps.evaluation(self.model, tensors), tensors, so_far)
 
     def predict(self, features: Arrays) -> Arrays:
         """See `trainer.Trainer`."""
@@ -266,12 +276,11 @@ class TorchTrainer:
 
     def examine(self, batch: Batch, so_far: MetricStates | None = None) -> Examined:
         """See `trainer.Examiner`."""
-        del so_far
         self.check_evaluation(batch)
         with self._telling("evaluate", batch), self._averages.in_place(), self._looking():
             tensors = self._batch_tensors(batch)
             stepped = self._steps.evaluation(self.model, tensors)
-            states, outputs = self._states(stepped, tensors), stepped.outputs
+            states, outputs = self._states(stepped, tensors, so_far), stepped.outputs
             values: dict[str, torch.Tensor] = {}
             if isinstance(self._steps, ForwardSteps):
                 values = self.evaluation_metrics.values(outputs, tensors.labels)
@@ -290,11 +299,14 @@ class TorchTrainer:
         if self._is_evaluation_checked:
             return
         changed: list[str] = []
+        problem = None
         # What raises here raises again in the evaluation, which names the batch.
         with suppress(Exception), self._generators.used(), self._looking() as buffers:
             before = {n: p.detach().clone() for n, p in self._parameters.items()} | buffers
             try:
-                self._steps.check_evaluation(self.model, self._batch_tensors(batch))
+                tensors = self._batch_tensors(batch)
+                outputs = self._steps.check_evaluation(self.model, tensors)
+                problem = self.evaluation_metrics.problem(outputs, tensors.labels)
                 self._is_evaluation_checked = True
             finally:
                 changed = [n for n, t in self._tensors_kept().items() if differs(before[n], t)]
@@ -302,14 +314,18 @@ class TorchTrainer:
                     self._parameters[name].copy_(before[name])
         is_checked, self._is_evaluation_checked = self._is_evaluation_checked, False
         self._refusals.check_unchanged(changed)
+        if problem is not None:
+            raise problem
         self._is_evaluation_checked = is_checked
 
-    def _states(self, stepped: Stepped, batch: Tensors) -> MetricStates:
+    def _states(
+        self, stepped: Stepped, batch: Tensors, so_far: MetricStates | None
+    ) -> MetricStates:
         """Return the metric states of an evaluated batch."""
-        addends = self.evaluation_metrics.addends(
-            stepped.outputs, batch.labels, batch.weights, batch.num_examples
+        states = self.evaluation_metrics.states(
+            stepped.outputs, batch.labels, batch.weights, batch.num_examples, so_far
         )
-        states = summed([{**addends, **stepped.metrics}])
+        states = {**states, **summed([stepped.metrics])}
         if stepped.loss is None:
             return states
         loss = _loss_state([float(stepped.loss.value)], [float(stepped.loss.divisor)])
@@ -440,13 +456,14 @@ class TorchTrainer:
     def _add_pull(self) -> None:
         for name, anchor in self._anchors.items():
             parameter = self._parameters[name]
+            if not parameter.requires_grad:
+                continue
             term = self._pull * (parameter.detach() - anchor)
             parameter.grad = term if parameter.grad is None else parameter.grad + term
 
     def _forward_backward(self, batch: Batch, *, is_summed: bool = False) -> _Step:
         """Leave the gradients of the batch's mean loss; return it and the metrics."""
-        if not self.model.training:
-            self.model.train()
+        self._modes.train()
         self._clear_gradients()
         tensors = self._batch_tensors(batch)
         with self._drawing(self.slot):
@@ -460,6 +477,8 @@ class TorchTrainer:
         with torch.no_grad():
             if is_summed:
                 self._steps.check_splits(self.model, tensors, stepped)
+                # It may have looked at parts of the batch.
+                self._modes.train()
             metrics = self.training_metrics.addends(
                 stepped.outputs, tensors.labels, tensors.weights, batch.num_examples
             )
@@ -574,9 +593,9 @@ class TorchTrainer:
         )
 
     @contextmanager
-    def _drawing(self, slot: int) -> Iterator[None]:
+    def _drawing(self, slot: int, *moment: int) -> Iterator[None]:
         """Make all that is drawn meanwhile a function of (seed, step, slot)."""
-        seed = derive_seed(self._seed, self.step, slot)
+        seed = derive_seed(self._seed, self.step, slot, *moment)
         self._generators.seed(seed)
         with self._generators.used(), seeded(seed, self._device):
             yield
@@ -584,8 +603,7 @@ class TorchTrainer:
     @contextmanager
     def _looking(self) -> Iterator[dict[str, torch.Tensor]]:
         """Run the model for looking only: nothing it does to its buffers, yielded, stays."""
-        if self.model.training:
-            self.model.eval()
+        self._modes.eval()
         with torch.no_grad(), self._buffers.restored() as before, self._drawing(self.slot):
             yield before
 

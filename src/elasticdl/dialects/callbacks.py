@@ -1,0 +1,50 @@
+"""A user's callbacks, as the definition has them: a function that returns new ones each time."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.dialects.params import described
+from elasticdl.dialects.reading import Reading, call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from elasticdl.dialects.reference import Symbol
+
+
+def as_callbacks(symbol: Symbol | None, reading: Reading) -> Callable[[], Sequence[Any]]:
+    """Return what makes the callbacks of a file.
+
+    Args:
+        symbol: The user's function, or a list of callbacks; None if there are none.
+        reading: For params and errors.
+
+    Raises:
+        UsageError: The function needs a param that is not given.
+    """
+    if symbol is None:
+        return list
+    given = {} if not callable(symbol.value) else reading.params.declare(symbol)
+
+    def create() -> Sequence[Any]:
+        made = symbol.value
+        if callable(made):
+            made = call(symbol, **given)
+        elif reading.framework == "torch":
+            # What they remember must not be shared.
+            made = copy.deepcopy(made)
+        if made is None:
+            return []
+        if not isinstance(made, Iterable):
+            raise reading.error(
+                symbol,
+                f"{symbol.name} {'returned' if callable(symbol.value) else 'is'} "
+                f"{described(made)}.",
+                f"Expected a list of callbacks: [{type(made).__name__}(...)].",
+            )
+        return list(made)
+
+    return create

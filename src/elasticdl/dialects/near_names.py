@@ -1,0 +1,131 @@
+"""Names in a PyTorch model file that nothing reads, and that are nearly those of something.
+
+    def scheduler(optimizer): ...     probably lr_scheduler
+    grad_clip = 1.0                   probably gradient_clipping
+
+A helper may have such a name, so this is a note and no error. Where other code of the file uses the
+name, where the right one is there as well, or where the value could not be meant, nothing is said.
+
+Callers: `elasticdl_module.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.dialects.reference import function_of, symbol_of
+
+if TYPE_CHECKING:
+    from elasticdl.dialects.reading import Reading
+
+_FUNCTION_OF_ONE = ("lr_scheduler", "averaged_model")
+_MEANT: Mapping[str, Sequence[str]] = {
+    "lr_scheduler": (
+        "lr_schedulers",
+        "lr_schedule",
+        "learning_rate_scheduler",
+        "learning_rate_schedule",
+        "scheduler",
+        "schedulers",
+        "configure_schedulers",
+    ),
+    "gradient_clipping": (
+        "gradient_clip",
+        "grad_clip",
+        "grad_clipping",
+        "clip_gradient",
+        "clip_gradients",
+        "clip_grad",
+        "clip_grad_norm",
+        "gradient_clip_val",
+        "max_grad_norm",
+    ),
+    "averaged_model": (
+        "average_model",
+        "averaged_models",
+        "ema",
+        "ema_model",
+        "model_ema",
+        "swa",
+        "swa_model",
+    ),
+    "callbacks": ("callback", "get_callbacks", "custom_callbacks"),
+    "eval_metrics_fn": ("eval_metrics", "metrics_fn", "eval_metric_fn", "metrics"),
+}
+
+
+def near_names(reading: Reading) -> list[str]:
+    """Return a note for each name of a PyTorch model file that probably means another one.
+
+    Args:
+        reading: Of the file.
+    """
+    if reading.framework != "torch":
+        return []
+    notes = []
+    for module in reading.reference.modules:
+        used = set(_used_in(module))
+        for meant, names in _MEANT.items():
+            if reading.reference.find(meant) is not None:
+                continue
+            for name in names:
+                value = getattr(module, name, None)
+                if name in used or not _may_mean(meant, value, module):
+                    continue
+                where = symbol_of(name, value, module)
+                notes.append(
+                    f"{where}: {name} is not used: nothing in the file uses it, and ElasticDL "
+                    f"looks for {meant}. If that is meant, rename it."
+                )
+    return notes
+
+
+def _may_mean(meant: str, value: Any, module: ModuleType) -> bool:
+    """Return whether a value of a file is of the file's own, and could be what is meant."""
+    if isinstance(value, type) or value is None:
+        return False
+    if callable(value):
+        function = function_of(value)
+        if getattr(function, "__module__", module.__name__) != module.__name__:
+            # It is imported.
+            return False
+        needed = _num_needed(function)
+        if meant in _FUNCTION_OF_ONE:
+            return needed == 1
+        return {"callbacks": needed == 0, "gradient_clipping": needed == 1}.get(meant, needed <= 2)  # noqa: PLR2004
+    if meant == "gradient_clipping":
+        return isinstance(value, (int, float, dict)) and not isinstance(value, bool)
+    # A list of callbacks or a dict of metrics that stands in the file.
+    return meant in {"callbacks", "eval_metrics_fn"} and isinstance(value, (list, tuple, dict))
+
+
+def _num_needed(function: Callable[..., Any]) -> int:
+    """Return how many arguments a function needs; -1 if it does not say."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return -1
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is p.empty for p in parameters)
+
+
+def _used_in(module: ModuleType) -> Iterator[str]:
+    """Yield the names that functions and classes of a file look up."""
+    for value in list(vars(module).values()):
+        if getattr(value, "__module__", None) != module.__name__:
+            continue
+        functions = vars(value).values() if isinstance(value, type) else (value,)
+        for function in functions:
+            code = getattr(function_of(function), "__code__", None)
+            if code is not None:
+                yield from _names_in(code)
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)

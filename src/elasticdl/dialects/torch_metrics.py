@@ -1,0 +1,95 @@
+"""Metrics of TorchMetrics in `eval_metrics_fn`, known by their ancestors' names.
+
+Their `update` takes (preds, target). One whose arguments are not named like that would measure
+something else without a word, so it is refused.
+
+Callers: `metrics.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.dialects.argument_order import role_of
+from elasticdl.errors import UserCodeError, raised_at, users_traceback
+
+if TYPE_CHECKING:
+    from elasticdl.dialects.reading import Reading
+    from elasticdl.dialects.reference import Symbol
+
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def is_metric(value: Any) -> bool:
+    """Return whether a value is a metric of TorchMetrics, or a class of such."""
+    return _descends(value, "Metric")
+
+
+def is_collection(value: Any) -> bool:
+    """Return whether a value is a MetricCollection of TorchMetrics."""
+    return not inspect.isclass(value) and _descends(value, "MetricCollection")
+
+
+def as_metric(symbol: Symbol, name: str, value: Any, reading: Reading, *, shared: bool) -> Any:
+    """Return a metric of TorchMetrics that nobody else updates.
+
+    Args:
+        symbol: Where it comes from.
+        name: What it is reported as.
+        value: The metric, or its class.
+        reading: For errors.
+        shared: Whether the same value will be asked again.
+
+    Raises:
+        DefinitionError: The model is Keras's, or `update` does not take (preds, target).
+        UserCodeError: Making one of a class raised.
+    """
+    kind = value if inspect.isclass(value) else type(value)
+    if reading.framework != "torch":
+        raise reading.error(
+            symbol,
+            f"the metric {name!r} of {symbol.name} is {kind.__name__} of TorchMetrics, and the "
+            "model is Keras's.",
+            "Expected a metric of Keras, or a function (labels, predictions).",
+        )
+    try:
+        metric = value() if inspect.isclass(value) else copy.deepcopy(value) if shared else value
+    except Exception as error:
+        raise UserCodeError(
+            f"{raised_at(error, symbol)}: making {kind.__name__} raised:\n{users_traceback(error)}"
+        ) from error
+    _check_arguments(symbol, name, metric, reading)
+    return metric
+
+
+def _check_arguments(symbol: Symbol, name: str, metric: Any, reading: Reading) -> None:
+    signature = inspect.signature(type(metric).update)
+    parameters = [p for p in list(signature.parameters.values())[1:] if p.kind not in _VARIABLE]
+    inner = [each for each in metric.children() if is_metric(each)]
+    if not parameters and inner:
+        # One that hands on what it is given.
+        for each in inner:
+            _check_arguments(symbol, name, each, reading)
+        return
+    needed = [p for p in parameters if p.default is p.empty]
+    roles = [role_of(parameter.name) for parameter in parameters[:2]]
+    if roles == ["outputs", "labels"] and len(needed) <= 2:  # noqa: PLR2004
+        return
+    arguments = ", ".join(parameter.name for parameter in parameters)
+    raise reading.error(
+        symbol,
+        f"the metric {name!r} of {symbol.name} is a {type(metric).__name__}, whose "
+        f"update({arguments}) does not say that it takes a batch's predictions and labels.",
+        "Expected update(preds, target). Derive a class whose update is named so and computes "
+        "what that metric needs.",
+    )
+
+
+def _descends(value: Any, name: str) -> bool:
+    kind = value if inspect.isclass(value) else type(value)
+    return any(
+        ancestor.__name__ == name and ancestor.__module__.partition(".")[0] == "torchmetrics"
+        for ancestor in inspect.getmro(kind)
+    )

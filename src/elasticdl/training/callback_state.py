@@ -1,0 +1,226 @@
+"""What a callback remembers, as JSON values and arrays, and back.
+
+Callbacks have no protocol for their state, so it is taken from their attributes. Plain values and
+containers of them become JSON, arrays become tensors of the checkpoint, and the JSON says where
+each one belongs:
+
+    best_weights = [kernel, bias]
+        JSON     {"$list": [{"$array": "0/EarlyStopping/best_weights/0"}, ...]}
+        arrays   0/EarlyStopping/best_weights/0 -> kernel, ...
+
+Nothing that is read back can run: objects are restored into the ones that the user's code has made.
+What only a framework knows (its tensors, its modules) is added by a subclass.
+
+Callers: `keras/callback_state.py` and `torch/callback_state.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import zlib
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+_STORABLE_KINDS = "biufc"
+_SEQUENCES: dict[str, Any] = {"$tuple": tuple, "$set": set, "$frozenset": frozenset}
+_DICTS: dict[str, Any] = {"OrderedDict": OrderedDict, "Counter": Counter, "defaultdict": dict}
+
+
+class CannotKeepError(Exception):
+    """A value has no form in a checkpoint; says of which type it is."""
+
+
+class Values:
+    """Turns values into JSON and arrays, and back."""
+
+    def encode(  # noqa: PLR0911 - one line a type
+        self, value: Any, path: str, arrays: Arrays
+    ) -> Any:
+        """Return a value as JSON, its arrays put aside.
+
+        Args:
+            value: What to keep.
+            path: Names it among the arrays.
+            arrays: Takes its arrays.
+
+        Raises:
+            CannotKeepError: It, or something in it, has no form here.
+        """
+        if value is None or type(value) in {bool, int, float, str}:
+            return value
+        match value:
+            case list() | tuple() | set() | frozenset() | deque():
+                return self._pack_sequence(value, path, arrays)
+            case dict():
+                return self._pack_dict(value, path, arrays)
+            case bytes():
+                return {"$bytes": value.hex()}
+            case PurePath():
+                return {"$path": str(value)}
+            case np.random.Generator():
+                return {"$generator": self.encode(value.bit_generator.state, path, arrays)}
+            case random.Random():
+                return {"$random": self.encode(value.getstate(), path, arrays)}
+            case np.ndarray() | np.generic():
+                tag = "$number" if isinstance(value, np.generic) else "$array"
+                return pack_array(tag, value, path, arrays)
+            case _:
+                return self.encode_other(value, path, arrays)
+
+    def encode_other(self, value: Any, path: str, arrays: Arrays) -> Any:
+        """Return a value of another type as JSON; see `encode`."""
+        del path, arrays
+        raise CannotKeepError(name_of(value))
+
+    def decode(  # noqa: C901, PLR0911, PLR0912 - one line a type
+        self, kept: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
+    ) -> Any:
+        """Return the value `encode` was given.
+
+        Args:
+            kept: What `encode` returned.
+            current: What is there now; generators, and objects that a framework or the user has
+                made, are changed in place and returned.
+            arrays: At least those that `encode` put aside.
+        """
+        if isinstance(kept, list):
+            return self._decode_each(kept, current, arrays)
+        if not isinstance(kept, dict):
+            return kept
+        tag, content = next(iter(kept.items()))
+        if tag in _SEQUENCES:
+            return _SEQUENCES[tag](self._decode_each(content, current, arrays))
+        match tag:
+            case "$deque":
+                return deque(self._decode_each(content, current, arrays), maxlen=kept["maxlen"])
+            case "$dict":
+                return self._unpack_dict(content, kept.get("type", "dict"), current, arrays)
+            case "$bytes":
+                return bytes.fromhex(content)
+            case "$path":
+                is_path = isinstance(current, PurePath)
+                return type(current)(content) if is_path else PurePath(content)
+            case "$texts":
+                return np.array(content)
+            case "$array":
+                # A copy: the arrays of a checkpoint that was read cannot be written to.
+                return np.array(arrays[content])
+            case "$number":
+                return np.array(arrays[content])[()]
+            case "$generator":
+                return _with_state(current, self.decode(content, None, arrays))
+            case "$random":
+                current = current if isinstance(current, random.Random) else random.Random()  # noqa: S311
+                current.setstate(self.decode(content, None, arrays))
+                return current
+            case _:
+                return self.decode_other(tag, content, current, arrays)
+
+    def decode_other(
+        self, tag: str, content: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
+    ) -> Any:
+        """Return the value that `encode_other` was given; see `decode`."""
+        del content, current, arrays
+        raise ValueError(tag)
+
+    def digest(self, value: Any) -> int | None:
+        """Return a hash of a value; None if it cannot be kept."""
+        arrays: Arrays = {}
+        try:
+            text = repr(self.encode(value, "", arrays))
+        except CannotKeepError:
+            return None
+        found = zlib.crc32(text.encode())
+        for array in arrays.values():
+            found = zlib.crc32(array.tobytes(), found)
+        return found
+
+    # --- containers -----------------------------------------------------------------------------
+
+    def _pack_sequence(self, value: Any, path: str, arrays: Arrays) -> Any:
+        # Sets have another order in each process.
+        ordered = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
+        items = [self.encode(each, f"{path}/{i}", arrays) for i, each in enumerate(ordered)]
+        if type(value) is list:
+            return items
+        if isinstance(value, deque):
+            return {"$deque": items, "maxlen": value.maxlen}
+        tag = next((tag for tag, kind in _SEQUENCES.items() if type(value) is kind), None)
+        if tag is None:
+            raise CannotKeepError(name_of(value))
+        return {tag: items}
+
+    def _pack_dict(self, value: Any, path: str, arrays: Arrays) -> Any:
+        if type(value) not in {dict, OrderedDict, Counter, defaultdict}:
+            raise CannotKeepError(name_of(value))
+        items = [
+            [self.encode(key, f"{path}/key{i}", arrays), self.encode(each, f"{path}/{i}", arrays)]
+            for i, (key, each) in enumerate(value.items())
+        ]
+        return {"$dict": items} | ({} if type(value) is dict else {"type": type(value).__name__})
+
+    def _decode_each(
+        self, kept: Sequence[Any], current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
+    ) -> list[Any]:
+        now = list(current) if isinstance(current, (list, tuple, deque)) else []
+        now = now if len(now) == len(kept) else [None] * len(kept)
+        return [self.decode(each, old, arrays) for each, old in zip(kept, now, strict=True)]
+
+    def _unpack_dict(
+        self, content: Any, kind: str, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
+    ) -> Any:
+        now = current if isinstance(current, dict) else {}
+        found = {}
+        for key, each in content:
+            name = self.decode(key, None, arrays)
+            found[name] = self.decode(each, now.get(name), arrays)
+        if isinstance(current, (OrderedDict, Counter, defaultdict)):
+            current.clear()
+            current.update(found)
+            return current
+        return _DICTS.get(kind, dict)(found)
+
+
+def arguments_of(callback: object) -> set[str]:
+    """Return the names of the constructor's arguments."""
+    return {
+        name
+        for kind in inspect.getmro(type(callback))
+        if "__init__" in vars(kind) and kind is not object
+        for name in inspect.signature(vars(kind)["__init__"]).parameters
+    }
+
+
+def pack_array(tag: str, value: Any, path: str, arrays: Arrays) -> Any:
+    """Put an array aside and return the JSON that names it.
+
+    Raises:
+        CannotKeepError: It holds no numbers.
+    """
+    array = np.asarray(value)
+    if array.dtype.kind not in _STORABLE_KINDS and array.dtype.name != "bfloat16":
+        if array.dtype.kind == "U":
+            return {"$texts": array.tolist()}
+        raise CannotKeepError(f"an array of {array.dtype}")
+    # A copy: what is kept in the background must not move with what the callback does next.
+    arrays[path] = np.array(array)
+    return {tag: path}
+
+
+def name_of(value: object) -> str:
+    """Return the name of a value's type."""
+    return f"{type(value).__module__}.{type(value).__name__}"
+
+
+def _with_state(generator: Any, state: Any) -> np.random.Generator:
+    if not isinstance(generator, np.random.Generator):
+        generator = np.random.Generator(getattr(np.random, state["bit_generator"])())
+    generator.bit_generator.state = state
+    return generator

@@ -1,0 +1,345 @@
+"""What a callback of a PyTorch model remembers, as JSON values and arrays, and back.
+
+To what `training/callback_state.py` keeps, this adds:
+
+    a tensor                                          its numbers
+    a weight of the trained model, a module of it     its name, also where it is a detached view
+                                                      of it, as in model.state_dict()
+    anything with state_dict() and load_state_dict()  its state: a copy of the model, a scheduler
+    an object of a class of the user's                its attributes
+    functions, classes, files, loggers                nothing: the user's code makes them again
+
+The last three are restored into what is there when `on_train_begin` has been called, so what a
+callback makes only later is refused. So is what has no form here.
+
+Callers: `hooks.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import io
+import logging
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from elasticdl.errors import DefinitionError
+from elasticdl.training.callback_state import (
+    Arrays,
+    CannotKeepError,
+    Values,
+    arguments_of,
+    name_of,
+)
+from elasticdl.training.torch.memory import has_state, is_of_library
+from elasticdl.training.torch.tensors import to_array, to_tensor
+from elasticdl.training.trainer import CALLBACKS
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from elasticdl.training.torch.callbacks import Callbacks
+    from elasticdl.training.trainer import State
+
+_STATE_DICT = "$state_dict"
+# They write, and remember nothing that a training depends on.
+_WRITERS = {"SummaryWriter"}
+
+
+class TorchValues(Values):
+    """Values of PyTorch as well; see the module.
+
+    Args:
+        model: What is trained; its weights and modules are named, not copied.
+        optimizer: Of it.
+        callbacks: All there are: one that refers to another does not keep it.
+
+    Attributes:
+        made: Path -> what `encode` has met that is restored into what is there.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, callbacks: Sequence[Any]
+    ) -> None:
+        self._model, self._optimizer, self._callbacks = model, optimizer, list(callbacks)
+        self.made: dict[str, Any] = {}
+        self._within: list[int] = []
+        self._is_compared = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Look at the weights as they are now; `made` is empty."""
+        self.made = {}
+        self._by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
+        for name, weight in self._weights().items():
+            self._by_storage.setdefault(_storage_of(weight), []).append((name, weight))
+
+    def digest(self, value: Any) -> int | None:
+        """See `Values.digest`; code has none, so that one function is not taken for another."""
+        self._is_compared = True
+        try:
+            return super().digest(value)
+        finally:
+            self._is_compared = False
+
+    def encode_other(  # noqa: C901, PLR0911, PLR0912 - one line a type
+        self, value: Any, path: str, arrays: Arrays
+    ) -> Any:
+        """See `Values.encode`."""
+        if value is self._optimizer:
+            return {"$optimizer": 0}
+        number = next((n for n, each in enumerate(self._callbacks) if each is value), None)
+        if number is not None:
+            return {"$callback": number}
+        if isinstance(value, torch.Tensor):
+            return self._pack_tensor(value, path, arrays)
+        if isinstance(value, nn.Module):
+            found = next((n for n, m in self._model.named_modules() if m is value), None)
+            if found is not None:
+                return {"$module": found}
+        if isinstance(value, torch.Generator):
+            return {"$torch_generator": self.encode(value.get_state().numpy(), path, arrays)}
+        if isinstance(value, (torch.Size, torch.dtype, torch.device)) or _is_code(value):
+            if self._is_compared:
+                raise CannotKeepError(name_of(value))
+            self.made[path] = value
+            return {"$code": 0}
+        if _is_metric(value):
+            raise CannotKeepError(name_of(value))
+        if id(value) in self._within:
+            raise CannotKeepError(f"{name_of(value)} that refers to itself")
+        self._within.append(id(value))
+        try:
+            if has_state(value):
+                self.made[path] = type(value)
+                return {"$state": self.encode(dict(value.state_dict()), path, arrays)}
+            if hasattr(value, "__dict__") and not is_of_library(type(value)):
+                self.made[path] = type(value)
+                kept = [
+                    [name, self.encode(each, f"{path}/{name}", arrays)]
+                    for name, each in vars(value).items()
+                ]
+                return {"$object": kept}
+        finally:
+            self._within.pop()
+        return super().encode_other(value, path, arrays)
+
+    def decode_other(  # noqa: C901, PLR0911 - one line a type
+        self, tag: str, content: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
+    ) -> Any:
+        """See `Values.decode`; objects are changed in place.
+
+        Raises:
+            DefinitionError: There is no such object.
+        """
+        match tag:
+            case "$optimizer":
+                return self._optimizer
+            case "$callback":
+                return self._callbacks[content]
+            case "$module":
+                return self._model.get_submodule(content)
+            case "$weight":
+                return self._weights()[content]
+            case "$alias":
+                return self._weights()[content].detach()
+            case "$tensor":
+                return self._unpack_tensor(content, current, arrays)
+            case "$torch_generator":
+                found = current if isinstance(current, torch.Generator) else torch.Generator()
+                found.set_state(torch.from_numpy(self.decode(content, None, arrays)))
+                return found
+            case "$code":
+                return current
+            case "$state" if has_state(current):
+                current.load_state_dict(self.decode(content, None, arrays))
+            case "$object" if hasattr(current, "__dict__"):
+                for name, each in content:
+                    vars(current)[name] = self.decode(each, vars(current).get(name), arrays)
+            case _:
+                raise DefinitionError(
+                    "A callback had an object in an attribute when the checkpoint was written, "
+                    "and has none there now. Make it in __init__ or on_train_begin()."
+                )
+        return current
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        return {
+            **dict(nn.Module.named_parameters(self._model)),
+            **dict(self._model.named_buffers()),
+        }
+
+    def _pack_tensor(self, value: torch.Tensor, path: str, arrays: Arrays) -> Any:
+        # A storage of no bytes has no address.
+        near = self._by_storage.get(_storage_of(value), []) if value.numel() else []
+        for name, weight in near:
+            if value is weight:
+                return {"$weight": name}
+        for name, weight in near:
+            if _place_of(value) == _place_of(weight):
+                return {"$alias": name}
+        if near:
+            raise CannotKeepError(f"a tensor that is a part of the weight {near[0][0]}")
+        arrays[path] = to_array(value)
+        return {"$tensor": [path, value.device.type]}
+
+    def _unpack_tensor(
+        self, content: Any, current: Any, arrays: Mapping[str, np.ndarray[Any, Any]]
+    ) -> torch.Tensor:
+        path, device = content
+        tensor = to_tensor(arrays[path])
+        is_like = isinstance(current, torch.Tensor) and (
+            (current.shape, current.dtype) == (tensor.shape, tensor.dtype)
+        )
+        is_weight = is_like and _storage_of(current) in map(_storage_of, self._weights().values())
+        if is_like and not is_weight:
+            with torch.no_grad():
+                # In place: others may hold the same object.
+                return current.copy_(tensor)
+        return tensor.to(device if device == "cpu" or torch.cuda.is_available() else "cpu")
+
+
+class CallbackMemory:
+    """What the callbacks of a training remember.
+
+    Args:
+        callbacks: The user's.
+        values: Turns what they remember into arrays.
+    """
+
+    def __init__(self, callbacks: Callbacks, values: TorchValues) -> None:
+        self._callbacks, self._values = callbacks, values
+        # Arguments, and what a class holds, come from the user's code again; one that a callback
+        # has changed is state.
+        self._first = [
+            {
+                name: (value, values.digest(value))
+                for name, value in callbacks.remembered(number).items()
+                if name in arguments_of(each) or name not in vars(each)
+            }
+            for number, each in enumerate(callbacks.objects)
+        ]
+        self._made: dict[str, Any] | None = None
+
+    def begun(self) -> None:
+        """Take what there is now for what the user's code makes in each process.
+
+        Raises:
+            DefinitionError: A callback remembers what cannot be kept.
+        """
+        self._made = None
+        self.keep()
+        self._values.begin()
+        for number in range(len(self._callbacks.objects)):
+            for name, value in self._callbacks.remembered(number).items():
+                # An argument that cannot be kept need not be, while it is the same.
+                with contextlib.suppress(CannotKeepError):
+                    self._values.encode(value, self._path(number, name), {})
+        self._made = self._values.made
+
+    def keep(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+        """Return what is remembered as JSON and arrays.
+
+        Raises:
+            DefinitionError: Something cannot be kept.
+        """
+        values: dict[str, Any] = {}
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self._values.begin()
+        for number, callback in enumerate(self._callbacks.objects):
+            key = self._key(number)
+            if has_state(callback):
+                kept = self._encoded(number, _STATE_DICT, callback.state_dict(), arrays)
+                values[key] = {_STATE_DICT: kept}
+                continue
+            values[key] = {
+                name: self._encoded(number, name, value, arrays)
+                for name, value in self._callbacks.remembered(number).items()
+                if not self._is_as_made(number, name, value)
+            }
+        return values, arrays
+
+    def load(self, state: Mapping[str, Any], arrays: State) -> None:
+        """Give the callbacks back what they remembered."""
+        for number, callback in enumerate(self._callbacks.objects):
+            for name, kept in state.get(self._key(number), {}).items():
+                if name == _STATE_DICT:
+                    callback.load_state_dict(self._values.decode(kept, None, arrays))
+                    continue
+                current = self._callbacks.remembered(number)
+                value = self._values.decode(kept, current.get(name), arrays)
+                is_of_class = name in current and name not in vars(callback)
+                setattr(type(callback) if is_of_class else callback, name, value)
+        # What cannot be kept is named at every start.
+        self.keep()
+
+    def _encoded(
+        self, number: int, name: str, value: Any, arrays: dict[str, np.ndarray[Any, Any]]
+    ) -> Any:
+        path, kind = self._path(number, name), type(self._callbacks.objects[number]).__name__
+        try:
+            kept = self._values.encode(value, path, arrays)
+            self._check_made(path)
+        except CannotKeepError as error:
+            what = "state_dict()" if name == _STATE_DICT else f"self.{name}"
+            raise DefinitionError(
+                f"{self._callbacks.where}: the callback {kind} keeps {error} in "
+                f"{what}, which no checkpoint can hold, so a resumed training would go on "
+                "differently. Keep numbers, texts, tensors, and lists and dicts of them; or give "
+                "it state_dict() and load_state_dict(state), which say what is kept."
+            ) from error
+        return kept
+
+    def _check_made(self, below: str) -> None:
+        """Make sure that objects to restore into will be there.
+
+        Raises:
+            CannotKeepError: One was made after `on_train_begin`.
+        """
+        if self._made is None:
+            return
+        for path, now in self._values.made.items():
+            if path == below or path.startswith(f"{below}/"):
+                made = self._made.get(path)
+                if made is not now and made != now:
+                    what = name_of(now) if not isinstance(now, type) else now.__name__
+                    raise CannotKeepError(f"a {what} that was put there after on_train_begin()")
+
+    def _is_as_made(self, number: int, name: str, value: Any) -> bool:
+        if name not in self._first[number]:
+            return False
+        first, digest = self._first[number][name]
+        return value is first if digest is None else self._values.digest(value) == digest
+
+    def _path(self, number: int, name: str) -> str:
+        return f"{CALLBACKS}{self._key(number)}/{name}"
+
+    def _key(self, number: int) -> str:
+        return f"{number}/{type(self._callbacks.objects[number]).__name__}"
+
+
+def _is_code(value: Any) -> bool:
+    """Whether a value comes from the user's code again and has no state of its own."""
+    plain = (
+        type, ModuleType, functools.partial, io.IOBase, logging.Logger, logging.LoggerAdapter,
+    )  # fmt: skip
+    return isinstance(value, plain) or inspect.isroutine(value) or type(value).__name__ in _WRITERS
+
+
+def _is_metric(value: Any) -> bool:
+    """Whether a value is a metric of TorchMetrics, whose state_dict() leaves its state out."""
+    return any(kind.__module__.startswith("torchmetrics.") for kind in type(value).__mro__)
+
+
+def _storage_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+
+
+def _place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset()

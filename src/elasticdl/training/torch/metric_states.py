@@ -1,0 +1,361 @@
+"""Metrics of TorchMetrics: their states as arrays, carried from batch to batch or added up.
+
+A metric has states, each with a reduction of its own (`add_state(..., dist_reduce_fx="sum")`). In
+one process all states are carried: a batch's update starts from those before it, whatever the
+reduction, as in a plain script. Where workers share the batches, what a batch adds to fresh states
+is summed up. That is the same for states that start at 0 and are summed; a metric with others (a
+maximum, a list of all predictions) is refused there, and so is one of the user's own that says
+"sum" and does something else, found by trying.
+
+    arrays of a metric = updates of each metric within it, lengths of lists, dtypes in them, states
+
+TorchMetrics is not imported: the objects are the user's.
+
+Callers: `metrics.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from elasticdl.data.batch import leaves
+from elasticdl.errors import (
+    DefinitionError,
+    ElasticDLError,
+    UserCodeError,
+    raised_at,
+    users_traceback,
+)
+from elasticdl.training.torch.outputs import as_arrays, map_tensors
+from elasticdl.training.torch.outside import digest
+
+States = tuple[np.ndarray[Any, Any], ...]
+
+_DTYPES = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,
+    torch.int16, torch.int8, torch.uint8, torch.bool,
+)  # fmt: skip
+# Others keep something beside their states, or draw.
+_WRAPPERS = ("ClasswiseWrapper", "MultioutputWrapper", "MultitaskWrapper")
+_BINNED = (
+    " With thresholds=200 it keeps sums instead, and its value is that of curves with so many "
+    "points."
+)
+_TOLERANCE = 1e-4
+
+
+def is_metric(value: Any) -> bool:
+    """Return whether a value is a metric of TorchMetrics."""
+    return any(
+        kind.__name__ == "Metric" and kind.__module__.partition(".")[0] == "torchmetrics"
+        for kind in type(value).__mro__
+    )
+
+
+class StatefulMetric:
+    """One metric of TorchMetrics.
+
+    Args:
+        name: What it is reported as.
+        metric: The metric; it is moved to the device of the first batch.
+        where: The user's `file:line`, for errors.
+
+    Raises:
+        DefinitionError: It keeps what no checkpoint can hold.
+    """
+
+    def __init__(self, name: str, metric: Any, where: str) -> None:
+        self.name, self.metric, self._where = name, metric, where
+        self._inner: list[Any] = [each for each in metric.modules() if is_metric(each)]
+        self._places = [(each, state) for each in self._inner for state in each._defaults]  # noqa: SLF001 - no public name
+        for each in self._inner:
+            # Each worker has its own batches, and they meet elsewhere.
+            each.sync_on_compute = each._to_sync = False  # noqa: SLF001
+            kind = type(each)
+            if kind.__module__.startswith("torchmetrics.wrappers") and (
+                kind.__name__ not in _WRAPPERS
+            ):
+                raise self._error(
+                    "keeps values beside its states, which no checkpoint holds",
+                    "Measure the metric itself.",
+                )
+        if not self._places:
+            raise self._error("has no state", "Add them by self.add_state(name, default, ...).")
+        # What the metric holds now, as arrays, and the entries of its lists with theirs.
+        self._held: States | None = None
+        self._known: list[list[tuple[torch.Tensor, np.ndarray[Any, Any]]]] = []
+        self._is_tried = all(type(e).__module__.startswith("torchmetrics.") for e in self._inner)
+
+    @property
+    def higher_is_better(self) -> bool | None:
+        """Which values are better; None if the metric does not say."""
+        better: bool | None = getattr(self.metric, "higher_is_better", None)
+        return better
+
+    def why_no_sum(self) -> str:
+        """Return why states of workers cannot be added up; empty if they can."""
+        for module, name in self._places:
+            default, reduction = module._defaults[name], module._reductions[name]  # noqa: SLF001
+            if isinstance(default, list):
+                return f"its state {name!r} is a list of what each batch has"
+            reduced = getattr(reduction, "__name__", str(reduction)).removeprefix("dim_zero_")
+            if reduced != "sum":
+                return f"its state {name!r} is reduced by {reduced}"
+            if bool(default.any()):
+                return f"its state {name!r} does not start at 0"
+        return ""
+
+    def require_sum(self, why: str) -> None:
+        """Make sure that states can be added up; see `trainer.Trainer.require_sums`.
+
+        Raises:
+            DefinitionError: They cannot.
+        """
+        reason = self.why_no_sum()
+        if reason:
+            has_bins = any(getattr(each, "thresholds", 0) is None for each in self._inner)
+            raise DefinitionError(
+                f"{self._where}: the states of the metric {self.name!r} "
+                f"({type(self.metric).__name__}) do not add up: {reason}. They would be added by "
+                f"{why}. Leave the metric out, or run in one process.{_BINNED if has_bins else ''}"
+            )
+
+    def share(self, outputs: Any, labels: Any) -> States:
+        """Return what a batch adds to states that are summed."""
+        self._try_on(outputs, labels, sums=True)
+        self._reset()
+        self._update(outputs, labels)
+        self._held = None
+        return self._read()
+
+    def carried(self, so_far: States | None, outputs: Any, labels: Any) -> States:
+        """Return the states after a batch, from those before it; None is the start."""
+        self._try_on(outputs, labels, sums=False)
+        if so_far is None:
+            self._reset()
+        else:
+            self._load(so_far)
+        self._update(outputs, labels)
+        self._held = self._read()
+        return self._held
+
+    def result(self, states: States) -> dict[str, float | list[float]]:
+        """Return the value that states come to, by name: a metric may have several.
+
+        Raises:
+            UserCodeError: `compute` raised.
+            DefinitionError: It is neither numbers nor a dict of such.
+        """
+        self._load(states)
+        for each in self._inner:
+            each._computed = None  # noqa: SLF001
+        try:
+            with torch.no_grad():
+                value = self.metric.compute()
+        except ElasticDLError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"{raised_at(error, self._where)}: compute() of the metric {self.name!r} "
+                f"({type(self.metric).__name__}) raised:\n{users_traceback(error)}"
+            ) from error
+        named = (
+            {f"{self.name}_{key}": each for key, each in value.items()}
+            if isinstance(value, Mapping)
+            else {self.name: value}
+        )
+        return {name: self._in_numbers(each) for name, each in named.items()}
+
+    def rehearse(self, outputs: Any, labels: Any, *, sums: bool) -> None:
+        """Measure a batch and forget it.
+
+        Raises:
+            DefinitionError: The metric keeps or gives what it should not.
+        """
+        with warnings.catch_warnings():
+            # A few examples may be too few for it.
+            warnings.simplefilter("ignore")
+            states = self.share(outputs, labels) if sums else self.carried(None, outputs, labels)
+            with contextlib.suppress(UserCodeError):
+                self.result(states)
+        self._reset()
+
+    # --- states -----------------------------------------------------------------------------------
+
+    def _update(self, outputs: Any, labels: Any) -> None:
+        self._move_to(outputs)
+        with torch.no_grad():
+            self.metric.update(outputs, labels)
+
+    def _move_to(self, outputs: Any) -> None:
+        device = next((tensor.device for tensor in _tensors_in(outputs)), self.metric.device)
+        if self.metric.device != device:
+            self.metric.to(device)
+
+    def _reset(self) -> None:
+        self._held, self._known = None, [[] for _ in self._places]
+        for each in self._inner:
+            each.reset()
+        for module, name in self._places:
+            if isinstance(module._defaults[name], list):  # noqa: SLF001
+                # Not cleared: what a list held may be looked at later.
+                setattr(module, name, [])
+
+    def _read(self) -> States:
+        lengths, codes, flat = [], [], []
+        for number, (module, name) in enumerate(self._places):
+            value = getattr(module, name)
+            if not isinstance(value, list):
+                flat.append(self._to_array(value, name))
+                continue
+            known = self._known[number]
+            for i, entry in enumerate(value):
+                if i >= len(known) or known[i][0] is not entry:
+                    known[i:] = [(entry, self._to_array(entry, name))]
+                flat.append(known[i][1])
+                codes.append(_DTYPES.index(entry.dtype))
+            del known[len(value) :]
+            lengths.append(len(value))
+        counts = [each._update_count for each in self._inner]  # noqa: SLF001
+        head = (np.asarray(numbers, np.float64) for numbers in (counts, lengths, codes))
+        return (*head, *flat)
+
+    def _load(self, states: States) -> None:
+        held = self._held or ()
+        # Those of the last call, mostly.
+        if len(held) == len(states) and all(map(operator.is_, held, states)):
+            return
+        self._reset()
+        counts, lengths, codes, *flat = states
+        of_lists, of_entries, arrays = iter(lengths), iter(codes), iter(flat)
+        for number, (module, name) in enumerate(self._places):
+            default = module._defaults[name]  # noqa: SLF001
+            if not isinstance(default, list):
+                tensor = _to_tensor(next(arrays), default.dtype, module.device)
+                setattr(module, name, tensor)
+                continue
+            for _ in range(int(next(of_lists))):
+                array = next(arrays)
+                entry = _to_tensor(array, _DTYPES[int(next(of_entries))], module.device)
+                self._known[number].append((entry, array))
+            setattr(module, name, [entry for entry, _ in self._known[number]])
+        for each, count in zip(self._inner, counts, strict=True):
+            each._update_count = int(count)  # noqa: SLF001
+        self._held = tuple(states)
+
+    def _to_array(self, value: Any, name: str) -> np.ndarray[Any, Any]:
+        if not isinstance(value, torch.Tensor) or value.dtype not in _DTYPES:
+            what = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
+            raise self._error(
+                f"keeps a {what} in its state {name!r}", "Keep tensors of numbers in states."
+            )
+        # float64: sums of counts are exact, and so are whole numbers below 2^53.
+        return np.array(value.detach().cpu().double().numpy())
+
+    # --- what it does -----------------------------------------------------------------------------
+
+    def _try_on(self, outputs: Any, labels: Any, *, sums: bool) -> None:
+        """Find out whether one of the user's own keeps all in its states, and whether they add up.
+
+        Raises:
+            DefinitionError: It does not, or they do not.
+        """
+        if self._is_tried:
+            return
+        self._is_tried = True
+        twice = self._after((outputs, labels), (outputs, labels), looks=True)
+        once = self._after((outputs, labels))
+        pairs = [(twice, [once, once])]
+        rows = _num_rows(outputs)
+        if rows > 1:
+            parts = [
+                tuple(map_tensors(lambda t, r=r: t[r], each) for each in (outputs, labels))
+                for r in (slice(0, rows // 2), slice(rows // 2, rows))
+            ]
+            pairs.append((self._after(*parts), [self._after(part) for part in parts]))
+        self._reset()
+        if sums and not all(_is_sum(total, parts) for total, parts in pairs):
+            raise self._error(
+                'says "sum" of its states, and two updates do not give the sum of both',
+                "Let update() add to its states, or run in one process.",
+            )
+
+    def _after(self, *batches: Sequence[Any], looks: bool = False) -> States:
+        self._reset()
+        for number, batch in enumerate(batches):
+            before = self._attributes() if looks and number else {}
+            self._update(*batch)
+            now = self._attributes() if before else {}
+            changed = [name for name, seen in now.items() if before.get(name) != seen]
+            if changed:
+                raise self._error(
+                    f"keeps what it has seen in self.{changed[0]}, which is none of its states",
+                    "Add it by self.add_state(name, default, dist_reduce_fx=...).",
+                )
+        return self._read()
+
+    def _attributes(self) -> dict[str, str]:
+        states = {name for _, name in self._places}
+        return {
+            name: digest(value)
+            for each in self._inner
+            for name, value in vars(each).items()
+            if not name.startswith("_") and name not in {*states, "update", "compute", "training"}
+        }
+
+    def _in_numbers(self, value: Any) -> float | list[float]:
+        if isinstance(value, (int, float)):
+            return float(value)
+        if not isinstance(value, torch.Tensor):
+            raise self._error(
+                f"gives a {type(value).__name__}, which is no number",
+                "Measure a number, or one number a class: the area under a curve, say.",
+            )
+        array = value.detach().cpu().double().numpy()
+        if array.ndim > 1:
+            raise self._error(
+                f"gives an array of shape {list(array.shape)}",
+                "Measure a number, or one number a class.",
+            )
+        numbers: float | list[float] = float(array) if array.ndim == 0 else array.tolist()
+        return numbers
+
+    def _error(self, problem: str, way_out: str) -> DefinitionError:
+        return DefinitionError(
+            f"{self._where}: the metric {self.name!r} ({type(self.metric).__name__}) {problem}. "
+            f"{way_out}"
+        )
+
+
+def _to_tensor(array: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.tensor(np.asarray(array, np.float64)).to(dtype).to(device)
+
+
+def _num_rows(outputs: Any) -> int:
+    sizes = {len(tensor) if tensor.ndim else 0 for tensor in _tensors_in(outputs)}
+    return sizes.pop() if len(sizes) == 1 else 0
+
+
+def _tensors_in(outputs: Any) -> list[torch.Tensor]:
+    return [each for each in leaves(as_arrays(outputs)) if isinstance(each, torch.Tensor)]
+
+
+def _is_sum(total: States, parts: Sequence[States]) -> bool:
+    if any(len(part) != len(total) for part in parts):
+        return False
+    for whole, *pieces in zip(total, *parts, strict=True):
+        if any(np.shape(piece) != np.shape(whole) for piece in pieces):
+            return False
+        scale = max([1e-12, *(float(np.abs(piece).max(initial=0.0)) for piece in pieces)])
+        if not np.allclose(
+            whole, sum(pieces), rtol=_TOLERANCE, atol=_TOLERANCE * scale, equal_nan=True
+        ):
+            return False
+    return True

@@ -1,0 +1,57 @@
+"""Names of a PyTorch model file that nothing reads are noted, where they may mean another one."""
+
+import textwrap
+
+import pytest
+
+FILE = """
+import torch
+
+def custom_model(): return torch.nn.Linear(4, 3)
+def input_fn(records): return records
+loss = torch.nn.CrossEntropyLoss()
+def optimizer(parameters): return torch.optim.SGD(parameters, 0.1)
+"""
+
+
+@pytest.fixture
+def notes_of(define):
+    return lambda text: define(FILE + textwrap.dedent(text)).notes()
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "meant"),
+    [
+        ("def scheduler(optimizer): pass", "scheduler", "lr_scheduler"),
+        ("def lr_schedulers(optimizer): pass", "lr_schedulers", "lr_scheduler"),
+        ("grad_clip = 1.0", "grad_clip", "gradient_clipping"),
+        ("gradient_clip = {'value': 1.0}", "gradient_clip", "gradient_clipping"),
+        ("def ema_model(model): pass", "ema_model", "averaged_model"),
+        ("def callback(): return []", "callback", "callbacks"),
+    ],
+)
+def test_a_name_that_is_nearly_one_of_the_contract_is_noted(notes_of, text, name, meant):
+    (note,) = notes_of(text)
+
+    assert note.endswith(
+        f": {name} is not used: nothing in the file uses it, and ElasticDL looks for {meant}. "
+        "If that is meant, rename it."
+    )
+    assert "m.py:8" in note
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def lr_scheduler(optimizer): return scheduler(optimizer)\ndef scheduler(optimizer): pass",
+        "grad_clip = 1.0\ndef gradient_clipping(parameters): pass",
+        "def helper(model): return ema_model(model)\ndef ema_model(model): pass",
+        "scheduler = 'cosine'",
+        "def scheduler(): pass",
+        "class callback: pass",
+        "from torch.nn.utils import clip_grad_norm_ as clip_grad",
+        "grad_clip = None",
+    ],
+)
+def test_a_helper_or_another_thing_of_that_name_is_not(notes_of, text):
+    assert notes_of(text) == []

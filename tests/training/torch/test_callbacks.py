@@ -1,0 +1,613 @@
+"""Callbacks of a PyTorch model: what is called, what a checkpoint keeps, and what is refused."""
+
+import copy
+import json
+import logging
+import random
+import re
+from collections import Counter, OrderedDict, deque
+
+import numpy as np
+import pytest
+import torch
+from tests.training.torch.conftest import batch_of, definition_of, same_bits, trainer_of
+from torch import nn
+
+from elasticdl.errors import DefinitionError, UserCodeError
+from elasticdl.training.torch.callbacks import MOMENTS
+
+
+def trained_with(*callbacks, **more):
+    return trainer_of(definition_of(create_callbacks=lambda: list(callbacks), **more))
+
+
+def begin(trainer, *, resumes=False):
+    trainer.hooks.train_begin(num_epochs=3, num_steps=2, resumes=resumes)
+    return trainer
+
+
+def moved(trainer, create):
+    """Return a trainer that goes on from another one, as a resumed attempt does."""
+    state = json.loads(json.dumps(trainer.hooks.state()))
+    arrays, tensors = trainer.hooks.arrays(), trainer.state()
+    other = create()
+    other.load_state(tensors)
+    resumed = other.state()
+    begin(other, resumes=True)
+    other.load_state(resumed)
+    other.hooks.load_state(state, arrays)
+    return other
+
+
+class Recorder:
+    """Writes down what is called."""
+
+    def __init__(self):
+        self.calls = []
+
+
+def _recording(moment):
+    if "epoch" in moment or "batch" in moment:
+
+        def record(self, number, logs):
+            self.calls.append((moment, number, logs, self.model.training))
+
+    else:
+
+        def record(self, logs):
+            self.calls.append((moment, logs, self.model.training))
+
+    return record
+
+
+for _moment in MOMENTS:
+    setattr(Recorder, _moment, _recording(_moment))
+
+
+def test_moments_have_keras_names_and_arguments_and_a_mode_of_the_model():
+    recorder = Recorder()
+    hooks = begin(trained_with(recorder)).hooks
+
+    hooks.epoch_begin(0)
+    hooks.batch_begin(0)
+    hooks.batch_end(0, {"loss": 1.0})
+    hooks.test_begin()
+    hooks.test_batch_begin(0)
+    hooks.test_batch_end(0, {"loss": 2.0})
+    hooks.test_end({"loss": 2.0})
+    hooks.epoch_end(0, {"loss": 1.0, "val_loss": 2.0})
+    hooks.train_end({"loss": 1.0})
+
+    assert recorder.calls == [
+        ("on_train_begin", {}, True),
+        ("on_epoch_begin", 0, {}, True),
+        ("on_train_batch_begin", 0, {}, True),
+        ("on_train_batch_end", 0, {"loss": 1.0}, True),
+        ("on_test_begin", {}, False),
+        ("on_test_batch_begin", 0, {}, False),
+        ("on_test_batch_end", 0, {"loss": 2.0}, False),
+        ("on_test_end", {"loss": 2.0}, False),
+        ("on_epoch_end", 0, {"loss": 1.0, "val_loss": 2.0}, False),
+        ("on_train_end", {"loss": 1.0}, False),
+    ]
+    assert hooks.observes_batches
+    assert hooks.observes_test_batches
+
+
+def test_steps_are_grouped_where_no_callback_looks_at_batches():
+    class AtEpochs:
+        def on_epoch_end(self, epoch, logs):
+            pass
+
+    hooks = trained_with(AtEpochs()).hooks
+
+    assert not hooks.observes_batches
+    assert not hooks.observes_test_batches
+
+
+def test_callbacks_share_the_logs_in_the_order_of_their_list():
+    class Adds:
+        def on_epoch_end(self, epoch, logs):
+            logs["mine"] = 3.0
+
+    class Reads:
+        def on_epoch_end(self, epoch, logs):
+            self.read = logs["mine"]
+
+    reads = Reads()
+
+    begin(trained_with(Adds(), reads)).hooks.epoch_end(0, {"loss": 1.0})
+
+    assert reads.read == 3.0
+
+
+def test_model_and_optimizer_are_given_but_not_in_place_of_something_else():
+    class Given:
+        def on_train_begin(self):
+            self.seen = self.model, self.optimizer
+
+    class Named(Given):
+        def __init__(self):
+            self.optimizer = "adam"
+
+    class BySetModel:
+        def set_model(self, model):
+            self.net = model
+
+        def on_train_begin(self):
+            pass
+
+    given, named, by_method = Given(), Named(), BySetModel()
+
+    trainer = begin(trained_with(given, named, by_method))
+
+    assert given.seen == (trainer.model, trainer.optimizer)
+    assert named.seen == (trainer.model, "adam")
+    assert by_method.net is trainer.model
+    assert not hasattr(by_method, "model")
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_stop_training_of_the_model_or_of_a_callback_asks_for_the_end(own):
+    class Stop:
+        def on_epoch_end(self, epoch, logs):
+            (self if own else self.model).stop_training = True
+
+    trainer = begin(trained_with(Stop()))
+    hooks = trainer.hooks
+    assert not hooks.stop_requested
+
+    hooks.epoch_end(0, {})
+
+    assert hooks.stop_requested
+    again = moved(trainer, lambda: trained_with(Stop()))
+    assert again.hooks.stop_requested
+
+
+# --- what a checkpoint keeps ----------------------------------------------------------------------
+
+
+class Remembering:
+    """Holds what `remember` puts there, when an epoch ends."""
+
+    def __init__(self, remember=None):
+        self.remember = remember
+
+    def on_epoch_end(self, epoch, logs):
+        self.value = self.remember(self)
+
+
+class Meter:
+    def __init__(self):
+        self.total, self.history = 0.0, []
+
+
+REMEMBERED = {
+    "number": lambda _: 1.5,
+    "infinity": lambda _: float("inf"),
+    "text": lambda _: "best",
+    "none": lambda _: None,
+    "list": lambda _: [1, [2.0, "three"], (4, None)],
+    "dict": lambda _: {"best": 1.0, 2: [3]},
+    "set": lambda _: {1, 2},
+    "deque": lambda _: deque([1, 2], maxlen=2),
+    "counter": lambda _: Counter("aab"),
+    "array": lambda _: np.arange(6.0).reshape(2, 3),
+    "array of numpy's number": lambda _: np.float32(3.5),
+    "tensor": lambda _: torch.arange(3),
+    "bfloat16": lambda _: torch.ones(2, dtype=torch.bfloat16),
+    "weights": lambda self: copy.deepcopy(self.model.state_dict()),
+    "list of weights": lambda self: [p.detach().clone() for p in self.model.parameters()],
+}
+
+
+def same(one, other):
+    if isinstance(one, (torch.Tensor, np.ndarray)):
+        return type(one) is type(other) and one.dtype == other.dtype and bool((one == other).all())
+    if isinstance(one, dict):
+        return type(one) is type(other) and one.keys() == other.keys() and all(
+            same(value, other[key]) for key, value in one.items()
+        )  # fmt: skip
+    if isinstance(one, (list, tuple)):
+        return type(one) is type(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+@pytest.mark.parametrize("what", REMEMBERED)
+def test_what_a_callback_remembers_is_restored(what):
+    callback = Remembering(REMEMBERED[what])
+    trainer = begin(trained_with(callback))
+    trainer.hooks.epoch_end(0, {})
+    again = Remembering(REMEMBERED[what])
+
+    moved(trainer, lambda: trained_with(again))
+
+    assert same(callback.value, again.value)
+
+
+def test_weights_that_are_not_copies_stay_the_live_ones():
+    class Keeps:
+        def on_epoch_end(self, epoch, logs):
+            self.best = self.model.state_dict()
+            self.first = next(self.model.parameters())
+            self.layer = self.model
+
+    trainer = begin(trained_with(Keeps()))
+    trainer.hooks.epoch_end(0, {})
+    again = Keeps()
+
+    other = moved(trainer, lambda: trained_with(again))
+    other.train_steps([batch_of(8)])
+
+    assert torch.equal(again.best["weight"], other.model.weight)
+    assert isinstance(again.best, OrderedDict)
+    assert again.first is other.model.weight
+    assert again.layer is other.model
+
+
+def test_objects_are_restored_into_those_that_the_code_makes():
+    class Holds:
+        def __init__(self):
+            self.meter, self.python = Meter(), random.Random(1)
+            self.numpy, self.torch = np.random.default_rng(1), torch.Generator().manual_seed(1)
+
+        def on_train_begin(self):
+            self.teacher = copy.deepcopy(self.model)
+            self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.5)
+
+        def on_epoch_end(self, epoch, logs):
+            self.meter.total += 1.5
+            self.meter.history.append(epoch)
+            self.draw()
+            with torch.no_grad():
+                self.teacher.weight.add_(1.0)
+            self.optimizer.step()
+            self.schedule.step()
+
+        def draw(self):
+            draws = self.python.random(), self.numpy.random()
+            return (*draws, torch.rand(1, generator=self.torch).item())
+
+    callback, again = Holds(), Holds()
+    trainer = begin(trained_with(callback))
+    trainer.hooks.epoch_end(0, {})
+
+    other = moved(trainer, lambda: trained_with(again))
+
+    assert (again.meter.total, again.meter.history) == (1.5, [0])
+    assert again.draw() == callback.draw()
+    assert torch.equal(again.teacher.weight, callback.teacher.weight)
+    assert again.schedule.last_epoch == 1
+    assert other.optimizer.param_groups[0]["lr"] == 0.05
+
+
+def test_a_callback_with_a_state_dict_says_itself_what_is_kept():
+    class Own:
+        def __init__(self):
+            self.count, self.lock = 0, iter([])
+
+        def on_epoch_end(self, epoch, logs):
+            self.count += 1
+
+        def state_dict(self):
+            return {"count": self.count}
+
+        def load_state_dict(self, state):
+            self.count = state["count"]
+
+    trainer = begin(trained_with(Own()))
+    trainer.hooks.epoch_end(0, {})
+    again = Own()
+
+    moved(trainer, lambda: trained_with(again))
+
+    assert again.count == 1
+
+
+def test_an_argument_that_is_another_now_is_the_new_one_and_a_changed_one_the_kept_one():
+    class Patient:
+        def __init__(self, patience, wait=0):
+            self.patience, self.wait = patience, wait
+
+        def on_epoch_end(self, epoch, logs):
+            self.wait += 1
+
+    trainer = begin(trained_with(Patient(3)))
+    trainer.hooks.epoch_end(0, {})
+    again = Patient(5)
+
+    moved(trainer, lambda: trained_with(again))
+
+    assert (again.patience, again.wait) == (5, 1)
+
+
+def test_what_a_class_holds_is_kept_as_well():
+    def create():
+        class Counts:
+            losses = []  # noqa: RUF012 - as users write it
+            best = 9.0
+
+            def on_epoch_end(self, epoch, logs):
+                self.losses.append(logs["loss"])
+                type(self).best = 1.0
+
+        return Counts()
+
+    trainer = begin(trained_with(create()))
+    trainer.hooks.epoch_end(0, {"loss": 2.0})
+    again = create()
+
+    moved(trainer, lambda: trained_with(again))
+
+    assert (again.losses, again.best) == ([2.0], 1.0)
+
+
+def test_files_and_loggers_are_made_again_by_the_code(tmp_path):
+    class Writes:
+        def on_train_begin(self):
+            self.log, self.file = logging.getLogger("mine"), (tmp_path / "log").open("a")
+
+        def on_train_end(self):
+            self.file.close()
+
+    trainer = begin(trained_with(Writes()))
+    again = Writes()
+
+    other = moved(trainer, lambda: trained_with(again))
+
+    assert not again.file.closed
+    for each in (trainer, other):
+        each.hooks.train_end({})
+
+
+# --- what is changed of the model -----------------------------------------------------------------
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.scale = nn.Linear(4, 4), nn.Linear(4, 3), 1.0
+        self.norm, self.dropout = nn.BatchNorm1d(4), nn.Dropout(0.5)
+        self.first.requires_grad_(False)
+
+    def forward(self, x):
+        return self.second(self.dropout(self.norm(self.first(x)))) * self.scale
+
+
+class Changes:
+    def on_epoch_begin(self, epoch):
+        if epoch == 1:
+            self.model.first.requires_grad_(True)
+            self.model.second.bias.requires_grad_(False)
+            self.model.norm.eval()
+            self.model.dropout.p, self.model.scale = 0.0, 2.0
+
+
+def test_what_callbacks_change_of_a_model_is_kept():
+    def create():
+        return trained_with(Changes(), create_model=Two)
+
+    trainer = begin(create())
+    for epoch in range(2):
+        trainer.hooks.epoch_begin(epoch)
+        trainer.train_steps([batch_of(8, seed=epoch)])
+
+    other = moved(trainer, create)
+    for each in (trainer, other):
+        each.train_steps([batch_of(8, seed=7)])
+
+    assert same_bits(trainer.state(), other.state())
+    assert (other.model.dropout.p, other.model.scale) == (0.0, 2.0)
+    assert not other.model.norm.training
+    assert other.model.dropout.training
+
+
+def test_a_layer_that_is_set_free_trains_and_one_that_is_frozen_does_not():
+    trainer = begin(trained_with(Changes(), create_model=Two))
+    trainer.hooks.epoch_begin(0)
+    before = trainer.state()
+    trainer.train_steps([batch_of(8)])
+    middle = trainer.state()
+    trainer.hooks.epoch_begin(1)
+    trainer.train_steps([batch_of(8)])
+    after = trainer.state()
+
+    def moves(path, one, other):
+        return one[path].tobytes() != other[path].tobytes()
+
+    assert not moves("model/first.weight", before, middle)
+    assert moves("model/first.weight", middle, after)
+    assert moves("model/second.bias", before, middle)
+    assert not moves("model/second.bias", middle, after)
+
+
+def test_the_mode_of_a_module_ends_with_the_epoch_as_by_a_plain_loop():
+    trainer = begin(trained_with(Changes(), create_model=Two))
+    for epoch in range(3):
+        trainer.hooks.epoch_begin(epoch)
+        trainer.train_steps([batch_of(8)])
+        assert trainer.model.norm.training is (epoch != 1)
+        trainer.hooks.epoch_end(epoch, {})
+
+
+def test_an_evaluation_within_an_epoch_puts_all_modules_into_training_mode():
+    trainer = begin(trained_with(Changes(), create_model=Two))
+    trainer.hooks.epoch_begin(1)
+    trainer.train_steps([batch_of(8)])
+    trainer.hooks.test_begin()
+    trainer.evaluate(batch_of(8))
+    trainer.hooks.test_end({})
+
+    trainer.train_steps([batch_of(8)])
+
+    assert trainer.model.norm.training
+
+
+def test_looking_at_the_model_ends_no_mode():
+    trainer = begin(trained_with(Changes(), create_model=Two))
+    trainer.hooks.epoch_begin(1)
+
+    trainer.predict(batch_of(8).features)
+    trainer.train_steps([batch_of(8)])
+
+    assert not trainer.model.norm.training
+
+
+def test_what_callbacks_draw_is_a_function_of_step_and_moment():
+    class Draws:
+        def on_epoch_end(self, epoch, logs):
+            self.drawn = [torch.rand(1).item(), np.random.rand(), random.random()]  # noqa: NPY002
+
+    one, other = Draws(), Draws()
+    first, second = (begin(trained_with(each)) for each in (one, other))
+    second.slot = 1
+    torch.manual_seed(99)
+
+    first.hooks.epoch_end(0, {})
+    second.hooks.epoch_end(0, {})
+
+    assert one.drawn == other.drawn
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_kept_is_refused_before_training():
+    class Locked:
+        def on_train_begin(self):
+            self.lock = iter([1])
+
+    with pytest.raises(DefinitionError, match=r"Locked keeps builtins.list_iterator in self.lock"):
+        begin(trained_with(Locked()))
+
+
+def test_an_object_that_is_made_later_is_refused_when_it_would_be_kept():
+    class Late:
+        def on_epoch_end(self, epoch, logs):
+            self.teacher = copy.deepcopy(self.model)
+
+    trainer = begin(trained_with(Late()))
+    trainer.hooks.epoch_end(0, {})
+
+    with pytest.raises(DefinitionError, match="a Linear that was put there after on_train_begin"):
+        trainer.hooks.state()
+
+
+class Wrong:
+    def on_epoch_end(self, trainer, module, outputs):
+        pass
+
+
+class Near:
+    def on_validation_end(self, logs):
+        pass
+
+
+class Nothing:
+    def epoch_end(self, epoch, logs):
+        pass
+
+
+class Slotted:
+    __slots__ = ("model", "optimizer")
+
+    def on_epoch_end(self, epoch, logs):
+        pass
+
+
+def around():
+    best = {}
+
+    class Around:
+        def on_epoch_end(self, epoch, logs):
+            best["loss"] = logs["loss"]
+
+    return Around()
+
+
+def of_keras():
+    import keras
+
+    return keras.callbacks.EarlyStopping()
+
+
+REFUSED = {
+    "takes other arguments": (Wrong, r"on_epoch_end\(epoch, logs=None\)|on_epoch_end\(self, epoch"),
+    "has on_validation_end": (Near, r"There is on_test_end\(\)"),
+    "has no method that would be called": (Nothing, "There are on_train_begin"),
+    "has __slots__": (Slotted, "Remove __slots__"),
+    "in best, a variable of the function around it": (around, "self.NAME"),
+    "is a callback of Keras": (of_keras, "a class of your own"),
+    "is a class": (lambda: Wrong, r"\[Wrong\(\)\]"),
+}
+
+
+@pytest.mark.parametrize("problem", REFUSED)
+def test_what_is_no_callback_is_refused_when_the_trainer_is_made(problem):
+    create, way_out = REFUSED[problem]
+
+    with pytest.raises(DefinitionError, match=rf"model.py:1: callbacks\(\): .*{problem}") as raised:
+        trained_with(create())
+    assert re.search(way_out, str(raised.value))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda self: setattr(self.model, "second", nn.Linear(4, 3)), "modules"),
+        (lambda self: self.model.register_buffer("seen", torch.zeros(1)), "buffers"),
+        (lambda self: self.optimizer.param_groups[0]["params"].pop(), "first parameter groups"),
+        (
+            lambda self: self.optimizer.register_step_post_hook(lambda *_: None),
+            "hooks of the optimizer",
+        ),
+        (
+            lambda self: self.model.register_forward_hook(lambda *_: None),
+            "forward hooks",
+        ),
+    ],
+)
+def test_a_change_that_no_checkpoint_holds_is_refused_with_the_moment(change, what):
+    class Breaks:
+        def on_epoch_begin(self, epoch):
+            change(self)
+
+    trainer = begin(trained_with(Breaks(), create_model=Two))
+
+    with pytest.raises(DefinitionError, match=rf"the {what} of what is trained in on_epoch_begin"):
+        trainer.hooks.epoch_begin(0)
+
+
+@pytest.mark.parametrize("name", ["model", "optimizer"])
+def test_another_model_or_optimizer_in_a_callback_is_refused(name):
+    class Replaces:
+        def on_epoch_begin(self, epoch):
+            setattr(self, name, copy.deepcopy(getattr(self, name)))
+
+    trainer = begin(trained_with(Replaces()))
+
+    with pytest.raises(DefinitionError, match=rf"Replaces replaced self.{name} in on_epoch_begin"):
+        trainer.hooks.epoch_begin(0)
+
+
+def test_an_error_in_a_callback_names_its_line_and_moment():
+    class Fails:
+        def on_epoch_begin(self, epoch):
+            raise ValueError("no such epoch")
+
+    line = Fails.on_epoch_begin.__code__.co_firstlineno + 1
+    trainer = begin(trained_with(Fails()))
+
+    with pytest.raises(
+        UserCodeError, match=rf"test_callbacks.py:{line}: the callback Fails raised"
+    ):
+        trainer.hooks.epoch_begin(0)
+
+
+def test_batches_of_an_evaluation_are_shared_by_workers_so_none_is_shown():
+    class Follows:
+        def on_test_batch_end(self, batch, logs):
+            pass
+
+    with pytest.raises(DefinitionError, match=r"Follows has on_test_batch_end\(\)"):
+        trained_with(Follows()).hooks.check_sharing()
