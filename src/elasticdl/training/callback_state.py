@@ -222,5 +222,6 @@ def name_of(value: object) -> str:
 def _with_state(generator: Any, state: Any) -> np.random.Generator:
     if not isinstance(generator, np.random.Generator):
         generator = np.random.Generator(getattr(np.random, state["bit_generator"])())
-    generator.bit_generator.state = state
-    return generator
+    made: np.random.Generator = generator
+    made.bit_generator.state = state
+    return made

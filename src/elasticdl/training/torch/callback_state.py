@@ -201,7 +201,8 @@ class TorchValues(Values):
         if is_like and not is_weight:
             with torch.no_grad():
                 # In place: others may hold the same object.
-                return current.copy_(tensor)
+                current.copy_(tensor)
+                return current
         return tensor.to(device if device == "cpu" or torch.cuda.is_available() else "cpu")
 
 

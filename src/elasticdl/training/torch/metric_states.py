@@ -276,8 +276,8 @@ class StatefulMetric:
         rows = _num_rows(outputs)
         if rows > 1:
             parts = [
-                tuple(map_tensors(lambda t, r=r: t[r], each) for each in (outputs, labels))
-                for r in (slice(0, rows // 2), slice(rows // 2, rows))
+                tuple(map_tensors(operator.itemgetter(part), each) for each in (outputs, labels))
+                for part in (slice(0, rows // 2), slice(rows // 2, rows))
             ]
             pairs.append((self._after(*parts), [self._after(part) for part in parts]))
         self._reset()
