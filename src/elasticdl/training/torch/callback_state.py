@@ -201,8 +201,8 @@ class TorchValues(Values):
         if is_like and not is_weight:
             with torch.no_grad():
                 # In place: others may hold the same object.
-                current.copy_(tensor)
-                return current
+                kept: torch.Tensor = current.copy_(tensor)
+                return kept
         return tensor.to(device if device == "cpu" or torch.cuda.is_available() else "cpu")
 
 
