@@ -9,7 +9,7 @@ import torch
 import elasticdl
 from elasticdl.artifacts.trained_model import load_trained_model
 from elasticdl.dialects import torch_loaders
-from elasticdl.errors import DefinitionError
+from elasticdl.errors import DefinitionError, UsageError
 
 FILE = """
 import numpy as np

@@ -154,6 +154,14 @@ def _own_batches_error(job: Job, definition: ModelDefinition) -> UsageError:
     """Return the error for a model whose components make batches, where records are needed."""
     asked = f"elasticdl {job.command}" + (" --report" if job.report is not None else "")
     asked += " --num_workers" if job.workers is not None else ""
+    if definition.framework == "torch":
+        return UsageError(
+            f"{asked} goes over records, and {job.trained_model} reads batches of a DataLoader "
+            f"({definition.origin}).\n  `elasticdl evaluate --trained_model=... --data=...` "
+            "measures it on val_dataloader(). For predictions, train it with an "
+            "input_fn(records) in its file, or load "
+            f"{job.trained_model}/model.pt2 with torch.export.load."
+        )
     return UsageError(
         f"{asked} goes over records, and {job.trained_model} is a model of components: its data "
         f"loader reads a folder by itself ({definition.origin}).\n  `elasticdl evaluate "
