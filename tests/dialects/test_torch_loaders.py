@@ -85,6 +85,10 @@ def test_it_is_trained_on_and_evaluated(tmp_path, data):
 
     assert trained.step == 2 * 4
     assert trained.metrics["val_loss"] < trained.metrics["loss"]
+    with pytest.raises(UsageError, match=r"reads batches of a DataLoader .*\n.*val_dataloader"):
+        elasticdl.predict(
+            trained_model=str(tmp_path / "out"), data=str(data), output=str(tmp_path / "p")
+        )
     assert (
         elasticdl.evaluate(trained_model=str(tmp_path / "out"), data=str(data)).metrics["loss"] > 0
     )
