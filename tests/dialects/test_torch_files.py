@@ -400,3 +400,12 @@ def test_nothing_is_said_by_none(define):
     assert definition.create_lr_schedulers is None
     assert definition.create_average is None
     assert definition.gradient_clipping is None
+
+
+def test_callbacks_that_are_no_list_are_refused_and_those_of_the_file_are_copied(define):
+    one = define(FILE + "def callbacks():\n    return Net()\n")
+    with pytest.raises(DefinitionError, match=r"m.py:\d+: callbacks returned a Net"):
+        one.create_callbacks()
+
+    shared = define(FILE + "callbacks = [Net()]\n")
+    assert shared.create_callbacks()[0] is not shared.create_callbacks()[0]

@@ -402,6 +402,26 @@ def test_what_callbacks_change_of_a_model_is_kept():
     assert other.model.dropout.training
 
 
+def test_a_group_that_is_added_as_training_begins_is_there_once_after_a_resume():
+    class Adds:
+        def on_train_begin(self):
+            self.optimizer.add_param_group({"params": [self.model.second.bias], "lr": 0.5})
+
+    def create():
+        return trained_with(Adds(), create_model=Two, optimizer=without_the_last)
+
+    def without_the_last(parameters):
+        return torch.optim.SGD(parameters[:3] + parameters[4:], 0.1)
+
+    trainer = begin(create())
+    trainer.train_steps([batch_of(8)])
+
+    other = moved(trainer, create)
+
+    assert [group["lr"] for group in other.optimizer.param_groups] == [0.1, 0.5]
+    assert same_bits(trainer.state(), other.state())
+
+
 def test_a_layer_that_is_set_free_trains_and_one_that_is_frozen_does_not():
     trainer = begin(trained_with(Changes(), create_model=Two))
     trainer.hooks.epoch_begin(0)
