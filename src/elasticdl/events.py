@@ -16,6 +16,10 @@ Two laws are kept by whoever writes, so that nothing is lost or told twice:
   spans one: then a resume cuts between two events.
 * Within an attempt, steps never go back.
 
+A federation writes the same events, and its updates are rounds: `step`, `resumed_from_step` and
+the `epoch` of `Evaluated` count rounds there, from 1. It writes `RoundFinished` and no
+`StepCommitted`.
+
 Callers: the engines write; `page/`, `tracking/` and the audit read.
 """
 

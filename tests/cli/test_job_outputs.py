@@ -10,9 +10,11 @@ import time
 
 import pytest
 from tests.engines.conftest import MODEL, write_records
-from tests.page.conftest import elastic_events, finished_events, write_output
+from tests.page.conftest import T0, elastic_events, finished_events, write_output
+from tests.page.test_views import federated_events
 
 from elasticdl.cli.main import _run
+from elasticdl.events import Evaluated, JobFinished
 
 
 @pytest.fixture
@@ -48,6 +50,18 @@ def test_show_says_what_happened(tmp_path, ask) -> None:
     assert "Worker 1 was lost" in said
     assert "The others waited 4.0 s" in said
     assert "Overfitting since step 8" in said
+
+
+def test_a_federation_is_told_in_rounds(tmp_path, ask) -> None:
+    output = write_output(tmp_path / "job", [*federated_events(), Evaluated(
+        time=T0 + 9, step=3, epoch=3, metrics={"loss": 0.5}), JobFinished(time=T0 + 10, step=3),
+    ])  # fmt: skip
+
+    for command in ("show", "logs"):
+        code, said = ask(command, output)
+        assert (code, "step" in said) == (0, False), said
+    assert "Evaluated at round 3: loss 0.5" in said
+    assert "; round 3; " in ask("show", output)[1]
 
 
 def test_logs_are_the_events_in_words(tmp_path, ask) -> None:

@@ -21,7 +21,15 @@ from tests.page.conftest import (
     step,
 )
 
-from elasticdl.events import JobFailed, PartyJoined, RoundFinished, WorkerLeft
+from elasticdl.events import (
+    Checkpointed,
+    Evaluated,
+    JobFailed,
+    JobFinished,
+    PartyJoined,
+    RoundFinished,
+    WorkerLeft,
+)
 from elasticdl.job import Federation, Tracking
 from elasticdl.page.facts import Facts
 from elasticdl.page.lanes import Activity, lanes
@@ -447,6 +455,27 @@ def test_data_and_code_are_told_without_the_definition(shown) -> None:
     assert shown["about"]["data"] == "data/*.recordio"
     assert shown["about"]["model_def"] == "small"
     assert shown["about"]["versions"] == {}
+
+
+def test_events_of_a_federation_speak_of_rounds() -> None:
+    events = [
+        *federated_events(),
+        Evaluated(time=T0 + 8, step=3, epoch=3, metrics={"loss": 0.5}),
+        Checkpointed(time=T0 + 9, step=3, blocked_s=0.0, num_bytes=10),
+        JobFailed(time=T0 + 10, step=3, kind="Interrupted", message="interrupted."),
+        started(11, attempt=2, resumed_from_step=3, num_epochs=4, num_records=0),
+        JobFinished(time=T0 + 12, step=4, metrics={"loss": 0.5}),
+    ]
+    shown = view(history_of(events), FEDERATED, T0 + 13)
+
+    said = [text for _, _, text in shown["told"]]
+    assert "Evaluated at round 3: loss 0.5" in said
+    assert "Checkpoint of round 3 (10 B)" in said
+    assert "Interrupted; round 3 is saved" in said
+    assert "resumed from round 3" in said[-2]
+    assert said[-1] == "Finished at round 4: loss 0.5"
+    marks = [text for _, _, text in shown["clock"]["marks"]]
+    assert not [text for text in (*said, *marks, *texts(shown)) if "step" in text]
 
 
 def test_overfitting_of_a_federation_is_told_by_round() -> None:

@@ -40,6 +40,7 @@ for _command in (
     job_cluster.logs,
     job_cluster.stop,
     job_cluster.page,
+    job_cluster.dashboard,
 ):
     job.add_command(_command)
 

@@ -1,4 +1,4 @@
-"""`elasticdl job list|show|logs|stop|page`: jobs by their outputs, or on a Kubernetes cluster.
+"""`elasticdl job list|show|logs|stop|page|dashboard`: jobs by outputs, or on a Kubernetes cluster.
 
 With `--cluster` a job is asked for by its name there; else by its output (`job_outputs.py`).
 """
@@ -215,6 +215,40 @@ def page(
     serve_forwarded(
         connected, place, listen, job_outputs.say_url, lambda line: echo(line, err=True)
     )
+
+
+@click.command("dashboard")
+@click.argument("job")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=0,
+    show_default=True,
+    help="Port of 127.0.0.1 to listen on; 0 chooses a free one.",
+)
+@_where
+def dashboard(
+    job: str, port: int, cluster: str | None, context: str | None, namespace: str | None
+) -> None:
+    """Open Ray's dashboard of a JOB on a --cluster: actors, logs and memory of its nodes.
+
+    JOB is its name there. The dashboard is reached by a port-forward while the job runs. The URL is
+    printed, and the command that prints the token which the dashboard asks for; Ctrl-C ends it.
+    How far a training is and what happened in it is on its own page: elasticdl job page.
+
+    \b
+    Example:
+      elasticdl job dashboard train-4c1a --cluster=kubernetes
+    """
+    if not _is_on_cluster(cluster, context, namespace):
+        raise UsageError(
+            "Ray's dashboard is shown of jobs on a cluster: add --cluster=kubernetes. Without one, "
+            f"see the job page: elasticdl job page {job}"
+        )
+    from elasticdl.cluster.dashboard import serve_dashboard  # noqa: PLC0415 - not for `--help`
+
+    connected = api.connect_cluster(context, namespace)
+    serve_dashboard(connected, job, port, echo, lambda line: echo(line, err=True))
 
 
 def _age(job: Object) -> str:

@@ -50,7 +50,7 @@ def show_output(output: str) -> None:
     sections = view(watched.history, watched.facts(), time.time())
     head = sections["head"]
     echo(f"{status.state}: {status.message}")
-    parts = [status.progress, f"step {head['step']:,}"]
+    parts = [status.progress, f"{watched.history.unit} {head['step']:,}"]
     if status.loss is not None:
         parts.append(f"loss {status.loss:.4g}")
     if head["workers_wanted"] is not None and status.state == "running":
@@ -97,7 +97,8 @@ def print_log(output: str) -> None:
                         )
                         echo(f"{clock_text(printed_s)}  {text}{item.loss[at]:.4g}")
                 else:
-                    echo(f"{clock_text(item.time)}  {shown_text(in_words(item))}")
+                    text = shown_text(in_words(item, watched.history.unit))
+                    echo(f"{clock_text(item.time)}  {text}")
         if has_ended:
             return
         time.sleep(_POLL_S)
@@ -120,7 +121,10 @@ def stop_output(output: str, timeout_s: float) -> None:
     if kept is None:
         echo(f"Stopped {ended}. Nothing had been saved; run the same command to start again.")
         return
-    echo(f"Stopped {ended}. Progress is saved up to step {kept:,}; run the same command to resume.")
+    echo(
+        f"Stopped {ended}. Progress is saved up to {watched.history.unit} {kept:,}; run the same "
+        "command to resume."
+    )
 
 
 def serve_page(place: str, listen: str) -> None:

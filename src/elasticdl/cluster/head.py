@@ -1,4 +1,4 @@
-"""The head's pod of a job, in which its page listens, and connections to it.
+"""The head's pod of a job, in which its page and Ray's dashboard listen, and connections to it.
 
     RayJob  --label-->  head's pod: env has the page's port, its uid is the page's token
                         <--port-forward through the API server--  this machine
@@ -6,7 +6,7 @@
 Nothing that opens the page is in the RayJob, its annotations or its log: whoever may read the pod
 and forward its ports sees the page.
 
-Callers: `page/forwarded.py`.
+Callers: `page/forwarded.py`, `dashboard.py`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,29 @@ class Head:
     token: str
 
 
+def running_head(cluster: Kubernetes, name: str) -> Object:
+    """Return the head's pod of a job, the newest one that runs.
+
+    Args:
+        cluster: Where the job is.
+        name: Of its RayJob.
+
+    Raises:
+        UnavailableError: There is none that runs now, or the server does not answer.
+        UsageError: Pods may not be listed.
+    """
+    pods = cluster.pods(f"{JOB_LABEL}={name},{_HEADS}")
+    running = [pod for pod in pods if _is_running(pod)]
+    if not running:
+        raise UnavailableError(
+            f"The head's pod of the job {name} does not run now: it is starting, is being "
+            "replaced, or the job has ended."
+        )
+    return max(running, key=lambda each: str(each["metadata"].get("creationTimestamp")))
+
+
 def find_head(cluster: Kubernetes, name: str) -> Head:
-    """Return the head's pod of a job.
+    """Return where the page of a job is: in its head's pod.
 
     Args:
         cluster: Where the job is.
@@ -52,14 +73,7 @@ def find_head(cluster: Kubernetes, name: str) -> Head:
         UnavailableError: There is none that runs now, or the server does not answer.
         UsageError: Pods may not be listed, or the job has no page.
     """
-    pods = cluster.pods(f"{JOB_LABEL}={name},{_HEADS}")
-    running = [pod for pod in pods if _is_running(pod)]
-    if not running:
-        raise UnavailableError(
-            f"The head's pod of the job {name} does not run now: it is starting, is being "
-            "replaced, or the job has ended."
-        )
-    pod = max(running, key=lambda each: str(each["metadata"].get("creationTimestamp")))
+    pod = running_head(cluster, name)
     env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0].get("env", ())}
     port = str(env.get(PAGE_PORT_VARIABLE) or "")
     if not port.isdecimal():

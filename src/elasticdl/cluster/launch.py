@@ -89,6 +89,7 @@ def useful_commands(name: str, cluster: Kubernetes) -> str:
             f"  follow it    elasticdl job logs {name} {flags}",
             f"  its state    elasticdl job show {name} {flags}",
             f"  its page     elasticdl job page {name} {flags}",
+            f"  Ray's        elasticdl job dashboard {name} {flags}",
             f"  stop it      elasticdl job stop {name} {flags}",
             f"  all jobs     elasticdl job list {flags}",
         ]

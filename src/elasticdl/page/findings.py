@@ -94,7 +94,7 @@ def _overfitting(history: History) -> list[Finding]:
     bends = np.abs(np.diff(values, 2)) if len(values) >= _ENOUGH_FOR_NOISE else np.zeros(1)
     noise = float(np.median(bends)) / 2
     worse = float(recent.mean() - least) if len(recent) >= _EVALUATIONS_AFTER else 0.0
-    unit = "round" if history.rounds else "step"
+    unit = history.unit
     numbers = f"{last:.4g} at {unit} {last_step:,}, minimum {least:.4g} at {unit} {step:,}"
     if worse <= _WORSE_BY * abs(least):
         return [Finding("good", f"No overfitting so far: validation loss {numbers}.")]
@@ -304,7 +304,7 @@ def _attempts(history: History) -> list[Finding]:
                 f"The job was restarted at {clock_text(start.time)}, {down} after the last event "
                 f"of attempt {before.attempt}."
             )
-        text += f" It resumed from step {start.resumed_from_step:,}{taken_back}."
+        text += f" It resumed from {history.unit} {start.resumed_from_step:,}{taken_back}."
         found.append(Finding("note", text, start.time))
     return found[-_MOST_LOSSES:]
 

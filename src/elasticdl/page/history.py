@@ -170,6 +170,11 @@ class History:
         return list(batches.values())
 
     @property
+    def unit(self) -> str:
+        """What the `step` of events counts: `step`, or `round` in a federation."""
+        return "round" if self.rounds or self.parties else "step"
+
+    @property
     def step(self) -> int:
         """Number of updates, or rounds, in the current model."""
         counts = self.steps["counts"].nonzero()[0]

@@ -206,7 +206,11 @@ def _message(history: History, facts: Facts, state: State, now: float) -> str:
         case State.FAILED if isinstance(history.end, JobFailed):
             return f"{history.end.kind}: {history.end.message}"
         case State.INTERRUPTED:
-            step = f"step {history.end.step:,}" if history.end is not None else "the checkpoint"
+            step = (
+                f"{history.unit} {history.end.step:,}"
+                if history.end is not None
+                else "the checkpoint"
+            )
             return (
                 "ended by Ctrl-C, `job stop` or SIGTERM; run the same command to resume from "
                 f"{step}"

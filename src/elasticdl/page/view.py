@@ -40,8 +40,8 @@ _MOST_STALLS = 200
 _MOST_SHARDS = 50_000_000
 _MARKS = {
     "attempt": "attempt {}",
-    "checkpoint": "checkpoint of step {:,}",
-    "evaluation": "evaluated at step {:,}",
+    "checkpoint": "checkpoint of {unit} {:,}",
+    "evaluation": "evaluated at {unit} {:,}",
 }
 
 
@@ -168,7 +168,7 @@ def _curves(history: History, job: Job | None) -> Section:
     ordered = dict(sorted(shown.items(), key=lambda item: item[0] != "loss"))
     best = _best(history)
     return {
-        "unit": "round" if history.rounds else "step",
+        "unit": history.unit,
         "metrics": ordered,
         "best_step": best,
         "best_metric": job.training.best_metric if job is not None else None,
@@ -213,7 +213,10 @@ def _clock(
             {"start": s.start, "stop": s.stop, "seconds": s.seconds, "cause": s.cause}
             for s in stalls
         ],
-        "marks": [(time, kind, _MARKS[kind].format(number)) for time, kind, number in marks],
+        "marks": [
+            (time, kind, _MARKS[kind].format(number, unit=history.unit))
+            for time, kind, number in marks
+        ],
     }
 
 
@@ -310,7 +313,7 @@ def _of_best(history: History, facts: Facts) -> str:
         value = evaluated.metrics.get(metric.removeprefix(_VALIDATION))
         by += f" ({value:.4g})" if isinstance(value, float) else ""
     where = "still" if best in facts.kept_steps else "no longer"
-    return f"The best checkpoint{by} is of step {best:,}; it is {where} on disk."
+    return f"The best checkpoint{by} is of {history.unit} {best:,}; it is {where} on disk."
 
 
 def _best(history: History) -> int | None:
@@ -401,7 +404,7 @@ def _of_validation(measured: Sequence[Evaluated], party: str) -> dict[str, Any]:
 
 
 def _told(history: History) -> Section:
-    return [[event.time, event.event, in_words(event)] for event in history.told]
+    return [[event.time, event.event, in_words(event, history.unit)] for event in history.told]
 
 
 def _about(history: History, facts: Facts) -> Section:

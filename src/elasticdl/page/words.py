@@ -33,18 +33,24 @@ _MOST_METRICS = 6
 _MOST_OF_A_REASON = 400
 
 
-def in_words(event: Event) -> str:
+def in_words(event: Event, unit: str = "step") -> str:
     """Describe an event in one line.
+
+    Args:
+        event: The event.
+        unit: What its `step` counts: `step`, or `round` in a federation (`History.unit`).
 
     Example:
         >>> in_words(WorkerLeft(step=7, slot=2, incarnation=3, reason="died"))
         'Worker 2 left at step 7: died'
     """
-    return _WORDS[type(event)](event)
+    counting = _WORDS_OF_UNIT.get(type(event))
+    return _WORDS[type(event)](event) if counting is None else counting(event, unit)
 
 
-def _start(event: JobStarted) -> str:
-    resumed = f", resumed from step {event.resumed_from_step:,}" if event.resumed_from_step else ""
+def _start(event: JobStarted, unit: str) -> str:
+    step = event.resumed_from_step
+    resumed = f", resumed from {unit} {step:,}" if step else ""
     where = f"on {event.host or 'an unknown host'} (process {event.pid})"
     return f"Attempt {event.attempt} started {where}{resumed}"
 
@@ -60,13 +66,13 @@ def _epoch(event: EpochFinished) -> str:
     return f"Epoch {event.epoch + 1} ended at step {event.step:,}{stopped}: {values}"
 
 
-def _evaluation(event: Evaluated) -> str:
-    return f"Evaluated at step {event.step:,}: {metrics_text(event.metrics)}"
+def _evaluation(event: Evaluated, unit: str) -> str:
+    return f"Evaluated at {unit} {event.step:,}: {metrics_text(event.metrics)}"
 
 
-def _checkpoint(event: Checkpointed) -> str:
+def _checkpoint(event: Checkpointed, unit: str) -> str:
     best = ", the best so far" if event.best else ""
-    return f"Checkpoint of step {event.step:,} ({size_text(event.num_bytes)}{best})"
+    return f"Checkpoint of {unit} {event.step:,} ({size_text(event.num_bytes)}{best})"
 
 
 def _joining(event: WorkerJoined) -> str:
@@ -97,13 +103,13 @@ def _round(event: RoundFinished) -> str:
     return text
 
 
-def _end(event: JobFinished) -> str:
-    return f"Finished at step {event.step:,}: {metrics_text(event.metrics)}"
+def _end(event: JobFinished, unit: str) -> str:
+    return f"Finished at {unit} {event.step:,}: {metrics_text(event.metrics)}"
 
 
-def _failure(event: JobFailed) -> str:
+def _failure(event: JobFailed, unit: str) -> str:
     if event.kind == "Interrupted":
-        return f"Interrupted; step {event.step:,} is saved"
+        return f"Interrupted; {unit} {event.step:,} is saved"
     return f"Failed: {event.kind}: {event.message}"
 
 
@@ -117,20 +123,23 @@ def _unknown(event: UnknownEvent) -> str:
 
 
 _WORDS: Mapping[type[Event], Callable[[Any], str]] = {
-    JobStarted: _start,
     StepCommitted: _steps,
     EpochFinished: _epoch,
-    Evaluated: _evaluation,
-    Checkpointed: _checkpoint,
     WorkerJoined: _joining,
     WorkerLeft: _leaving,
     RecordsSkipped: _skipping,
     PartyJoined: _party,
     RoundFinished: _round,
-    JobFinished: _end,
-    JobFailed: _failure,
     Noted: _note,
     UnknownEvent: _unknown,
+}
+# Engines and federations both write these.
+_WORDS_OF_UNIT: Mapping[type[Event], Callable[[Any, str], str]] = {
+    JobStarted: _start,
+    Evaluated: _evaluation,
+    Checkpointed: _checkpoint,
+    JobFinished: _end,
+    JobFailed: _failure,
 }
 
 

@@ -1,0 +1,150 @@
+"""Ray's dashboard of a job on a cluster, at a port of this machine.
+
+    browser --> listener --port-forward through the API server--> port 8265 of the head's pod
+
+Bytes are passed on as they are, so Ray asks for its token, which KubeRay keeps in a secret. Each
+connection looks for the head's pod: after the head was replaced, a reload shows the new one.
+
+Callers: `elasticdl job dashboard`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import socketserver
+import threading
+from typing import TYPE_CHECKING, Any
+
+from elasticdl.cluster.head import check_runs, running_head
+from elasticdl.errors import ElasticDLError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elasticdl.cluster.kubernetes import Kubernetes, Object
+
+PORT = 8265
+"""Where Ray's dashboard listens in the head's pod."""
+
+_CHUNK_BYTES = 1 << 16
+_BETWEEN_TRIES_S = 2.0
+_PROBE = b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"
+_RAY_CLUSTER = "ray.io/cluster"
+
+
+def serve_dashboard(
+    cluster: Kubernetes,
+    name: str,
+    port: int,
+    tell: Callable[[str], None],
+    on_state: Callable[[str], None],
+) -> None:
+    """Pass connections to a port of this machine's loopback on until the process is interrupted.
+
+    Args:
+        cluster: Where the job is.
+        name: Of its RayJob.
+        port: On 127.0.0.1; 0 selects a free port.
+        tell: Called with the URL, and with how to log in, once the dashboard answers.
+        on_state: Called with what the job is doing, in words, until then.
+
+    Raises:
+        UsageError: There is no such job, it has ended, or ports of its pod may not be forwarded.
+        UnavailableError: The port is in use.
+    """
+    try:
+        server = _Listener(cluster, name, port)
+    except OSError as error:
+        raise UnavailableError(
+            f"Cannot listen on 127.0.0.1:{port}: {error.strerror or error}. Use another --port; 0 "
+            "selects a free one."
+        ) from error
+    with server, contextlib.suppress(KeyboardInterrupt):
+        head = _wait(cluster, name, on_state)
+        tell(f"Ray's dashboard: http://127.0.0.1:{server.server_address[1]}")
+        tell(_login(cluster, head))
+        server.serve_forever()
+
+
+def _wait(cluster: Kubernetes, name: str, on_state: Callable[[str], None]) -> Object:
+    """Return the head's pod once the dashboard in it answers."""
+    told = ""
+    while True:
+        state = check_runs(cluster, name)
+        with contextlib.suppress(UnavailableError):
+            head = running_head(cluster, name)
+            if _answers(cluster.forward(head["metadata"]["name"], PORT)):
+                return head
+        if state != told:
+            on_state(state)
+            told = state
+        threading.Event().wait(_BETWEEN_TRIES_S)
+
+
+def _answers(link: Any) -> bool:
+    with contextlib.closing(link), contextlib.suppress(OSError):
+        link.settimeout(_BETWEEN_TRIES_S)
+        link.sendall(_PROBE)
+        return bool(link.recv(1))
+    return False
+
+
+def _login(cluster: Kubernetes, head: Object) -> str:
+    """Return how to get the token; the token itself would stay in the terminal's history."""
+    ray_cluster = head["metadata"].get("labels", {}).get(_RAY_CLUSTER, "RAYCLUSTER")
+    context = "" if cluster.context is None else f" --context={cluster.context}"
+    return (
+        f"It asks for a token: kubectl get secret {ray_cluster} --namespace={cluster.namespace}"
+        f"{context} -o jsonpath='{{.data.auth_token}}' | base64 -d"
+    )
+
+
+class _Listener(socketserver.ThreadingTCPServer):
+    """Accepts connections of this machine, each in a thread."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, cluster: Kubernetes, name: str, port: int) -> None:
+        super().__init__(("127.0.0.1", port), _Connection)
+        self.cluster, self.name = cluster, name
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: the browser sees that its connection ended, and tries again."""
+
+
+class _Connection(socketserver.BaseRequestHandler):
+    server: _Listener
+
+    def handle(self) -> None:
+        """Pass bytes both ways until one side ends the connection."""
+        cluster = self.server.cluster
+        try:
+            head = running_head(cluster, self.server.name)
+            link = cluster.forward(head["metadata"]["name"], PORT)
+        except ElasticDLError as error:
+            # Whatever was asked for; browsers show it.
+            body = f"{error}\n".encode()
+            self.request.sendall(
+                b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n"
+                b"Content-Type: text/plain; charset=utf-8\r\n"
+                b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+            )
+            return
+        back = threading.Thread(target=_pass, args=(link, self.request), daemon=True)
+        back.start()
+        _pass(self.request, link)
+        back.join()
+        link.close()
+
+
+def _pass(source: Any, target: Any) -> None:
+    """Copy bytes until the source ends, then end both: HTTP needs no half-open connections."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(_CHUNK_BYTES):
+            target.sendall(data)
+    for each in (source, target):
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
