@@ -54,7 +54,9 @@ of the seed, the step and the worker, so that a resumed training draws the same 
 script draws from the state of a generator. BatchNorm on workers uses the statistics of each
 worker's minibatch, as in most data-parallel training: choose a minibatch that is large enough, or
 another normalization. The scripts here see the records in their order (`shuffle=False`), since each
-framework shuffles in a way of its own.
+framework shuffles in a way of its own. A weight without effect (the bias of attention's keys) has a
+gradient of nothing but rounding; Adam makes steps of it, which differ with the order of a sum.
+Losses and all other weights stay equal.
 """
 
 
