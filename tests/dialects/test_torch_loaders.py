@@ -94,6 +94,18 @@ def test_it_is_trained_on_and_evaluated(tmp_path, data):
     )
 
 
+def test_an_update_is_made_of_batches_of_the_loader(tmp_path, data):
+    zoo = written(tmp_path)
+
+    # 60 examples: eight batches of 8, or four updates of 16, an epoch.
+    options = {"params": {"batch_size": 8}, "minibatch_size": 16, "num_epochs": 1}
+    assert train(tmp_path, data, zoo, "one", **options).step == 8
+    assert train(tmp_path, data, zoo, "two", **options, global_batch_size=16).step == 4
+    with pytest.raises(UsageError, match="expected a multiple of 20, the examples in a batch of"):
+        options["params"] = {"batch_size": 20}
+        train(tmp_path, data, zoo, "odd", **options, global_batch_size=16)
+
+
 def test_a_resumed_training_sees_the_same_batches(tmp_path, data):
     zoo = written(tmp_path)
     train(tmp_path, data, zoo, "whole", num_epochs=3)

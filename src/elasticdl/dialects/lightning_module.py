@@ -168,8 +168,9 @@ class _Models:
             raise self._reading.error(
                 self._module,
                 f"{self._module.name} has automatic_optimization = False.",
-                "Its updates would be its own, and workers could not share them. Return the loss "
-                "from training_step and let automatic_optimization be True.",
+                "Its updates would be its own, and workers could not share them. A module with one "
+                "optimizer can return the loss from training_step instead; a GAN, with several "
+                "optimizers, is not supported.",
             )
         for hook, given in (("setup", ("fit",)), ("configure_model", ())):
             if overridden(type(model), hook):

@@ -192,11 +192,24 @@ class Material:
         ]
 
     def create_accumulator(self, trainer: Trainer) -> Accumulator | None:
-        """Return what sums up to `--global_batch_size`; None if that was not given."""
+        """Return what sums up to `--global_batch_size`; None if that was not given.
+
+        Raises:
+            UsageError: Batches that the user's own pipeline makes do not add up to it.
+        """
         options = self.job.training
         if not options.global_batch_size:
             return None
-        return Accumulator(trainer, options.global_batch_size // options.minibatch_size)
+        size = options.minibatch_size
+        if isinstance(self.data, OwnBatches):
+            # Whoever makes batches decides how large they are.
+            size = self.minibatch_size
+            if options.global_batch_size % size:
+                raise UsageError(
+                    f"--global_batch_size={options.global_batch_size}: expected a multiple of "
+                    f"{size}, the examples in a batch of {self.data.epochs.name}."
+                )
+        return Accumulator(trainer, options.global_batch_size // size)
 
     def first_place(self) -> Place:
         """Return where a job starts."""

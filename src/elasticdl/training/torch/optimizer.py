@@ -334,6 +334,11 @@ def _created(definition: ModelDefinition, parameters: list[nn.Parameter]) -> tor
 def _what_else(returned: object) -> str:
     """Return where what was returned beside an optimizer, or in its place, belongs."""
     several = leaves(returned)
+    if sum(isinstance(each, torch.optim.Optimizer) for each in several) > 1:
+        return (
+            " Several optimizers, as of a GAN, are not supported: an update is one optimizer's, "
+            "which workers share."
+        )
     if any(isinstance(each, torch.amp.GradScaler) for each in several):
         return ' A scale of the loss belongs to precision = "fp16" in the model file.'
     if any(isinstance(each, torch.optim.lr_scheduler.LRScheduler) for each in several):
