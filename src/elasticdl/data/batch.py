@@ -107,8 +107,12 @@ def _plain(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
 
 
 def repeated(batch: Batch, num_examples: int) -> Batch:
-    """Return a batch of so many examples: those of another, again and again."""
-    rows = np.arange(num_examples) % batch.num_examples
+    """Return a batch of so many examples: those of another, each of them several times.
+
+    Copies stand beside each other. If they took turns, a third of the batch would have the mean
+    of the whole, and a model that looks at that mean would seem to treat each example alone.
+    """
+    rows = np.sort(np.arange(num_examples) % batch.num_examples)
 
     def take(array: Any) -> Any:
         return array[rows]

@@ -5,7 +5,7 @@ from shared import fit, numbers, table_schema
 
 GROUP = "Layers"
 EXPECT = {
-    "two workers": "refused: each worker would compare the examples of its own minibatch alone",
+    "workers": "refused: each worker would compare the examples of its own minibatch alone",
 }
 REFUSAL = "other examples of its batch"
 

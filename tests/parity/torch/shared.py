@@ -198,6 +198,8 @@ def _begin(callbacks, model, optimizer):
 
 def _batch(records, data, input_fn):
     features, labels = input_fn(records[: data.batch_size])
+    if isinstance(features, dict):
+        return {name: torch.tensor(each) for name, each in features.items()}, torch.tensor(labels)
     return torch.tensor(features), torch.tensor(labels)
 
 

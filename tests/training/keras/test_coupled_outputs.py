@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from elasticdl.data.batch import Batch
+from elasticdl.data.batch import Batch, repeated
 from elasticdl.definition import ModelDefinition, Origin, RecordInput
 from elasticdl.errors import DefinitionError
 
@@ -59,6 +59,27 @@ def test_a_mean_over_the_batch_is_refused_where_gradients_are_summed():
 
     with pytest.raises(DefinitionError, match=DEPENDS):
         trainer.gradients(batch_of())
+
+
+@pytest.mark.parametrize("size", [6, 8, 32])
+def test_two_records_in_turn_are_enough_to_see_it(size):
+    import keras
+
+    trainer = trainer_of(layer_of(lambda x: x - keras.ops.mean(x, axis=0)))
+
+    with pytest.raises(DefinitionError, match=DEPENDS):
+        trainer.gradients(repeated(batch_of(2), size))
+
+
+def test_it_is_seen_in_the_second_batch_if_the_first_has_one_record_many_times():
+    import keras
+
+    trainer = trainer_of(layer_of(lambda x: x - keras.ops.mean(x, axis=0)))
+
+    trainer.gradients(repeated(batch_of(1), 8))
+
+    with pytest.raises(DefinitionError, match=DEPENDS):
+        trainer.gradients(batch_of(8))
 
 
 def test_a_deviation_of_the_batch_trains_in_one_process():

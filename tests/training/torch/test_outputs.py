@@ -12,9 +12,10 @@ from tests.training.torch.plain import assert_parity
 from torch import nn
 from torch.nn import functional
 
-from elasticdl.data.batch import Batch, leaves, map_arrays, stack
+from elasticdl.data.batch import Batch, leaves, map_arrays, repeated, stack
 from elasticdl.data.batch import batch_of as checked
 from elasticdl.definition import MetricFunctions
+from elasticdl.errors import DefinitionError
 
 
 class Named(NamedTuple):
@@ -116,3 +117,29 @@ def test_a_text_in_an_output_stays_what_it_is():
     losses = trainer_of(definition).train_steps([batch_of(8)]).losses
 
     assert torch.isfinite(torch.from_numpy(losses)).all()
+
+
+class Centered(nn.Module):
+    """Looks at the mean of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.out(x - x.mean(0))
+
+
+@pytest.mark.parametrize("size", [6, 8, 32])
+def test_two_records_in_turn_are_enough_to_see_that_outputs_depend_on_the_batch(size):
+    with pytest.raises(DefinitionError, match="depend on the other examples of its batch"):
+        trainer_of(definition_of(Centered)).gradients(repeated(batch_of(2), size))
+
+
+def test_that_is_seen_in_the_second_batch_if_the_first_has_one_record_many_times():
+    trainer = trainer_of(definition_of(Centered))
+
+    trainer.gradients(repeated(batch_of(1), 8))
+
+    with pytest.raises(DefinitionError, match="depend on the other examples of its batch"):
+        trainer.gradients(batch_of(8))

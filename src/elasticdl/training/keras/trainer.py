@@ -68,6 +68,7 @@ from elasticdl.training.trainer import (
 )
 
 _SEED_VARIABLE = "seed_generator_state"
+_CHECKS_OF_OUTPUTS = 2
 _WEIGHTS_SHAPE = (
     "\n  As in Keras, sample weights have the shape of the loss or axes of 1: one a pixel, or (n, "
     "1, 1), where the loss is one value a pixel."
@@ -179,6 +180,7 @@ class KerasTrainer:
         # What the loss of a batch is divided by; known once the first gradients were asked for.
         self._divisor = Divisor.EXAMPLES
         self._loss_was_split = self._moves_weights = False
+        self._num_output_checks = 0
         self._looked_outside = False
         self._is_evaluation_checked = False
 
@@ -732,12 +734,14 @@ class KerasTrainer:
     def _check_loss_splits(self, batch: Batch) -> None:
         """Find out what the loss is divided by, or that it cannot be split into parts.
 
-        What layers add to it is looked at again before the steps 2, 4, 8 and so on.
+        What layers add to it is looked at again before the steps 2, 4, 8 and so on. The first
+        batch of a worker is two records again and again, which may be alike, so the outputs for
+        the second one are looked at too.
         """
-        is_again = self._loss_was_split
+        is_again, is_early = self._loss_was_split, self._num_output_checks < _CHECKS_OF_OUTPUTS
         is_power_of_two = self.step > 1 and self.step & (self.step - 1) == 0
         looks_again = self._loss.num_added or self._moves_weights
-        if is_again and not (looks_again and is_power_of_two):
+        if is_again and not is_early and not (looks_again and is_power_of_two):
             return
 
         def forward(trial: Trial, step: int, training: bool) -> tuple[Any, Sequence[float]]:
@@ -768,11 +772,13 @@ class KerasTrainer:
                 definition.origin,
             )
             if is_again:
+                kind: Divisor | None = self._divisor
                 outputs = forward(trial, 0, False)[0]
                 self._loss.check_added(replace(trial, outputs=outputs), forward, self._divisor)
-                return
-            kind = self._loss.find_divisor(trial, forward)
-            if kind is not None:
+            else:
+                kind = self._loss.find_divisor(trial, forward)
+            if kind is not None and is_early:
+                self._num_output_checks += 1
                 coupled_outputs.check(
                     lambda part, step: forward(part, step, False)[0],
                     trial,

@@ -75,6 +75,7 @@ from elasticdl.training.trainer import (
 
 # An update is the same on every worker, whatever its slot: if it draws, it draws as this one.
 _EVERY_SLOT = -1
+_CHECKS_OF_OUTPUTS = 2
 _QUIET = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001 - their base
 
 
@@ -175,7 +176,7 @@ class TorchTrainer:
         # Two of them: torch.export takes a size of one for a constant.
         self._example = _twice(example.features)
         self._check_nothing_outside(example)
-        self._outputs_split = False
+        self._num_output_checks = 0
         self._is_evaluation_checked = False
         self._anchors: dict[str, torch.Tensor] = {}
         self._pull = 0.0
@@ -486,18 +487,22 @@ class TorchTrainer:
         return _Step(loss, {**metrics, **stepped.metrics})
 
     def _check_outputs_split(self, batch: Batch) -> None:
-        """Compare outputs of a batch with those of two parts of it, once, in evaluation mode.
+        """Compare outputs of a batch with those of two parts of it, in evaluation mode.
+
+        The first batch of a worker is two records again and again, which may be alike, so the
+        second one is looked at too.
 
         A model that mixes examples (negatives from within the batch, a loss of its own among its
         outputs) gives workers something else than it gives one process. BatchNorm without running
         statistics does the same as in training: that is a difference which is documented.
         """
         size = batch.num_examples
-        if self._outputs_split or size == 1 or not isinstance(self._steps, ForwardSteps):
+        is_done = self._num_output_checks == _CHECKS_OF_OUTPUTS
+        if is_done or size == 1 or not isinstance(self._steps, ForwardSteps):
             return
         if any(map(_has_no_statistics, self.model.modules())):
             return
-        self._outputs_split = True
+        self._num_output_checks += 1
         first = max(1, size // 3)
         with self._looking():
             whole, again = (self._outputs_of(batch.features, slice(None)) for _ in "12")
