@@ -278,7 +278,8 @@ def _stop_after(epoch, trainer):
     if last is None or epoch < last:
         return
     if isinstance(trainer.hooks, TorchHooks):
-        trainer.hooks.stop_requested = True
+        # There is no callback that could ask.
+        TorchHooks.stop_requested = True
     else:
         trainer.hooks._model.stop_training = True
 
