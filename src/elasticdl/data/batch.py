@@ -107,7 +107,7 @@ def _plain(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
 
 
 def repeated(batch: Batch, num_examples: int) -> Batch:
-    """Return a batch of so many examples: those of another, each of them several times.
+    """Return a batch of the given size that repeats each example of another batch.
 
     Copies stand beside each other. If they took turns, a third of the batch would have the mean
     of the whole, and a model that looks at that mean would seem to treat each example alone.

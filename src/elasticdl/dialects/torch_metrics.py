@@ -33,7 +33,7 @@ def is_collection(value: Any) -> bool:
 
 
 def as_metric(symbol: Symbol, name: str, value: Any, reading: Reading, *, shared: bool) -> Any:
-    """Return a metric of TorchMetrics that nobody else updates.
+    """Return a copy of a TorchMetrics metric, so that nothing else updates it.
 
     Args:
         symbol: Where it comes from.

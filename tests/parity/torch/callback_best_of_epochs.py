@@ -1,4 +1,4 @@
-"""A callback that keeps the best weights and goes on."""
+"""A callback that remembers the best weights while training continues."""
 
 import torch
 from shared import loop, net, numbers, table_schema

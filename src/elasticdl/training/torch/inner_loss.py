@@ -25,7 +25,7 @@ from elasticdl.training.torch.steps import Stepped, Tensors, check_parts
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition, Origin
     from elasticdl.training.torch.inputs import Adapter, Arguments
-    from elasticdl.training.torch.losses import BatchLoss, Loss
+    from elasticdl.training.torch.losses import Loss
     from elasticdl.training.torch.precision import MixedPrecision
 
 
@@ -115,14 +115,7 @@ class InnerLossSteps:
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
         """See `Steps`: the model is run on parts, in evaluation mode."""
         del stepped
-
-        def of(part: Tensors) -> BatchLoss:
-            with self._looking():
-                loss = self.training(model, part).loss
-            assert loss is not None  # noqa: S101 - a training step has one
-            return loss
-
-        check_parts(self._loss, batch, of)
+        check_parts(self, self._loss, self._looking, model, batch)
 
     def _loss_in(self, outputs: Any, name: str) -> torch.Tensor:
         if isinstance(outputs, Mapping):

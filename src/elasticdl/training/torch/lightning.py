@@ -31,7 +31,7 @@ from elasticdl.training.torch.steps import Stepped, Tensors, check_parts
 if TYPE_CHECKING:
     from elasticdl.definition import ModelDefinition
     from elasticdl.training.torch.inputs import Arguments
-    from elasticdl.training.torch.losses import BatchLoss, Loss
+    from elasticdl.training.torch.losses import Loss
     from elasticdl.training.torch.metrics import Addends
     from elasticdl.training.torch.precision import MixedPrecision
 
@@ -174,14 +174,7 @@ class LightningSteps:
     def check_splits(self, model: nn.Module, batch: Tensors, stepped: Stepped) -> None:
         """See `Steps`: a training step is made of the whole and of parts, in evaluation mode."""
         del stepped
-
-        def of(part: Tensors) -> BatchLoss:
-            with self._looking():
-                loss = self.training(model, part).loss
-            assert loss is not None  # noqa: S101 - a training step has one
-            return loss
-
-        check_parts(self._loss, batch, of)
+        check_parts(self, self._loss, self._looking, model, batch)
 
     def _call(self, model: nn.Module, name: str, given: Any) -> Any:
         """Call a step with what it takes: the batch, and its index if it wants one."""

@@ -45,7 +45,7 @@ _DTYPES = (
 # Others keep something beside their states, or draw.
 _WRAPPERS = ("ClasswiseWrapper", "MultioutputWrapper", "MultitaskWrapper")
 _BINNED = (
-    " With thresholds=200 it keeps sums instead, and its value is that of curves with so many "
+    " With thresholds=200 it keeps sums instead, and its value is computed from curves with 200 "
     "points."
 )
 _TOLERANCE = 1e-4

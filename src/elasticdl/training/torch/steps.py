@@ -11,6 +11,7 @@ the trainer's.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -110,21 +111,37 @@ class Steps(Protocol):
         ...
 
 
-def check_parts(loss: Loss, batch: Tensors, of: Callable[[Tensors], BatchLoss]) -> None:
-    """Make sure of a batch's parts where a model computes the loss by itself: it is run on them.
+def check_parts(
+    steps: Steps,
+    loss: Loss,
+    looking: Callable[[], AbstractContextManager[Any]],
+    model: nn.Module,
+    batch: Tensors,
+) -> None:
+    """Check that the losses of a batch's parts add up, by running the model on them.
 
-    A model that draws in evaluation mode cannot be compared.
+    For a model that computes its loss by itself. One that draws random numbers in evaluation mode
+    cannot be compared, and passes.
 
     Args:
+        steps: Of the model.
         loss: Knows what it has checked already.
+        looking: Runs the model in evaluation mode meanwhile, without a trace.
+        model: The module.
         batch: A batch.
-        of: Returns the loss of a batch in evaluation mode, and leaves no trace.
 
     Raises:
-        DefinitionError: The sums of the parts are not the batch's.
+        DefinitionError: The losses of the parts do not add up to the loss of the batch.
     """
     if batch.num_examples == 1:
         return
+
+    def of(part: Tensors) -> BatchLoss:
+        with looking():
+            found = steps.training(model, part).loss
+        assert found is not None  # noqa: S101 - a training step has one
+        return found
+
     whole = of(batch)
     if float(of(batch).value) == float(whole.value):
         loss.check_splits(batch.num_examples, whole, lambda rows: of(batch.rows(rows)))
